@@ -99,7 +99,7 @@ IMPOSSIBLE = {
 
 @each_opener
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_a_variable_that_cannot_be_decoded_is_opened_undecoded(attribute, opener, store):
+def test_a_variable_that_xarray_cannot_decode_is_opened_undecoded(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
@@ -113,7 +113,7 @@ def test_a_variable_that_cannot_be_decoded_is_opened_undecoded(attribute, opener
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_a_variable_that_cannot_be_decoded_raises_or_is_skipped_on_request(attribute, store):
+def test_on_unsupported_raises_for_or_skips_a_variable_that_xarray_cannot_decode(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -132,19 +132,19 @@ def test_a_variable_that_cannot_be_decoded_raises_or_is_skipped_on_request(attri
     ],
     ids=str,
 )
-def test_without_decoding_there_is_no_warning(options, store):
+def test_disabling_decoding_avoids_the_warning(options, store):
     change(store, "t", **IMPOSSIBLE["units"])
     dataset = xr.open_dataset(store, engine="nczarr", **options)
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_an_invalid_decoding_option_is_an_error_of_the_caller(store):
+def test_an_invalid_decoding_option_raises_xarrays_error(store):
     options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
     with pytest.raises(ValueError, match="Usage of 'use_cftime'"):
         xr.open_dataset(store, engine="nczarr", **options)
 
 
-def test_a_coordinate_of_impossible_units_is_indexed_by_stored_numbers(store):
+def test_a_coordinate_with_invalid_units_is_indexed_by_its_stored_numbers(store):
     change(store, "time", units="months since 2000-01-01")
     with pytest.warns(xr.SerializationWarning, match=r"^/time is opened as it is stored: .*units"):
         dataset = xr.open_dataset(store, engine="nczarr")
@@ -170,7 +170,7 @@ def test_a_coordinate_with_a_missing_chunk_gets_no_index(number, store, served):
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_the_warning_names_the_attribute_although_a_chunk_is_missing(attribute, store):
+def test_the_warning_names_the_invalid_attribute_even_if_a_chunk_is_missing(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     (store / "t/0.0").unlink()
     with pytest.warns(xr.SerializationWarning, match=f"^/t .*attribute {attribute}: xarray cannot"):
@@ -205,7 +205,7 @@ def test_a_coordinate_that_cannot_be_read_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_a_missing_chunk_of_a_coordinate_with_missing_chunks_raise_prevents_its_index(store):
+def test_missing_chunks_raise_prevents_an_index_for_a_coordinate_with_a_missing_chunk(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
@@ -227,7 +227,7 @@ def test_a_broken_variable_does_not_affect_other_groups_of_a_tree(tmp_path):
     assert opened["g/a"].values.tolist() == [1, 2]
 
 
-def test_bounds_with_impossible_units_do_not_affect_their_time(tmp_path):
+def test_bounds_with_invalid_units_do_not_prevent_decoding_their_time_coordinate(tmp_path):
     bounds = np.array([[0, 1e300]])
     dataset = xr.Dataset(
         {"bounds": (("t", "two"), bounds), "other": ("two", [1, 2])},
@@ -247,7 +247,7 @@ def test_invalid_attributes_of_a_dropped_variable_are_ignored(store):
     assert sorted(dataset.variables) == ["time", "x"]
 
 
-def test_characters_are_decoded_although_other_characters_cannot_be_read(tmp_path):
+def test_a_character_array_is_decoded_even_if_another_one_is_unreadable(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
         members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)
@@ -257,7 +257,7 @@ def test_characters_are_decoded_although_other_characters_cannot_be_read(tmp_pat
     assert opened.good.values.tolist() == [b"abc", b"def"]
 
 
-def test_a_scalar_with_the_name_of_a_dimension_is_left_out(tmp_path):
+def test_a_scalar_named_like_a_dimension_is_omitted_with_a_warning(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
     members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}
@@ -271,7 +271,7 @@ def test_a_scalar_with_the_name_of_a_dimension_is_left_out(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_an_unread_array_beyond_the_size_limit_of_numpy_does_no_harm(store):
+def test_dropping_an_array_too_large_for_numpy_lets_the_store_open(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -279,7 +279,7 @@ def test_an_unread_array_beyond_the_size_limit_of_numpy_does_no_harm(store):
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_a_warning_points_at_the_callers_open_call(store):
+def test_warnings_point_at_the_callers_line(store):
     change(store, "t", **IMPOSSIBLE["units"])
     for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.warns(xr.SerializationWarning) as caught:
@@ -293,7 +293,7 @@ def test_a_warning_turned_into_an_error_is_raised(store):
         xr.open_dataset(store, engine="nczarr")
 
 
-def test_a_failed_connection_is_an_error_and_not_a_broken_variable(store, http_server):
+def test_a_failed_connection_raises_instead_of_marking_the_variable_broken(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
     options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
@@ -302,7 +302,7 @@ def test_a_failed_connection_is_an_error_and_not_a_broken_variable(store, http_s
 
 
 @pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
-def test_without_indexes_coordinates_are_not_read(opener, store, http_server):
+def test_coordinates_are_not_read_without_default_indexes(opener, store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False
@@ -310,7 +310,7 @@ def test_without_indexes_coordinates_are_not_read(opener, store, http_server):
     assert not [request.path for request in http_server.requests if request.path[-1].isdigit()]
 
 
-def test_coordinates_are_decoded_as_xarray_decodes_them(tmp_path):
+def test_coordinate_indexes_match_those_of_xarrays_own_decoding(tmp_path):
     dataset = xr.Dataset(
         coords={
             "date": xr.date_range("2000-01-01", periods=3, calendar="360_day", use_cftime=True),
@@ -330,7 +330,7 @@ def test_coordinates_are_decoded_as_xarray_decodes_them(tmp_path):
             assert opened[name].attrs == expected[name].attrs
 
 
-def test_each_of_many_broken_variables_is_named():
+def test_each_broken_variable_gets_its_own_warning():
     members = {".zgroup": b'{"zarr_format": 2}'}
     array = json.dumps(array_document((1,))).encode()
     attributes = IMPOSSIBLE["units"] | {"_ARRAY_DIMENSIONS": ["x"]}
@@ -343,7 +343,7 @@ def test_each_of_many_broken_variables_is_named():
     assert len(dataset) == len(caught) == 200
 
 
-def test_a_damaged_chunk_that_decoding_needs_is_read_once(http_server):
+def test_a_damaged_chunk_needed_for_decoding_is_read_once(http_server):
     """xarray reads the first value of a time; its chunk is not read again to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}

@@ -51,7 +51,9 @@ def mortals():
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_a_dask_worker_that_dies_is_replaced_or_an_error(tmp_path, mortals, append, monkeypatch):
+def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
+    tmp_path, mortals, append, monkeypatch
+):
     path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
     options = {"append_dim": "t"} if append else {"encoding": ENCODING}
     for item in (path, whole) if append else ():

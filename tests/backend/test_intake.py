@@ -50,7 +50,9 @@ def parts(tmp_path):
 @pytest.mark.parametrize("suffix", ["nczarr", "zip"])
 @pytest.mark.parametrize("data_format", ["netcdf", "zarr"])
 @pytest.mark.parametrize("repeated", [False, True], ids=["once", "for the engine too"])
-def test_a_catalog_of_stores_on_s3_is_opened(parts, s3_server, suffix, data_format, repeated):
+def test_intake_esm_opens_a_catalog_of_stores_on_s3(
+    parts, s3_server, suffix, data_format, repeated
+):
     url, options = s3_server.upload(parts, "catalog"), s3_server.storage_options
     opening = {"engine": "nczarr"}
     if repeated:
@@ -63,7 +65,7 @@ def test_a_catalog_of_stores_on_s3_is_opened(parts, s3_server, suffix, data_form
     assert opened.tas.chunks is not None
 
 
-def test_a_catalog_of_local_zip_files_is_opened(parts):
+def test_intake_esm_opens_a_catalog_of_local_zip_files(parts):
     """intake-esm itself rejects a local folder, because it opens it as a file."""
     paths = [f"file://{parts}/{number}.zip" for number in range(2)]
     opened = catalog(paths, "zarr").to_dask(
@@ -72,7 +74,7 @@ def test_a_catalog_of_local_zip_files_is_opened(parts):
     assert opened.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_catalog_of_zip_files_on_the_web_is_opened(parts, http_server):
+def test_intake_esm_opens_a_catalog_of_zip_files_over_http(parts, http_server):
     for number in range(2):
         (parts / f"{number}.zip").rename(f"{http_server.root}/{number}.zip")
     paths = [f"{http_server.url}/{number}.zip" for number in range(2)]

@@ -142,7 +142,7 @@ def index(size, *, outside=False):
 @pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # of NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_any_sequence_of_selections_equals_the_same_in_memory(of_every_kind, data, name):
+def test_lazy_selections_equal_selections_in_memory(of_every_kind, data, name):
     path, held = of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
@@ -173,7 +173,7 @@ def test_any_sequence_of_selections_equals_the_same_in_memory(of_every_kind, dat
     [[0, -8], -8, 7, xr.Variable(("p", "q"), [[0, -8]])],
     ids=["list", "below", "above", "vectorized"],
 )
-def test_an_index_outside_a_dimension_is_an_error_when_it_is_selected(tmp_path, outside):
+def test_selecting_an_index_outside_a_dimension_raises_index_error(tmp_path, outside):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(7.0))}), tmp_path / "store")
     with pytest.raises(IndexError, match="out of bounds for a dimension of size 7"):
         opened(tmp_path / "store").v.isel(x=outside)
@@ -227,7 +227,9 @@ def test_opening_reads_only_metadata(http_server, stored, tmp_path):
         ),
     ],
 )
-def test_each_touched_chunk_is_fetched_once_and_no_other(selection, chunks, http_server, stored):
+def test_a_selection_fetches_exactly_the_chunks_that_it_intersects_once(
+    selection, chunks, http_server, stored
+):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["v"]
     http_server.clear()
@@ -238,7 +240,7 @@ def test_each_touched_chunk_is_fetched_once_and_no_other(selection, chunks, http
     assert sorted(requested) == sorted(chunks)
 
 
-def test_a_row_of_an_uncompressed_chunk_is_read_alone(http_server, stored):
+def test_reading_a_row_of_an_uncompressed_chunk_fetches_only_its_bytes(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()
@@ -265,7 +267,7 @@ def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
     assert paths == [".zmetadata", "zarr.json"]  # in one wave
 
 
-def test_all_coordinates_are_fetched_in_one_wave_and_once(http_server, tmp_path):
+def test_all_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_path):
     with netCDF4.Dataset(f"file://{tmp_path}/s#mode=nczarr,file", "w") as file:
         for name in ("time", "y", "x"):
             file.createDimension(name, 4)
@@ -294,7 +296,7 @@ def test_load_async_equals_load(of_every_kind, options):
 
 
 @with_async
-def test_datasets_that_load_in_one_event_loop_overlap_their_requests(http_server):
+def test_datasets_loading_in_one_event_loop_send_requests_concurrently(http_server):
     datasets = {
         "numbers": xr.Dataset({"v": ("x", [1.0, 2.0])}),
         "text": xr.Dataset({"v": ("x", np.array(["one", "three"], object))}),
@@ -323,7 +325,7 @@ def test_reading_works_inside_a_running_event_loop(http_server, stored):
     np.testing.assert_array_equal(asyncio.run(read()), VALUES)
 
 
-def test_many_threads_read_one_dataset(stored):
+def test_many_threads_can_read_one_dataset(stored):
     dataset, failures = opened(stored), []
 
     def read():
@@ -352,7 +354,7 @@ def _sum_here_and_in_a_child(method, path, options):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_reading_works_after(method, where, stored, s3_server):
+def test_reading_works_in_a_forked_or_spawned_process(method, where, stored, s3_server):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     path = s3_server.upload(stored, "s") if where == "s3" else stored
     result = in_a_new_interpreter(_sum_here_and_in_a_child, method, path, options)
@@ -360,14 +362,14 @@ def test_reading_works_after(method, where, stored, s3_server):
 
 
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_worker_processes_read_by_themselves(where, stored, s3_server, workers):
+def test_dask_worker_processes_read_the_store(where, stored, s3_server, workers):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     url = s3_server.upload(stored, "s") if where == "s3" else stored
     total = opened(url, chunks={}, **options)["v"].sum().data
     assert workers.compute(total, sync=True) == VALUES.sum()
 
 
-def test_arrays_pickle_small_and_tokenize_the_same_twice(stored, s3_server):
+def test_lazy_arrays_have_small_pickles_and_stable_tokens(stored, s3_server):
     def lazy(target, **options):
         array = unwrapped(opened(target, **options).variables["v"]._data).source
         assert isinstance(array, LazyArray)
@@ -381,7 +383,7 @@ def test_arrays_pickle_small_and_tokenize_the_same_twice(stored, s3_server):
         assert tokenize(array) == tokenize(lazy(target, **extra)) == tokenize(copy)
 
 
-def test_coordinates_at_two_endpoints_have_two_tokens():
+def test_coordinates_at_different_endpoints_have_different_tokens():
     tokens = set()
     for server in ("http://one.example", "http://two.example"):
         options = {"anon": True, "endpoint_url": server}
@@ -390,18 +392,18 @@ def test_coordinates_at_two_endpoints_have_two_tokens():
     assert len(tokens) == 2
 
 
-def test_a_graph_holds_no_values(stored):
+def test_the_dask_graph_contains_no_array_values(stored):
     graph = opened(stored, chunks={})["v"].data.__dask_graph__()
     assert len(pickle.dumps(dict(graph))) < 30_000
 
 
-def test_threaded_dask_returns_the_same_values(stored):
+def test_threaded_dask_computes_the_stored_values(stored):
     with dask.config.set(scheduler="threads"):
         dataset = opened(stored, chunks={"t": 2})["v"]
         np.testing.assert_array_equal((dataset + 1).values, VALUES + 1)
 
 
-def test_threads_are_counted_on_systems_without_processor_affinity(stored, monkeypatch):
+def test_reading_works_on_systems_without_processor_affinity(stored, monkeypatch):
     import os
 
     monkeypatch.delattr(os, "sched_getaffinity")

@@ -17,7 +17,7 @@ from tests.servers import HttpServer
 from tests.stores import array_document, file_url
 
 
-def test_d20_zeros_that_xarray_does_not_store_come_back(tmp_path: Path) -> None:
+def test_d20_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
     written = xr.Dataset(
         {
             "i": ("x", np.array([0, 0, 3, 4], "i4")),
@@ -66,7 +66,7 @@ def test_string_fill_values_that_look_like_base64_are_text(tmp_path: Path, mode:
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_a_refused_chunk_names_store_variable_chunk_key_and_remedy(
+def test_the_error_for_an_unreadable_chunk_names_store_variable_chunk_key_and_remedy(
     compressed: bool, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
@@ -83,7 +83,7 @@ def test_a_refused_chunk_names_store_variable_chunk_key_and_remedy(
         assert error.remedy
 
 
-def test_the_caller_defines_the_statuses_that_mean_not_found(http_server: HttpServer) -> None:
+def test_missing_status_sets_the_http_statuses_that_mean_not_found(http_server: HttpServer) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
         dataset.createDimension("x", 4)
         dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
@@ -93,7 +93,7 @@ def test_the_caller_defines_the_statuses_that_mean_not_found(http_server: HttpSe
 
 
 @pytest.mark.parametrize(("group", "others"), [(None, "/a/"), ("a", "/b/"), ("a/b", "/c/")])
-def test_opening_a_group_requests_nothing_below_it(
+def test_opening_a_group_requests_no_metadata_of_its_child_groups(
     group: str | None, others: str, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
@@ -122,7 +122,7 @@ def test_an_invalid_compression_level_breaks_only_its_own_variable() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_fill_value_of_big_endian_unsigned_integers_is_the_stored_one(way: str) -> None:
+def test_the_fill_value_of_big_endian_unsigned_integers_is_compared_as_stored(way: str) -> None:
     document = array_document([3], ">i2", fill_value=255)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "_Unsigned": "true", "_FillValue": 255}
     objects = {
@@ -136,7 +136,7 @@ def test_the_fill_value_of_big_endian_unsigned_integers_is_the_stored_one(way: s
     assert opened.encoding["endian"] == "big"
 
 
-def test_a_missing_value_among_booleans_is_not_true() -> None:
+def test_a_missing_value_among_booleans_does_not_become_true() -> None:
     store: dict[str, bytes] = {}
     attributes = {"dtype": "bool", "_FillValue": np.int8(9)}
     numbers = xr.Dataset({"v": ("x", np.array([1, 0, 9], "i1"), attributes)})

@@ -58,7 +58,7 @@ def calls(work: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("action", ["open_dataset", "open_groups", "info"])
 @pytest.mark.parametrize("kind", ["variables", "groups"])
-def test_work_grows_linearly_with_variables_and_groups(tmp_path, kind, action):
+def test_opening_cost_grows_linearly_with_variables_and_groups(tmp_path, kind, action):
     actions: dict[str, Callable[[str], Any]] = {
         "open_dataset": lambda path: xr.open_dataset(path, engine="nczarr", chunks=None),
         "open_groups": lambda path: xr.open_groups(path, engine="nczarr"),
@@ -73,7 +73,7 @@ def test_work_grows_linearly_with_variables_and_groups(tmp_path, kind, action):
 
 
 @pytest.mark.parametrize("action", ["open", "point", "stretch", "info", "explain", "verify"])
-def test_an_array_of_many_chunks_costs_what_is_touched(tmp_path, action):
+def test_the_cost_of_an_operation_depends_only_on_the_chunks_that_it_touches(tmp_path, action):
     actions: dict[str, Callable[[str, xr.Dataset], Any]] = {
         "open": lambda path, _: xr.open_dataset(path, engine="nczarr", chunks=None),
         "point": lambda _, data: data["v"][567].values,
@@ -92,7 +92,7 @@ def test_an_array_of_many_chunks_costs_what_is_touched(tmp_path, action):
     assert counts[1] < 1.1 * counts[0]
 
 
-def test_a_record_file_of_many_references_costs_no_more_calls(tmp_path):
+def test_reading_a_chunk_costs_the_same_for_any_size_of_record_file(tmp_path):
     pandas = pytest.importorskip("pandas")
     np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
     counts = []

@@ -85,7 +85,9 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("options", OPENINGS.values(), ids=OPENINGS)
-def test_a_parquet_reference_folder_is_recognized_whatever_its_name(memory, folder, options):
+def test_a_parquet_reference_set_is_recognized_regardless_of_its_folder_name(
+    memory, folder, options
+):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -98,7 +100,7 @@ def test_a_parquet_reference_folder_is_recognized_whatever_its_name(memory, fold
         assert read(target, **options) == VALUES
 
 
-def test_reference_urls_and_filesystems_may_name_a_folder_of_records(memory, folder):
+def test_reference_urls_and_filesystems_accept_parquet_reference_sets(memory, folder):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -109,7 +111,7 @@ def test_reference_urls_and_filesystems_may_name_a_folder_of_records(memory, fol
     assert read(f"reference::{url}") == VALUES
 
 
-def test_a_folder_of_records_is_a_reference_set_in_every_storage(
+def test_a_parquet_reference_set_is_read_from_disk_http_and_s3(
     tmp_path, folder, http_server, s3_server
 ):
     for root in (tmp_path / "local", Path(http_server.root)):
@@ -131,7 +133,7 @@ def test_a_folder_of_records_is_a_reference_set_in_every_storage(
     assert read("reference://", storage_options={"fo": s3, **options}) == VALUES
 
 
-def test_a_folder_of_records_is_a_reference_set_in_a_zip_file_and_a_mapping(tmp_path, monkeypatch):
+def test_a_parquet_reference_set_is_read_from_a_zip_file_or_a_mapping(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     files = [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
@@ -147,7 +149,7 @@ def test_a_folder_of_records_is_a_reference_set_in_a_zip_file_and_a_mapping(tmp_
     assert read(references) == VALUES
 
 
-def test_a_folder_of_records_is_read_by_other_processes(tmp_path, workers):
+def test_a_parquet_reference_set_is_read_by_other_processes(tmp_path, workers):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     for target in (f"{tmp_path}/set", fsspec.get_mapper(f"{tmp_path}/set")):
@@ -155,7 +157,7 @@ def test_a_folder_of_records_is_read_by_other_processes(tmp_path, workers):
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES
 
 
-def test_opening_a_folder_of_records_takes_one_wave_of_requests(http_server):
+def test_opening_a_parquet_reference_set_requests_each_object_once(http_server):
     Path(http_server.root, "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{http_server.root}/set", "data.bin")
     xr.open_dataset(f"{http_server.url}/set", engine="nczarr")
@@ -164,7 +166,7 @@ def test_opening_a_folder_of_records_takes_one_wave_of_requests(http_server):
     assert "/set/t/.zarray" not in paths
 
 
-def test_options_of_a_set_apply_to_a_folder_too(memory, tmp_path):
+def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     options = {"remote_protocol": "memory"}
@@ -176,7 +178,7 @@ def test_options_of_a_set_apply_to_a_folder_too(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_a_plain_store_may_have_the_name_of_a_set(memory, tmp_path):
+def test_a_plain_store_may_be_named_like_a_reference_set(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
@@ -193,7 +195,7 @@ def test_unflushed_references_are_an_error(memory):
     assert read(out) == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_nothing_is_written_into_a_set(memory):
+def test_writing_into_a_parquet_reference_set_is_rejected(memory):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     before = dict(memory.store)
@@ -210,7 +212,7 @@ def test_nothing_is_written_into_a_set(memory):
     }
 
 
-def test_the_tools_see_the_set(memory, tmp_path):
+def test_info_verify_write_and_copy_accept_a_parquet_reference_set(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     url = "memory://refs/set"
@@ -265,7 +267,7 @@ def test_the_path_after_reference_names_a_group(groups, path, group, first):
         assert read(mapper, group=group) == [first, first + 1]
 
 
-def test_trees_start_at_the_group_that_the_url_names(groups):
+def test_datatrees_start_at_the_group_named_in_the_url(groups):
     options = {"engine": "nczarr", "storage_options": {"fo": groups}}
     assert list(xr.open_groups("reference://sub", **options)) == ["/", "/deep"]
     tree = xr.open_datatree("reference://sub", **options)
@@ -273,7 +275,7 @@ def test_trees_start_at_the_group_that_the_url_names(groups):
     assert tree["deep/t"].values.tolist() == [8, 9]
 
 
-def test_a_missing_group_is_an_error_that_names_the_existing_ones(groups, tmp_path):
+def test_the_error_for_a_missing_group_lists_the_existing_groups(groups, tmp_path):
     names = r"groups are 'other', 'sub', 'sub/deep'"
     options = {"storage_options": {"fo": groups}}
     for target, group, missing in (
@@ -293,14 +295,14 @@ def test_a_missing_group_is_an_error_that_names_the_existing_ones(groups, tmp_pa
         read(tmp_path / "flat", group="d")
 
 
-def test_functions_on_whole_stores_reject_a_group(groups, tmp_path):
+def test_references_write_rejects_a_target_that_names_a_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     with pytest.raises(UnsupportedError, match="the source is the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
 
 
-def test_copy_takes_the_group_that_the_target_names(groups, tmp_path):
+def test_copy_copies_only_the_group_named_in_the_url(groups, tmp_path):
     xr_nczarr.copy("reference://sub", tmp_path / "out", storage_options={"fo": groups})
     assert read(tmp_path / "out") == [4, 5]
 
@@ -308,7 +310,7 @@ def test_copy_takes_the_group_that_the_target_names(groups, tmp_path):
 # Options in a target -----------------------------------------------------------------------------
 
 
-def test_a_filesystem_of_references_is_read_as_its_set(groups, memory):
+def test_fsspec_reference_filesystems_are_read_as_reference_sets(groups, memory):
     plain = fsspec.filesystem("reference", fo=groups, remote_protocol="memory")
     waiting = fsspec.filesystem("reference", fo=groups, fs=memory, asynchronous=True)
     for filesystem in (plain, waiting):
@@ -320,7 +322,7 @@ def test_a_filesystem_of_references_is_read_as_its_set(groups, memory):
 
 
 @pytest.mark.parametrize("way", ["filesystem", "by protocol", "options", "default"])
-def test_the_filesystem_of_the_targets_is_an_option(groups, memory, way):
+def test_storage_options_may_pass_the_filesystem_for_referenced_files(groups, memory, way):
     arguments = {
         "filesystem": memory,
         "by protocol": {"memory": memory},
@@ -336,7 +338,7 @@ def test_the_filesystem_of_the_targets_is_an_option(groups, memory, way):
         assert read("reference://", storage_options=options) == [0, 1]
 
 
-def test_a_filesystem_with_credentials_reaches_the_targets(s3_server, groups):
+def test_referenced_files_are_read_with_the_credentials_of_the_passed_filesystem(s3_server, groups):
     s3_server.put("data.bin", bytes(range(16)))
     document = {**groups, "t/0": [f"{s3_server.url}/data.bin", 0, 2]}
     for asynchronous in (False, True):
@@ -358,19 +360,19 @@ def test_a_filesystem_with_credentials_reaches_the_targets(s3_server, groups):
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
 )
-def test_an_option_that_a_set_cannot_have_is_an_error(groups, options, message):
+def test_an_option_that_reference_sets_do_not_support_is_rejected(groups, options, message):
     with pytest.raises(UnsupportedError, match=message):
         read("reference://", storage_options={"fo": groups, **options})
 
 
-def test_options_that_change_nothing_are_accepted(groups):
+def test_reference_options_without_effect_are_accepted(groups):
     options = {"mode": "r", "asynchronous": True, "batch_size": 3, "max_paths": 9}
     assert read("reference://", storage_options={"fo": groups, **options}) == [0, 1]
     older = {"fo": "memory://set.json", "ref_storage_args": {}}
     assert read("reference://", storage_options=older) == [0, 1]
 
 
-def test_a_document_may_be_at_the_root_of_a_filesystem(groups, memory):
+def test_reference_sets_and_zip_files_open_at_the_root_of_a_filesystem(groups, memory):
     for target in ("memory://set.json", "memory:///set.json", "reference::memory://set.json"):
         assert read(target) == [0, 1]
     assert read("set.json", storage_options={"target_protocol": "memory"}) == [0, 1]
@@ -402,7 +404,7 @@ def zipped(folder, target):
     return target
 
 
-def test_an_opened_file_opens_the_store_at_its_path(stored, tmp_path, s3_server, groups):
+def test_an_open_file_object_opens_the_store_at_its_path(stored, tmp_path, s3_server, groups):
     path = zipped(stored, tmp_path / "store.zip")
     s3_server.upload(tmp_path, "deep")
     s3_server.put("deep/set.json", json.dumps(groups).encode())
@@ -422,7 +424,7 @@ def test_an_opened_file_opens_the_store_at_its_path(stored, tmp_path, s3_server,
     assert read(folder) == VALUES
 
 
-def test_an_asynchronous_mapper_is_read(stored, tmp_path, s3_server, http_server):
+def test_asynchronous_mappers_are_accepted_as_targets(stored, tmp_path, s3_server, http_server):
     s3_server.upload(stored, "store")
     url, options = f"{s3_server.url}/store", s3_server.storage_options
     assert read(fsspec.get_mapper(url, asynchronous=True, **options)) == VALUES
@@ -436,7 +438,7 @@ def test_an_asynchronous_mapper_is_read(stored, tmp_path, s3_server, http_server
     assert read(fsspec.FSMap(f"{http_server.root}/store", wrapped)) == VALUES
 
 
-def test_storage_options_without_effect_are_an_error(stored, memory, s3_server):
+def test_unused_storage_options_are_rejected(stored, memory, s3_server):
     with pytest.raises(UnsupportedError, match="option anon has no effect"):
         read({".zgroup": b'{"zarr_format": 2}'}, storage_options={"anon": True})
     mapper = fsspec.get_mapper("memory://x")
@@ -532,7 +534,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", TOO_MANY)
 @pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")
-def test_no_part_of_a_target_is_dropped(places, name, s3_server):
+def test_a_target_with_a_superfluous_part_is_rejected(places, name, s3_server):
     target = TOO_MANY[name].format(**places)
     options = {"s3": s3_server.storage_options} if "s3:" in target else None
     with pytest.raises(NczarrError) as caught:
@@ -543,7 +545,7 @@ def test_no_part_of_a_target_is_dropped(places, name, s3_server):
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_no_part_of_a_target_and_its_options_is_dropped(places, name):
+def test_a_target_that_contradicts_its_options_is_rejected(places, name):
     target, options = OBJECTS[name]
     fill = lambda value: value.format(**places) if isinstance(value, str) else value  # noqa: E731
     options = {key: fill(value) for key, value in options.items()}
@@ -551,7 +553,7 @@ def test_no_part_of_a_target_and_its_options_is_dropped(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_each_target_opens_without_its_superfluous_part(places, s3_server):
+def test_targets_open_without_the_superfluous_parts(places, s3_server):
     """The superfluous part is therefore the cause of the errors above."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (

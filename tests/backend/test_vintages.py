@@ -48,7 +48,7 @@ def test_every_vintage_is_read_with_its_values_and_types(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_worker_processes_read_the_same_as_this_process(
+def test_dask_worker_processes_read_every_vintage(
     tmp_path: Path, release: str, workers: Any
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -56,14 +56,16 @@ def test_worker_processes_read_the_same_as_this_process(
 
 
 @pytest.mark.parametrize(("release", "dialect"), DIALECTS.items())
-def test_the_dialect_of_a_store_is_reported(tmp_path: Path, release: str, dialect: str) -> None:
+def test_the_encoding_and_info_report_the_dialect_of_a_store(
+    tmp_path: Path, release: str, dialect: str
+) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     assert xr.open_dataset(store, engine="nczarr").encoding["dialect"] == dialect
     assert xr_nczarr.info(store).dialect == dialect
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_a_store_that_cannot_be_listed_opens_by_its_annotations(
+def test_an_unlistable_store_opens_by_its_nczarr_metadata(
     http_server: HttpServer, release: str
 ) -> None:
     write_vintage(Path(http_server.root) / "store", sample(release), release)
@@ -82,7 +84,7 @@ def test_a_datatree_contains_all_groups(tmp_path: Path) -> None:
     xr.testing.assert_identical(inner, tree["g/deep"].to_dataset(inherit=False))
 
 
-def test_a_missing_group_is_named_in_the_error(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_group_names_it(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     with pytest.raises(xr_nczarr.NotFoundError, match="nowhere"):
         xr.open_dataset(store, engine="nczarr", group="g/nowhere")
@@ -90,7 +92,9 @@ def test_a_missing_group_is_named_in_the_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", ["4.9.0", "4.10"])
-def test_xarray_decodes_the_stored_values(tmp_path: Path, release: str, way: str) -> None:
+def test_stored_values_are_decoded_by_cf_conventions(
+    tmp_path: Path, release: str, way: str
+) -> None:
     opened = read(write_vintage(tmp_path / "store", sample(release), release), way)
     assert opened.letters.dims == ("x",)
     assert opened.letters.dtype == "S5"
@@ -101,7 +105,7 @@ def test_xarray_decodes_the_stored_values(tmp_path: Path, release: str, way: str
     assert opened.holes.encoding["_FillValue"].dtype == "f8"
 
 
-def test_the_encoding_has_the_keys_of_netcdf(tmp_path: Path) -> None:
+def test_the_encoding_has_the_keys_of_engine_netcdf4(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     opened = xr.open_dataset(store, engine="nczarr")
     expected = {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": False}
@@ -137,7 +141,7 @@ def test_every_spelling_of_a_scalar_has_no_dimensions(
 
 @pytest.mark.parametrize("spelling", [False, Bare("False"), Bare("True")])
 @pytest.mark.parametrize("single", [True, False])
-def test_the_development_branch_may_write_only_zmetadata_and_python_words(
+def test_metadata_from_netcdf_c_development_versions_is_read(
     tmp_path: Path, spelling: Any, single: bool
 ) -> None:
     group = {"dimensions": {"x": {"size": 2, "unlimited": spelling}}, "arrays": ["v"], "groups": []}
@@ -163,7 +167,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_stores_of_zarr_python_read_as_in_zarr_python(
+def test_stores_from_zarr_python_are_read_as_by_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]
@@ -180,7 +184,7 @@ def test_stores_of_zarr_python_read_as_in_zarr_python(
     assert_values(opened.values, expected, name)
 
 
-def test_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
+def test_dask_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
     opened = read(plain_zarr, workers, **RAW)
     for name in ("<f4", "texts", "records", "fortran_big", "scaled"):
         expected = np.asarray(zarr.open_group(plain_zarr, mode="r")[name][...])
@@ -190,7 +194,7 @@ def test_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_stores_of_xarray_read_as_with_engine_zarr(
+def test_stores_from_xarray_are_read_as_by_engine_zarr(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"
@@ -209,7 +213,7 @@ def test_stores_of_xarray_read_as_with_engine_zarr(
                 np.testing.assert_equal(left, variable.encoding[key], f"{name}.{key}")
 
 
-def test_damaged_json_is_located_by_key(tmp_path: Path) -> None:
+def test_the_error_for_damaged_json_names_its_key(tmp_path: Path) -> None:
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     documents |= {"good/.zarray": array_document((2,)), "good/0": bytes(8)}
     documents |= {"bad/.zarray": json.dumps(array_document((2,)))[:-9], "bad/0": bytes(8)}

@@ -45,7 +45,7 @@ def opened(url, **options):
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["python", "nginx"])
 @pytest.mark.parametrize("spell", ["{}/data%20set", "{}/data set/", "simplecache::{}/data%20set"])
-def test_a_store_is_found_by_the_index_pages_of_its_folders(served, hidden, spell):
+def test_stores_are_discovered_from_the_index_pages_of_a_web_server(served, hidden, spell):
     with IndexServer(served, hidden=hidden) as server:
         dataset = opened(spell.format(server.url))
         assert dataset.identical(tree())
@@ -53,7 +53,7 @@ def test_a_store_is_found_by_the_index_pages_of_its_folders(served, hidden, spel
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_a_store_with_index_pages_reads_as_with_engine_zarr(tmp_path):
+def test_a_store_with_index_pages_is_read_as_by_engine_zarr(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -64,14 +64,14 @@ def test_a_store_with_index_pages_reads_as_with_engine_zarr(tmp_path):
     assert result[0].identical(result[1])
 
 
-def test_old_stores_and_stores_in_the_root_of_a_server_are_found(tmp_path):
+def test_an_old_store_at_the_root_of_a_web_server_is_found(tmp_path):
     write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
     with IndexServer(tmp_path / "store", hidden=True) as server:
         dataset = xr.open_dataset(server.url, engine="nczarr")
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_one_request_checks_whether_a_server_shows_any_folder(served):
+def test_one_request_checks_whether_a_server_lists_nonexistent_folders(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]
@@ -79,7 +79,7 @@ def test_one_request_checks_whether_a_server_shows_any_folder(served):
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 500])
-def test_a_server_that_answers_with_errors_lists_nothing(http_server, served, status):
+def test_error_responses_to_folder_requests_are_not_index_pages(http_server, served, status):
     os.rename(served / "data set", f"{http_server.root}/store")
     http_server.fault("status", path="*/", status=status, times=None)
     kind = UnsupportedError if status < 500 else StorageError
@@ -87,7 +87,7 @@ def test_a_server_that_answers_with_errors_lists_nothing(http_server, served, st
         opened(f"{http_server.url}/store", storage_options={"retry": {"attempts": 1}})
 
 
-def test_the_page_of_a_portal_is_not_an_index(served, http_server):
+def test_portal_pages_are_not_taken_for_index_pages(served, http_server):
     """A portal's page has another title, or is also shown for a folder that cannot exist."""
     for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
         http_server.fallback = page
@@ -149,7 +149,7 @@ def test_the_index_pages_of_common_servers_are_read(page):
         "",
     ],
 )
-def test_a_link_out_of_the_folder_is_ignored(link):
+def test_links_out_of_the_folder_are_ignored(link):
     page = f'<title>Index of /data/a b/</title><a href="{link}">x</a><a href="t/">t</a>'
     assert names_in_index(page.encode(), URL) == ["t/"]
 
@@ -168,16 +168,16 @@ def test_a_link_out_of_the_folder_is_ignored(link):
     ],
     ids=str,
 )
-def test_other_pages_are_not_an_index_of_the_folder(page):
+def test_pages_that_do_not_list_the_folder_are_not_index_pages(page):
     assert names_in_index(page.encode(), URL) is None
 
 
-def test_the_index_of_an_empty_folder_is_empty():
+def test_the_index_page_of_an_empty_folder_yields_no_names():
     page = "<title>Index of /data/a b/</title><a href='../'>..</a>"
     assert names_in_index(page.encode(), URL) == []
 
 
-def test_index_pages_are_used_only_to_find_documents(served):
+def test_index_pages_are_used_only_to_find_metadata(served):
     """Index pages may hide objects, so they are not used to count or copy chunks."""
     with IndexServer(served) as server:
         url = f"{server.url}/data set"
@@ -199,7 +199,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_a_store_is_read_with_pages_for_missing_objects(
+def test_a_store_is_read_if_the_server_sends_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -211,7 +211,9 @@ def test_a_store_is_read_with_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_stores_of_netcdf_c_are_read_with_pages_for_missing_objects(http_server, cached, release):
+def test_netcdf_c_stores_are_read_if_the_server_sends_pages_for_missing_objects(
+    http_server, cached, release
+):
     write_vintage(Path(http_server.root, "store"), sample(release), release)
     expected = xr.open_groups(f"{http_server.root}/store", engine="nczarr")
     http_server.fallback = PAGE
@@ -224,7 +226,7 @@ def test_stores_of_netcdf_c_are_read_with_pages_for_missing_objects(http_server,
 
 @with_ranges
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
-def test_a_missing_store_is_an_error_that_shows_the_page(http_server, cached, target):
+def test_the_error_for_a_missing_store_quotes_the_page_sent_for_it(http_server, cached, target):
     http_server.fallback = PAGE
     url = f"{http_server.url}/{target}"
     if "reference" in target:
@@ -237,7 +239,7 @@ def test_a_missing_store_is_an_error_that_shows_the_page(http_server, cached, ta
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_page_instead_of_a_chunk_is_an_error(http_server, cached, zarr_format):
+def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_format):
     values = xr.Dataset({"v": ("x", [1.0, np.nan])}).chunk(x=1)
     store = f"{http_server.root}/store"
     encoding = {"v": {"compressors": None}}
@@ -258,7 +260,7 @@ def test_a_page_instead_of_a_chunk_is_an_error(http_server, cached, zarr_format)
 
 @pytest.mark.parametrize("fallback", [None, PAGE], ids=["honest", "with pages"])
 @pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
-def test_a_login_page_instead_of_a_document_is_an_error(http_server, cached, key, fallback):
+def test_a_login_page_in_place_of_metadata_is_an_error(http_server, cached, key, fallback):
     store = Path(http_server.root, "store")
     xr_nczarr.to_nczarr(tree(), store, consolidated=False)
     http_server.fallback = fallback
@@ -270,7 +272,7 @@ def test_a_login_page_instead_of_a_document_is_an_error(http_server, cached, key
     assert caught.value.key == key
 
 
-def test_a_page_is_never_cached(http_server, tmp_path):
+def test_web_pages_are_never_cached(http_server, tmp_path):
     http_server.fallback = PAGE
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     url = f"simplecache::{http_server.url}/store"
@@ -288,7 +290,7 @@ def test_a_store_with_markup_in_its_values_is_read(http_server):
     assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_the_responses_of_an_http_mapper_are_checked(http_server):
+def test_web_pages_read_through_an_http_mapper_are_errors(http_server):
     xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
     mapper = fsspec.get_mapper(f"{http_server.url}/store")
     assert opened(mapper).identical(tree())

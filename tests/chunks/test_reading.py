@@ -95,7 +95,7 @@ def test_reading_many_small_chunks_takes_little_extra_memory(tmp_path, codec, co
     [(Zstd(1), 0), (Blosc("lz4"), 0), (Zlib(1), 1)],
     ids=["zstd", "blosc", "zlib"],
 )
-def test_whole_chunks_decode_without_an_unused_buffer(tmp_path, codec, buffers):
+def test_decoding_whole_chunks_allocates_no_unused_buffer(tmp_path, codec, buffers):
     """Freeing more than two chunk buffers together makes malloc return memory to the system."""
     values = np.zeros((4, 1 << 20), "f4")
     stored = array(tmp_path, values, (1, 1 << 20))
@@ -117,7 +117,7 @@ def test_large_results_are_aligned_to_a_cache_line(tmp_path, dtype):
         assert result.nbytes < 1 << 17 or result.ctypes.data % 64 == 0
 
 
-def test_blosc_blocks_come_from_one_file_even_if_it_is_replaced(tmp_path, monkeypatch):
+def test_blosc_blocks_and_their_header_come_from_one_version_of_the_file(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
     stored = array(tmp_path, old, old.shape)
@@ -136,7 +136,7 @@ def test_blosc_blocks_come_from_one_file_even_if_it_is_replaced(tmp_path, monkey
     )
 
 
-def test_an_inner_chunk_and_its_index_come_from_one_shard_even_if_replaced(tmp_path, monkeypatch):
+def test_an_inner_chunk_and_its_index_come_from_one_version_of_the_shard(tmp_path, monkeypatch):
     """Absent chunks take no space, so the offsets of the others depend on which are present."""
 
     def write(values):

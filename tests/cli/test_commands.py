@@ -21,7 +21,7 @@ def run(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 2), (("--help",), 0), (("-h",), 0), (("help",), 0)], ids=str
 )
-def test_without_a_command_and_with_help_the_commands_are_listed(arguments, code):
+def test_help_or_a_missing_command_lists_the_commands(arguments, code):
     done = run(*arguments)
     assert done.returncode == code
     printed = done.stderr if code else done.stdout
@@ -29,12 +29,12 @@ def test_without_a_command_and_with_help_the_commands_are_listed(arguments, code
     assert all(f"\n  {name} " in printed for name in COMMANDS)
 
 
-def test_the_version_is_printed():
+def test_the_version_option_prints_the_version():
     assert run("--version").stdout == f"xr_nczarr {xr_nczarr.__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name):
+def test_every_command_has_a_help_option(name):
     done = run(name, "--help")
     assert done.returncode == 0
     assert f"usage: nczarr {name}" in done.stdout
@@ -70,7 +70,9 @@ def test_a_closed_pipe_ends_the_command_silently():
 @pytest.mark.parametrize(
     ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
 )
-def test_closed_streams_change_no_exit_code_and_no_other_stream(command, target, code, tmp_path):
+def test_a_closed_stream_changes_neither_the_exit_code_nor_the_other_stream(
+    command, target, code, tmp_path
+):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
     for closed in (">&-", "2>&-"):
@@ -82,7 +84,7 @@ def test_closed_streams_change_no_exit_code_and_no_other_stream(command, target,
         assert bool(done.stderr) == (code == 2 and closed == ">&-")
 
 
-def test_options_are_json_or_text():
+def test_option_values_are_parsed_as_json_or_text():
     import argparse
 
     parser = argparse.ArgumentParser()
@@ -112,14 +114,14 @@ def test_options_are_json_or_text():
         "explain one --select=x=0,x=1",
     ],
 )
-def test_the_error_of_an_invalid_argument_names_the_valid_ones(wrong, capsys):
+def test_the_error_for_an_invalid_argument_names_the_expected_ones(wrong, capsys):
     assert main(wrong.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected" in line
     assert f"Usage: nczarr {wrong.split()[0]} [OPTIONS]" in line
 
 
-def test_lists_of_dimensions_may_have_spaces(tmp_path, capsys):
+def test_comma_separated_arguments_may_contain_spaces(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("y", "x"), [[1.0, 2.0]])}), tmp_path / "one")
     assert main(["explain", f"{tmp_path}/one", "--select", "y=0, x = 1"]) == 0
     assert "there is no" not in capsys.readouterr().err
@@ -127,7 +129,7 @@ def test_lists_of_dimensions_may_have_spaces(tmp_path, capsys):
     assert " 1×1 " in str(xr_nczarr.info(tmp_path / "two"))
 
 
-def test_the_error_of_a_missing_name_is_one_line(tmp_path, monkeypatch, capsys):
+def test_the_error_for_an_unknown_name_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
@@ -148,7 +150,7 @@ def test_the_error_of_a_missing_name_is_one_line(tmp_path, monkeypatch, capsys):
         assert printed.count("\n") == 1
 
 
-def test_a_command_on_one_group_does_not_report_the_others_as_missing(tmp_path):
+def test_commands_on_one_group_do_not_report_other_groups_as_missing(tmp_path):
     inner = xr.Dataset({"w": (("y", "x"), [[1.0, 2.0]])})
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"v": ("x", [1.0, 2.0])}), "/g": inner})
     xr_nczarr.to_nczarr(tree, tmp_path / "one", consolidated=False)
@@ -164,7 +166,7 @@ def test_a_command_on_one_group_does_not_report_the_others_as_missing(tmp_path):
     assert " v =" not in text
 
 
-def test_labels_and_positions_select_the_same(tmp_path, capsys):
+def test_selections_by_label_and_by_position_are_equivalent(tmp_path, capsys):
     times = xr.date_range("2026-01-01", periods=10)
     dataset = xr.Dataset({"v": ("time", range(10))}, {"time": times})
     xr_nczarr.to_nczarr(dataset, tmp_path / "one", encoding={"v": {"chunks": 2}})
@@ -180,7 +182,7 @@ def test_labels_and_positions_select_the_same(tmp_path, capsys):
     )
 
 
-def test_a_limit_is_raised_as_the_error_says(tmp_path, capsys):
+def test_limits_can_be_raised_with_the_option_that_the_error_suggests(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0]), "u": ("x", [2.0])}), tmp_path / "s")
     store, other = str(tmp_path / "s"), str(tmp_path / "other")
     assert main(["info", store, "--limit", "max_nodes=1"]) == 2

@@ -31,7 +31,7 @@ complete -C "nczarr LINE"
 
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_completes(shell, line, tmp_path):
+def test_each_shell_completes_commands_options_and_paths(shell, line, tmp_path):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "store.zarr").mkdir()
@@ -51,7 +51,7 @@ def test_a_shell_completes(shell, line, tmp_path):
     assert sorted(word.rstrip("/") for word in done.stdout.split()) == sorted(expected), done.stderr
 
 
-def test_a_script_of_zsh_has_no_syntax_error(tmp_path, capsys):
+def test_the_zsh_completion_script_has_no_syntax_errors(tmp_path, capsys):
     if shutil.which("zsh") is None:
         pytest.skip("zsh is not installed")
     assert main(["--completion", "zsh"]) == 0
@@ -61,7 +61,7 @@ def test_a_script_of_zsh_has_no_syntax_error(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["tcsh"]], ids=str)
-def test_other_shells_are_refused(arguments, capsys):
+def test_completion_for_an_unsupported_shell_is_rejected(arguments, capsys):
     assert main(["--completion", *arguments]) == 2
     assert "The shells are bash, fish, zsh" in capsys.readouterr().err
 

@@ -182,9 +182,7 @@ def http(folder):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_use_ends_with_one_line_that_says_what_to_do(
-    wrong, folder, http, monkeypatch, capsys
-):
+def test_each_usage_error_prints_one_line_with_a_remedy(wrong, folder, http, monkeypatch, capsys):
     words, message = WRONG[wrong]
     if wrong in ("gs without gcsfs", "az without adlfs"):
         monkeypatch.setitem(sys.modules, "gcsfs", None)

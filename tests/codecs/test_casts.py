@@ -73,7 +73,7 @@ def as_recorded(values):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_casts_written_by_zarr_python_are_read(tmp_path, name):
+def test_casts_encoded_by_zarr_python_are_decoded(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     everything = (slice(None),) * len(array.node.shape)
@@ -84,7 +84,7 @@ def test_casts_written_by_zarr_python_are_read(tmp_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
 )  # its chunks lie in another order
-def test_encoded_casts_match_the_bytes_of_zarr_python(tmp_path, name):
+def test_casts_are_encoded_to_the_same_bytes_as_by_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")
@@ -103,7 +103,7 @@ LATER = not hasattr(zarr.codecs, "CastValue")
 
 @pytest.mark.filterwarnings("ignore:Codec '.*' not configured in config")
 @pytest.mark.skipif(LATER, reason="zarr-python has these codecs from 3.2, for Python 3.12")
-def test_zarr_python_reads_casts_written_here(tmp_path):
+def test_zarr_python_reads_casts_written_by_xr_nczarr(tmp_path):
     values = np.round(np.arange(24.0) / 10 - 1, 1).reshape(4, 6)
     filters = [
         zarr.codecs.ScaleOffset(offset=-1, scale=10),
@@ -138,14 +138,14 @@ ROUNDED_LARGE = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDED)
-def test_values_are_rounded_by_the_mode_of_the_codec(rounding):
+def test_casts_round_values_according_to_the_rounding_mode(rounding):
     node = array_of("float32", cast_value("int8", rounding=rounding), BYTES, shape=(6,))
     assert stored(node, HALVES) == np.array(ROUNDED[rounding], "i1").tobytes().hex()
     node = array_of("uint64", cast_value("float64", rounding=rounding), LITTLE, shape=(2,))
     assert stored(node, LARGE) == np.array(ROUNDED_LARGE[rounding]).tobytes().hex()
 
 
-def test_the_largest_double_below_one_half_is_rounded_down():
+def test_nearest_away_rounds_the_largest_double_below_one_half_down():
     node = array_of("float64", cast_value("int8", rounding="nearest-away"), BYTES, shape=(2,))
     assert stored(node, [np.nextafter(0.5, 0), -np.nextafter(0.5, 0)]) == "0000"
 
@@ -175,7 +175,9 @@ def test_the_largest_double_below_one_half_is_rounded_down():
         "far above uint8",
     ],
 )
-def test_values_outside_an_integer_type_fail_clamp_or_wrap(value, data_type, clamped, wrapped):
+def test_values_outside_an_integer_type_are_rejected_clamped_or_wrapped(
+    value, data_type, clamped, wrapped
+):
     dtype = "float64" if isinstance(value, float) else "int32"
     for out_of_range, expected in (("clamp", clamped), ("wrap", wrapped)):
         codec = cast_value(data_type, out_of_range=out_of_range)
@@ -186,7 +188,7 @@ def test_values_outside_an_integer_type_fail_clamp_or_wrap(value, data_type, cla
         stored(node, [value])
 
 
-def test_values_outside_a_float_type_are_clamped_to_infinity():
+def test_values_outside_a_float_type_are_rejected_or_clamped_to_infinity():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()
@@ -199,14 +201,14 @@ def test_values_outside_a_float_type_are_clamped_to_infinity():
 
 @pytest.mark.parametrize("out_of_range", [None, "clamp", "wrap"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
-def test_nan_and_infinity_need_a_scalar_map_to_become_integers(value, out_of_range):
+def test_casting_nan_or_infinity_to_integers_requires_a_scalar_map(value, out_of_range):
     rules = {} if out_of_range is None else {"out_of_range": out_of_range}
     node = array_of("float32", cast_value("int16", **rules), LITTLE, shape=(1,))
     with pytest.raises(ChunkError, match=r"does not fit in int16.*scalar_map"):
         stored(node, [value])
 
 
-def test_the_first_matching_scalar_map_entry_precedes_all_rules():
+def test_the_first_matching_scalar_map_entry_takes_precedence():
     maps = {
         "encode": [["NaN", 0], ["+Infinity", 1], [1.5, 7], [1.5, 8], ["0x40000000", 9]],
         "decode": [[0, "NaN"], [0, 5]],
@@ -218,7 +220,7 @@ def test_the_first_matching_scalar_map_entry_precedes_all_rules():
     np.testing.assert_array_equal(decoded, [np.nan, 1, 7, 9, 3])
 
 
-def test_cast_value_decodes_by_the_same_rules_as_it_encodes():
+def test_cast_value_applies_the_same_rules_to_decoding_as_to_encoding():
     node = array_of("int8", cast_value("float32"), LITTLE, shape=(1,))
     codec = compile_codec(node)
     assert codec.decode(np.array([2.5], "<f4").tobytes()).tolist() == [2]
@@ -280,7 +282,7 @@ def test_casts_agree_with_exact_arithmetic(data, source, target, rounding):
 # scale_offset ----------------------------------------------------------------------------------
 
 
-def test_numbers_are_scaled_in_their_own_arithmetic():
+def test_scale_offset_computes_in_the_type_of_the_array():
     values = np.array([5.1, -3, np.inf, 1e38], "f4")
     node = array_of("float32", scale_offset(offset=5, scale=0.1), LITTLE)
     expected = (values - np.float32(5)) * np.float32(0.1)
@@ -299,7 +301,7 @@ def test_numbers_are_scaled_in_their_own_arithmetic():
     ],
     ids=["below", "above", "uint64", "int64"],
 )
-def test_scaled_integers_outside_their_type_are_an_error(data_type, codec, value, words):
+def test_scaled_integers_outside_their_type_are_rejected(data_type, codec, value, words):
     node = array_of(data_type, scale_offset(**codec), LITTLE, shape=(2,))
     fine = codec.get("offset", 0) + 1
     with pytest.raises(ChunkError, match=words):
@@ -307,7 +309,7 @@ def test_scaled_integers_outside_their_type_are_an_error(data_type, codec, value
     assert stored(node, [fine, fine])
 
 
-def test_stored_integers_that_are_not_a_multiple_of_the_scale_are_an_error():
+def test_decoding_rejects_integers_that_are_not_multiples_of_the_scale():
     codec = compile_codec(array_of("int16", scale_offset(scale=4), LITTLE, shape=(2,)))
     assert codec.decode(np.array([8, -12], "<i2").tobytes()).tolist() == [2, -3]
     with pytest.raises(ChunkError, match="stored value 7 is not a multiple of the scale 4"):
@@ -317,7 +319,7 @@ def test_stored_integers_that_are_not_a_multiple_of_the_scale_are_an_error():
         codec.decode(b"\x64")
 
 
-def test_floats_that_scaling_changes_are_an_error(tmp_path):
+def test_writing_rejects_floats_that_scaling_changes(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters do not preserve"):
@@ -327,7 +329,7 @@ def test_floats_that_scaling_changes_are_an_error(tmp_path):
 # The data type behind a cast ---------------------------------------------------------------------
 
 
-def test_a_cast_to_bytes_needs_no_byte_order():
+def test_a_cast_to_a_one_byte_type_needs_no_byte_order():
     node = array_of("float32", cast_value("uint8"), BYTES)
     assert (node.dtype, stored(node, [1, 2, 3, 255])) == (np.dtype("<f4"), "010203ff")
     error = array_of("uint8", cast_value("int16"), BYTES).error
@@ -383,7 +385,7 @@ def test_numbers_in_shards_are_cast_chunk_by_chunk(tmp_path, inside):
     assert (again.codecs, again.shards) == (node.codecs, node.shards)
 
 
-def test_a_filter_before_sharding_that_needs_neighbors_is_rejected():
+def test_a_filter_before_sharding_that_depends_on_adjacent_elements_is_rejected():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)
@@ -417,7 +419,7 @@ def test_a_filter_before_sharding_that_needs_neighbors_is_rejected():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_configurations_outside_the_specification_are_rejected(codecs, words):
+def test_configurations_that_violate_the_specification_are_rejected(codecs, words):
     node = array_of("float32", *codecs)
     if isinstance(node, BrokenNode):
         assert isinstance(node.error, MetadataError | UnsupportedError)
@@ -428,7 +430,7 @@ def test_configurations_outside_the_specification_are_rejected(codecs, words):
 
 
 @pytest.mark.parametrize("data_type", ["bool", "complex64", "r16", "numpy.datetime64"])
-def test_casts_of_types_other_than_real_numbers_are_rejected(data_type):
+def test_casts_of_other_types_than_integers_and_floats_are_rejected(data_type):
     if data_type == "numpy.datetime64":
         data_type = {"name": data_type, "configuration": {"unit": "s", "scale_factor": 1}}
     for codec in (scale_offset(scale=2), cast_value("int64")):
@@ -437,7 +439,7 @@ def test_casts_of_types_other_than_real_numbers_are_rejected(data_type):
         assert "expected integers or floats" in str(error)
 
 
-def test_a_cast_chunk_of_the_wrong_size_is_an_error():
+def test_decoding_a_cast_chunk_of_the_wrong_size_is_an_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
         with pytest.raises(ChunkError, match=f"found {size} bytes, expected 8"):
@@ -458,7 +460,7 @@ def write(folder, values, codecs, **encoding):
 PACKED = [{"id": "scale_offset", "scale": 10}, {"id": "cast_value", "data_type": "int16"}]
 
 
-def test_a_variable_packed_by_codecs_keeps_them_in_a_copy(tmp_path):
+def test_rewriting_a_variable_packed_by_codecs_keeps_the_codecs_in_version_3(tmp_path):
     members = write(tmp_path, [0.5, -2.5, 100], PACKED)
     expected = [scale_offset(scale=10), cast_value("int16"), LITTLE]
     assert (members["codecs"], members["fill_value"]) == (expected, 0)
@@ -515,7 +517,7 @@ def test_a_fill_value_in_the_scalar_map_is_preserved(tmp_path):
     np.testing.assert_array_equal(read, [0.5, np.nan, np.nan])
 
 
-def test_the_error_of_a_value_that_does_not_fit_names_variable_and_chunk(tmp_path):
+def test_the_error_for_a_value_that_does_not_fit_names_the_variable_and_chunk(tmp_path):
     with pytest.raises(
         ChunkError, match=r"value 40000.* does not fit in int16.*variable /v, chunk \(0,\)"
     ):

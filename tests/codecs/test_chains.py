@@ -92,7 +92,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_chains_and_numcodecs_read_each_others_output(chain):
+def test_codec_chains_and_numcodecs_decode_each_others_output(chain):
     array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
     codec = make_codec("<i4", (3, 20), *chain)
     assert_decodes(codec, encode_by_numcodecs(array, *chain), array)
@@ -109,7 +109,7 @@ def test_chains_and_numcodecs_read_each_others_output(chain):
         ("<f8", [("fixedscaleoffset", {"offset": 1, "scale": 10, "dtype": "<f8"})]),
     ],
 )
-def test_lossy_filters_decode_to_the_values_of_numcodecs(dtype, chain):
+def test_lossy_filters_preserve_values_that_they_have_already_rounded(dtype, chain):
     array = np.linspace(0, 3, 24).astype(dtype).reshape(4, 6)
     codec = make_codec(dtype, (4, 6), *chain)
     decoded = codec.decode(bytes(codec.encode(array)))
@@ -138,7 +138,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 2)])
-def test_items_of_variable_length_are_read_as_numcodecs_writes_them(name, shape):
+def test_variable_length_items_encoded_by_numcodecs_are_decoded(name, shape):
     array = np.empty(6, dtype=object)
     array[:] = OBJECTS[name][1]
     array = array.reshape(shape)
@@ -152,7 +152,7 @@ def test_items_of_variable_length_are_read_as_numcodecs_writes_them(name, shape)
     assert codec.decode(bytes(codec.encode(array))).tolist() == array.tolist()
 
 
-def test_arrays_of_variable_length_are_items():
+def test_vlen_array_items_are_arrays_as_in_numcodecs():
     array = np.empty(3, dtype=object)
     array[:] = [np.arange(n, dtype="<i2") for n in (0, 3, 1)]
     codec = make_codec(object, (3,), ("vlen-array", {"dtype": "<i2"}))
@@ -162,7 +162,7 @@ def test_arrays_of_variable_length_are_items():
 
 
 @pytest.mark.parametrize("dtype", ["|O", "<U6"])
-def test_categories_that_have_no_label_are_empty_strings(dtype):
+def test_categories_without_a_label_decode_to_empty_strings(dtype):
     array = np.array(["male", "female", "other", "male"], dtype)
     settings = {"labels": ["female", "male"], "dtype": dtype, "astype": "|u1"}
     codec = make_codec(dtype, (4,), ("categorize", settings))
@@ -170,7 +170,7 @@ def test_categories_that_have_no_label_are_empty_strings(dtype):
     assert codec.decode(bytes([2, 1, 0, 9])).tolist() == ["male", "female", "", ""]
 
 
-def test_json_of_numbers_reads_as_numbers():
+def test_numbers_encoded_as_json_by_numcodecs_are_decoded():
     codec = make_codec("<f8", (2, 2), ("json2", {}))
     array = np.array([[1.5, np.nan], [np.inf, -0.0]])
     assert_decodes(codec, numcodecs.JSON().encode(array), array)
@@ -180,7 +180,7 @@ def test_json_of_numbers_reads_as_numbers():
 @pytest.mark.parametrize(
     "dtype", ["<f4", ">i2", "|S3", "<M8[s]", "<U2", [("a", "<i2"), ("b", "f8")]]
 )
-def test_d26_axes_stored_in_another_order_read_in_their_own(order, dtype):
+def test_d26_transposed_chunks_are_decoded_to_the_original_axis_order(order, dtype):
     array = np.arange(24).astype("<i8" if isinstance(dtype, list) else dtype)
     array = array.astype(dtype).reshape(2, 3, 4)
     axes = [2, 1, 0] if order == "F" else order
@@ -190,7 +190,7 @@ def test_d26_axes_stored_in_another_order_read_in_their_own(order, dtype):
     assert bytes(codec.encode(array)) == data
 
 
-def test_transpositions_follow_one_another():
+def test_successive_transposes_are_applied_in_order():
     array = np.arange(24, dtype="<i4").reshape(2, 3, 4)
     orders = [("transpose", {"order": [1, 2, 0]}), ("transpose", {"order": [1, 0, 2]})]
     delta = ("delta", {"dtype": "<i4"})
@@ -201,7 +201,7 @@ def test_transpositions_follow_one_another():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_an_uncompressed_chunk_is_viewed_not_copied():
+def test_an_uncompressed_chunk_is_decoded_as_a_view():
     codec = make_codec("<i4", (2, 2), ("bytes", {"endian": "little"}))
     data = np.arange(4, dtype="<i4")
     assert codec.raw
@@ -211,7 +211,7 @@ def test_an_uncompressed_chunk_is_viewed_not_copied():
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["|S0", "<U0", "|b1", "<c16", "<m8[D]", ">U3", "|V5"])
-def test_every_dtype_and_scalars_have_raw_chunks(dtype, shape):
+def test_uncompressed_chunks_of_every_dtype_round_trip(dtype, shape):
     array = np.zeros(shape, dtype)
     codec = make_codec(dtype, shape)
     decoded = codec.decode(bytes(codec.encode(array)))
@@ -220,14 +220,14 @@ def test_every_dtype_and_scalars_have_raw_chunks(dtype, shape):
         np.testing.assert_array_equal(decoded, array)
 
 
-def test_v3_crc32c_ends_the_data_in_little_endian():
+def test_v3_crc32c_appends_a_little_endian_checksum():
     codec = make_codec("|u1", (9,), ("bytes", {}), ("crc32c", {}))
     data = b"123456789" + (0xE3069283).to_bytes(4, "little")
     assert codec.decode(data).tobytes() == b"123456789"
     assert bytes(codec.encode(np.frombuffer(b"123456789", "u1"))) == data
 
 
-def test_crc32c_needs_no_library(monkeypatch):
+def test_crc32c_works_without_its_library(monkeypatch):
     registry = {k: v for k, v in numcodecs.registry.codec_registry.items() if k != "crc32c"}
     with_library = make_codec("|u1", (64,), ("crc32c", {}))
     monkeypatch.setattr(filters_module.numcodecs.registry, "codec_registry", registry)
@@ -258,7 +258,7 @@ def test_pcodec_decodes_no_more_than_the_chunk():
             codec.decode(data)
 
 
-def test_codecs_whose_library_is_missing_are_not_known(monkeypatch):
+def test_codecs_without_their_library_are_unsupported(monkeypatch):
     monkeypatch.setattr(numcodecs.registry, "codec_registry", {})
     for name in ("msgpack2", "pcodec"):
         with pytest.raises(UnsupportedError, match=name):
@@ -266,7 +266,7 @@ def test_codecs_whose_library_is_missing_are_not_known(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f8", "<c16", "<M8[s]", "|S300"])
-def test_blosc_encodes_to_the_bytes_of_numcodecs(dtype):
+def test_blosc_encodes_to_the_same_bytes_as_numcodecs(dtype):
     array = np.arange(500).astype(dtype)
     for shuffle in (-1, 0, 1, 2):
         blosc = numcodecs.Blosc("zstd", 3, shuffle)
@@ -274,20 +274,20 @@ def test_blosc_encodes_to_the_bytes_of_numcodecs(dtype):
         assert codec.encode(array) == blosc.encode(array)
 
 
-def test_gzip_of_several_members_is_one_chunk():
+def test_gzip_chunks_may_have_several_members():
     array = np.arange(10, dtype="<i4")
     data = b"".join(numcodecs.GZip().encode(part) for part in (array[:3], array[3:]))
     assert_decodes(make_codec("<i4", (10,), ("gzip", {})), data, array)
 
 
-def test_zstd_of_several_frames_and_skippable_ones_is_one_chunk():
+def test_zstd_chunks_may_have_several_frames_and_skippable_frames():
     array = np.arange(10, dtype="<i4")
     skipped = (0x184D2A53).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
     data = skipped.join(numcodecs.Zstd().encode(part) for part in (array[:3], array[3:]))
     assert_decodes(make_codec("<i4", (10,), ("zstd", {})), data, array)
 
 
-def test_contexts_of_threads_decode_what_numcodecs_does(monkeypatch):
+def test_zstd_decoding_with_zstandard_behaves_as_with_numcodecs(monkeypatch):
     """Frames with and without a checksum, several frames, bytes behind them, and damage."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
@@ -321,7 +321,7 @@ def zstd_without_size(data):
     return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
-def test_a_zstd_frame_without_a_declared_size_is_read_within_the_bound():
+def test_decoding_a_zstd_frame_without_a_declared_size_is_bounded():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))
     assert_decodes(codec, zstd_without_size(array.tobytes()), array)
@@ -346,13 +346,13 @@ def test_stale_bytes_after_a_stream_are_ignored(spec):
 
 @pytest.mark.parametrize("level", ["4", 4, "0", "-1"])
 @pytest.mark.parametrize("name", ["zlib", "gzip"])
-def test_d2_levels_written_as_strings_are_integers(name, level):
+def test_d2_compression_levels_may_be_strings(name, level):
     array = np.arange(100, dtype="<f4")
     codec = make_codec("<f4", (100,), ("shuffle", {"elementsize": "0"}), (name, {"level": level}))
     assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_without_libdeflate_zlib_decodes_the_same(monkeypatch):
+def test_zlib_decodes_the_same_without_libdeflate(monkeypatch):
     from xr_nczarr.codecs import bounded
 
     monkeypatch.setattr(bounded, "deflate", None)
@@ -368,7 +368,7 @@ def test_without_libdeflate_zlib_decodes_the_same(monkeypatch):
 
 @pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=str)
 @pytest.mark.parametrize("spec", COMPRESSORS[:5], ids=str)
-def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
+def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch):
     monkeypatch.setattr("xr_nczarr.codecs.bounded.deflate", None)
     random = np.random.default_rng(0)
     array = np.zeros(700_000, "<i4")  # zeros: a few input bytes give megabytes
@@ -430,7 +430,9 @@ def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
 )
-def test_d33_the_error_of_an_invalid_codec_names_codec_and_reason(name, configuration, kind, words):
+def test_d33_the_error_for_an_invalid_codec_names_the_codec_and_the_reason(
+    name, configuration, kind, words
+):
     with pytest.raises(kind, match=words) as caught:
         make_codec("<f4", (3, 3), (name, configuration))
     assert type(caught.value) is kind
@@ -438,7 +440,7 @@ def test_d33_the_error_of_an_invalid_codec_names_codec_and_reason(name, configur
     assert "\n" not in str(caught.value)
 
 
-def test_objects_need_a_codec_that_stores_them():
+def test_object_arrays_require_a_codec_for_objects():
     for chain in ([], [("zlib", {})], [("bytes", {})], [("shuffle", {}), ("vlen-utf8", {})]):
         with pytest.raises(MetadataError, match="variable length"):
             make_codec(object, (2,), *chain)
@@ -449,7 +451,7 @@ def test_objects_need_a_codec_that_stores_them():
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
-def test_check_codec_finds_unknown_names_also_in_shards():
+def test_check_codec_rejects_unknown_codecs_even_within_shards():
     from xr_nczarr.model import ShardSpec
 
     check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
@@ -463,7 +465,7 @@ def test_check_codec_finds_unknown_names_also_in_shards():
     check_codec(make_node(object, (2,), ("pickle", {})), custom={"pickle": numcodecs.Pickle})
 
 
-def test_pickled_objects_are_read_only_with_a_class_for_them():
+def test_pickled_objects_are_decoded_if_a_codec_class_is_passed():
     codec = make_codec(object, (2,), ("pickle", {}), custom={"pickle": numcodecs.Pickle})
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
@@ -484,7 +486,7 @@ class Inverted(numcodecs.abc.Codec):
         return np.frombuffer(buf, "u1") ^ self.mask
 
 
-def test_custom_codecs_work_as_argument_and_registered(monkeypatch):
+def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
     array = np.arange(4, dtype="<i4")
     data = bytes(255 ^ byte for byte in array.tobytes())
     chain = ("inverted", {"mask": 255})
@@ -523,7 +525,7 @@ def test_a_filter_of_the_other_byte_order_is_rejected_in_v3():
         )
 
 
-def test_a_chunk_above_the_limit_is_rejected_before_allocation():
+def test_a_chunk_larger_than_the_limit_is_rejected_before_allocation():
     with pytest.raises(LimitError, match="max_chunk_bytes"):
         make_codec("<f8", (1 << 20, 1 << 20))
     assert math.prod(
@@ -533,7 +535,7 @@ def test_a_chunk_above_the_limit_is_rejected_before_allocation():
         make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
 
 
-def test_an_item_above_the_limit_is_rejected():
+def test_an_item_larger_than_the_limit_is_rejected():
     codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
     good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
     assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()
@@ -542,7 +544,7 @@ def test_an_item_above_the_limit_is_rejected():
 
 
 @pytest.mark.parametrize("array", [np.array(["a", 1], dtype=object), np.zeros((3,), dtype=object)])
-def test_values_that_cannot_be_encoded_raise_chunk_error(array):
+def test_values_that_cannot_be_encoded_raise_nczarr_error(array):
     codec = make_codec(object, (2,), ("vlen-utf8", {}))
     with pytest.raises(NczarrError):
         codec.encode(array)

@@ -108,7 +108,7 @@ def test_d34_a_chunk_truncated_anywhere_is_an_error(chain):
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
 @pytest.mark.parametrize("count", [2999, 3001, 1, 9000])
-def test_the_error_of_a_wrong_chunk_size_names_both_sizes(spec, count):
+def test_the_error_for_a_chunk_of_the_wrong_size_names_both_sizes(spec, count):
     name, _ = spec
     data = bytes(make_codec("<i4", (count,), spec).encode(np.arange(count, dtype="<i4")))
     codec = make_codec("<i4", (3000,), spec)
@@ -123,7 +123,7 @@ def test_the_error_of_a_wrong_chunk_size_names_both_sizes(spec, count):
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13])
-def test_an_uncompressed_chunk_of_another_size_is_an_error(size):
+def test_an_uncompressed_chunk_of_the_wrong_size_is_an_error(size):
     codec = make_codec("<i4", (3,))
     with pytest.raises(ChunkError, match=f"found {size} bytes, expected 12"):
         codec.decode(bytes(size))
@@ -280,7 +280,7 @@ def test_d32_a_wrong_checksum_is_an_error(name):
             codec.decode(bytes(data))
 
 
-def test_packbits_with_an_invalid_count_of_unused_bits_is_an_error():
+def test_an_invalid_count_of_unused_bits_in_packbits_is_an_error():
     codec = make_codec("?", (12,), ("packbits", {}))
     assert codec.decode(b"\x04\xff\xf0").tolist() == [True] * 12
     for spare in (0, 3, 5, 8, 200):
@@ -288,13 +288,13 @@ def test_packbits_with_an_invalid_count_of_unused_bits_is_an_error():
             codec.decode(bytes([spare, 255, 240]))
 
 
-def test_arithmetic_on_hostile_numbers_does_not_warn():
+def test_decoding_hostile_numbers_does_not_warn():
     scale = {"offset": 1, "scale": 1e-300, "dtype": "<i4", "astype": "<f8"}
     codec = make_codec("<i4", (2,), ("fixedscaleoffset", scale))
     assert codec.decode(np.array([np.nan, 1e300]).tobytes()).shape == (2,)
 
 
-def test_a_bomb_of_text_is_bounded_by_the_limit():
+def test_the_decompressed_size_of_text_is_limited():
     from xr_nczarr.model import Limits
 
     limits = Limits(max_chunk_bytes=4 * MIB)
@@ -305,7 +305,7 @@ def test_a_bomb_of_text_is_bounded_by_the_limit():
 
 
 @pytest.mark.parametrize("dtype", ["S16", [("a", "<i4"), ("s", "S16")], "V20"], ids=str)
-def test_python_objects_for_a_fixed_size_dtype_name_vlen_encode(dtype):
+def test_the_error_for_python_objects_in_a_fixed_size_dtype_suggests_vlen_encode(dtype):
     """kerchunk with ``vlen_encode="null"`` names strings that lie elsewhere in the HDF5 file."""
     import kerchunk.codecs  # noqa: F401 (registers fill_hdf_strings)
 

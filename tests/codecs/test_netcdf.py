@@ -67,7 +67,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_d1_d3_d4_chunks_of_netcdf_c_decode_to_what_it_wrote(store, name):
+def test_d1_d3_d4_chunks_from_netcdf_c_decode_to_the_original_values(store, name):
     directory, values = store
     node = read_node(directory, name)
     codec = compile_codec(node)
@@ -81,7 +81,7 @@ def test_d1_d3_d4_chunks_of_netcdf_c_decode_to_what_it_wrote(store, name):
 
 
 @pytest.mark.parametrize("width", [1, 5, 7, 13])
-def test_d3_d4_strings_of_odd_width_keep_their_last_bytes_where_they_are(tmp_path, width):
+def test_d3_d4_shuffled_strings_of_odd_width_are_decoded(tmp_path, width):
     texts = np.array(["abcdefghijklm"[: 1 + i % width] for i in range(33)], dtype=object)
     with netCDF4.Dataset(f"file://{tmp_path}/d.file#mode=nczarr,file", "w") as dataset:
         dataset.createDimension("x", len(texts))

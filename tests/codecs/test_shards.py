@@ -41,7 +41,7 @@ def test_the_shard_index_locates_each_inner_chunk(at_start, index_codecs):
             assert result == parts.get(inner_index)
 
 
-def test_the_shard_index_has_the_bytes_of_the_specification():
+def test_the_shard_index_is_encoded_as_specified():
     shard = make_index((2,), (1,), INDEX[:1]).assemble({(1,): b"abc"})
     assert shard == b"abc" + b"\xff" * 16 + bytes([0] * 8 + [3] + [0] * 7)
 
@@ -71,7 +71,7 @@ def test_the_shard_index_has_the_bytes_of_the_specification():
         "missing length only",
     ],
 )
-def test_index_entries_that_overlap_or_leave_the_shard_are_rejected(entries, words):
+def test_index_entries_that_overlap_or_exceed_the_shard_are_rejected(entries, words):
     index = make_index((2,), (1,))
     with pytest.raises(ChunkError, match=words) as caught:
         index.parse(encode_entries(index, entries), 100 + index.length)
@@ -85,7 +85,7 @@ def test_index_entries_up_to_the_edges_of_the_shard_are_accepted():
     assert result.tolist() == [list(entry) for entry in entries]
 
 
-def test_inner_chunks_within_an_index_at_the_start_are_rejected():
+def test_inner_chunks_that_overlap_an_index_at_the_start_are_rejected():
     index = make_index((2,), (1,), at_start=True)
     entries = encode_entries(index, [(index.length - 1, 5), (50, 5)])
     with pytest.raises(ChunkError, match="outside the shard"):
@@ -99,7 +99,7 @@ def test_inner_chunks_within_an_index_at_the_start_are_rejected():
     [lambda data: data[:-1], lambda data: b"\1" + data[1:], lambda data: b""],
     ids=["truncated", "changed", "empty"],
 )
-def test_a_damaged_index_is_an_error(damage):
+def test_parsing_a_damaged_shard_index_is_an_error(damage):
     index = make_index()
     stored = index.assemble({(0, 0): b"abc"})[index.start :]
     with pytest.raises(ChunkError, match=r"crc32c \(codecs\)"):
@@ -117,7 +117,7 @@ def test_invalid_inner_shapes_and_index_codecs_are_rejected():
         make_index((1 << 20, 1 << 20), (1, 1))
 
 
-def test_codecs_after_sharding_are_decoded_for_the_whole_shard():
+def test_codecs_after_sharding_apply_to_the_whole_shard():
     index = make_index(codecs=(CodecSpec("zlib", {"level": 1}), CodecSpec("crc32c")))
     assert index.wrapped
     shard = index.assemble({(0, 0): b"abc" * 50})
@@ -131,13 +131,13 @@ def test_codecs_after_sharding_are_decoded_for_the_whole_shard():
         small.unwrap(bytes(index.wrap(shard))[:-4])
 
 
-def test_codecs_that_change_elements_before_a_shard_are_refused():
+def test_array_codecs_after_sharding_are_rejected():
     for name, settings in (("transpose", {"order": [1, 0]}), ("delta", {"dtype": "<f4"})):
         with pytest.raises((MetadataError, UnsupportedError), match=name):
             make_index(codecs=(CodecSpec(name, settings),))
 
 
-def test_levels_of_sharding_nest():
+def test_shards_can_be_nested():
     outer, inner = make_index((8,), (4,)), make_index((4,), (2,))
     shard = outer.assemble({(1,): inner.assemble({(0,): b"deep"})})
     offset, length = outer.locate(outer.parse(shard[outer.start :], len(shard)), (1,))

@@ -19,7 +19,7 @@ def shuffle(data, size):
 @pytest.mark.parametrize(
     "stored", [{"elementsize": 0}, {"elementsize": "0"}, {}, {"elementsize": 4}]
 )
-def test_d1_d2_an_element_size_of_zero_is_the_size_of_the_type(stored):
+def test_d1_d2_an_element_size_of_zero_means_the_size_of_the_type(stored):
     array = np.array([0, 1, 2, 3], "<f4")
     data = zlib.compress(shuffle(array.tobytes(), 4))
     codec = make_codec("<f4", (4,), ("shuffle", stored), ("zlib", {"level": "4"}))
@@ -29,7 +29,7 @@ def test_d1_d2_an_element_size_of_zero_is_the_size_of_the_type(stored):
 
 @pytest.mark.parametrize("width", [1, 5, 7, 8, 9, 128])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_d3_strings_are_shuffled_as_pointers_of_eight_bytes(width, count):
+def test_d3_strings_are_shuffled_as_elements_of_eight_bytes(width, count):
     array = np.array([str(i) * 3 for i in range(count)], f"|S{width}")
     codec = make_codec(f"|S{width}", (count,), ("shuffle", {"elementsize": 0}))
     data = shuffle(array.tobytes(), 8)
@@ -57,13 +57,13 @@ def test_d4_bytes_that_do_not_fill_an_element_stay_at_the_end(size, length):
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_shuffled_chunks_have_the_bytes_of_numcodecs(size):
+def test_chunks_shuffled_by_numcodecs_are_decoded(size):
     array = np.random.default_rng(0).integers(0, 100, 20_000).astype(f"<i{size}")
     codec = make_codec(array.dtype, (20_000,), ("shuffle", {"elementsize": size}))
     assert_decodes(codec, numcodecs.Shuffle(size).encode(array).tobytes(), array)
 
 
-def test_shuffle_reads_from_and_into_memory_that_is_not_aligned():
+def test_shuffle_decodes_from_and_into_unaligned_memory():
     array = np.arange(40_000, dtype="<f4")
     codec = make_codec("<f4", (40_000,), ("shuffle", {}))
     data = b"x" + shuffle(array.tobytes(), 4)

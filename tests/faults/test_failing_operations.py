@@ -114,7 +114,9 @@ def again(action, target, version, *, finished):
     ("number", "version"), [(errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.EIO, 3), (errno.EACCES, 2)]
 )
 @pytest.mark.parametrize("action", ACTIONS)
-def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, version, number):
+def test_a_failing_disk_operation_leaves_the_old_or_the_new_state(
+    tmp_path, monkeypatch, action, version, number
+):
     before, after = None if action is create else values(0, 6), ACTIONS[action]
     original, path, whole = (str(tmp_path / name) for name in ("original", "store", "whole"))
     errors = []
@@ -148,7 +150,7 @@ def refuse(*_):
 
 
 @pytest.mark.parametrize("action", ["append", "replace", "region"])
-def test_an_error_of_another_package_has_a_note_on_the_state_of_the_store(tmp_path, action):
+def test_errors_from_other_packages_get_a_note_on_the_state_of_the_store(tmp_path, action):
     path = str(tmp_path / "s")
     create(path, 2)
     lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())
@@ -163,7 +165,7 @@ def test_an_error_of_another_package_has_a_note_on_the_state_of_the_store(tmp_pa
 
 
 @pytest.mark.parametrize("action", [append, replace, write_region])
-def test_a_codec_that_fails_leaves_the_old_store(tmp_path, monkeypatch, action):
+def test_a_failing_codec_leaves_the_old_store_intact(tmp_path, monkeypatch, action):
     path, encoding = str(tmp_path / "s"), {"a": {"compressor": numcodecs.BZ2(), "chunks": (4, 4)}}
     to_nczarr(values(0, 6), path, unlimited_dims="t", encoding=encoding)
     with monkeypatch.context() as patch:
@@ -227,9 +229,7 @@ def after_power_loss(before, changes, chance):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("action", [append, write_region])
-def test_a_power_failure_that_loses_unsynced_changes_leaves_the_old_or_the_new_state(
-    action, version
-):
+def test_a_power_failure_leaves_the_old_or_the_new_state(action, version):
     before, after = {}, ACTIONS[action]
     create(before, version)
     whole = Recorded(before)

@@ -60,7 +60,7 @@ def test_100_threads_read_one_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["local", "http"])
-def test_opening_and_closing_leaves_nothing_behind(tmp_path, http_server, place):
+def test_repeated_opening_and_closing_leaks_no_resources(tmp_path, http_server, place):
     path = f"{http_server.root}/s"
     to_nczarr(values(), path)
     url = path if place == "local" else f"{http_server.url}/s"
@@ -99,7 +99,7 @@ print(int(total), dataset.a.nbytes, int(peak) * 1024)
 """
 
 
-def test_a_virtual_dataset_is_streamed_within_one_gigabyte(tmp_path):
+def test_streaming_a_virtual_dataset_uses_less_than_one_gibibyte_of_memory(tmp_path):
     """Every chunk is the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the full size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")

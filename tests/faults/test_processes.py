@@ -133,11 +133,11 @@ def fork_while_locked():
         holder.join()
 
 
-def test_a_forked_child_inherits_no_lock_held_by_another_thread():
+def test_a_forked_child_inherits_no_locks_held_by_other_threads():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_a_limited_thread_runs_when_a_running_one_waits_for_it(monkeypatch):
+def test_a_limited_thread_runs_if_a_running_thread_waits_for_it(monkeypatch):
     monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
     limiter, done = ThreadLimiter(1), []
 
@@ -177,7 +177,7 @@ def write_two_rows(path):
     return [end(pid) for pid in [begin(write_a_row, path, row) for row in (3, 4)]]
 
 
-def test_two_processes_that_write_one_chunk_lose_nothing(tmp_path):
+def test_two_processes_that_write_to_one_chunk_lose_no_rows(tmp_path):
     path = str(tmp_path / "s")
     to_nczarr(values(), path, encoding={"a": {"chunks": (20, 10)}})
     assert in_a_new_interpreter(write_two_rows, path) == [0, 0]

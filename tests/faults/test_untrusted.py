@@ -52,28 +52,28 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_local_sets_may_name_files_in_their_folder(self, folder):
+    def test_local_sets_may_refer_to_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
-    def test_local_sets_name_nothing_else(self, folder, url):
+    def test_local_sets_may_not_refer_to_files_outside_their_folder(self, folder, url):
         with pytest.raises(RefusedError, match="not where the set is"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
-    def test_local_sets_name_no_other_place(self, folder, url):
+    def test_local_sets_may_not_refer_to_remote_locations(self, folder, url):
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_local_sets_may_name_locations_that_the_caller_allows(self, folder):
+    def test_local_sets_may_refer_to_locations_that_the_caller_allows(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_local_sets_passed_as_dictionaries_have_no_folder(self, folder, monkeypatch):
+    def test_sets_passed_as_dictionaries_may_not_refer_to_local_files(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="not where the set is"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -90,18 +90,18 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_remote_sets_may_name_files_in_their_folder(self, served, url):
+    def test_remote_sets_may_refer_to_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_remote_sets_may_not_name_other_files_of_their_server(self, served, url):
+    def test_remote_sets_may_not_refer_to_files_outside_their_folder(self, served, url):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_remote_sets_may_not_be_redirected_to_another_folder(self, served):
+    def test_referenced_files_may_not_redirect_to_another_folder(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -138,7 +138,7 @@ class TestRedirects:
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_redirects_to_the_document_of_another_set_are_rejected(self, stores):
+    def test_redirects_from_a_reference_set_to_another_one_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
@@ -148,7 +148,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_links_out_of_the_folder_are_rejected(folder, tmp_path):
+def test_symbolic_links_out_of_the_store_are_rejected(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
@@ -156,7 +156,7 @@ def test_links_out_of_the_folder_are_rejected(folder, tmp_path):
         values(store)
 
 
-def test_limits_that_are_not_passed_are_strict(tmp_path):
+def test_untrusted_stores_are_opened_with_strict_limits_by_default(tmp_path):
     members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 2 * MIB}), "v/0": VALUES.tobytes()}
     store = put(tmp_path, members)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
@@ -165,7 +165,7 @@ def test_limits_that_are_not_passed_are_strict(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
-def test_a_passed_limit_applies_even_if_it_is_the_ordinary_default(limit):
+def test_a_passed_limit_applies_even_if_it_equals_the_ordinary_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
     for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
         bounds = OpenOptions(trust="none", limits=limits).bounds
@@ -179,7 +179,7 @@ def test_a_passed_limit_applies_even_if_it_is_the_ordinary_default(limit):
     ("paths", "option"),
     [(["/".join("a" * 3000)], "max_depth"), (["b" * i for i in range(1, 20)], "max_nodes")],
 )
-def test_consolidated_nodes_are_limited_like_others(paths, option, form):
+def test_consolidated_metadata_is_subject_to_the_limits_on_nodes_and_depth(paths, option, form):
     members = {f"{path}/.zarray": array_document((4,)) for path in paths}
     group = {"zarr_format": 2}
     store = {".zgroup": group, ".zmetadata": {"zarr_consolidated_format": 1, "metadata": members}}
@@ -194,7 +194,7 @@ def test_consolidated_nodes_are_limited_like_others(paths, option, form):
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_only_consolidated_nodes_of_the_opened_group_count():
+def test_max_nodes_counts_only_consolidated_nodes_in_the_opened_group():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}
@@ -207,12 +207,12 @@ def test_only_consolidated_nodes_of_the_opened_group_count():
     "options",
     [{"codecs": {"pickle": numcodecs.Pickle}}, {"storage_options": {"templates": "jinja2"}}],
 )
-def test_options_that_imply_trust_are_rejected(folder, options):
+def test_options_that_require_trust_are_rejected(folder, options):
     with pytest.raises(ValueError, match="contradicts"):
         values(reference_set(folder, "data.bin"), **options)
 
 
-def test_other_values_of_trust_are_rejected(folder):
+def test_invalid_values_of_trust_are_rejected(folder):
     with pytest.raises(ValueError, match="trust"):
         xr.open_dataset(folder, engine="nczarr", trust="some")
 
@@ -296,7 +296,7 @@ def test_the_largest_accepted_store_stays_within_time_and_memory(name, tmp_path,
 
 @pytest.mark.filterwarnings("ignore:/v is opened:xarray.SerializationWarning")
 @pytest.mark.parametrize("codec", ["json2", "msgpack2"])
-def test_objects_of_text_are_bounded_before_they_are_created(codec, tmp_path):
+def test_the_number_of_python_objects_is_limited_before_decoding(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
     store = put(tmp_path, one_chunk(codec, data))
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
@@ -307,7 +307,7 @@ def test_objects_of_text_are_bounded_before_they_are_created(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_a_set_without_a_folder_names_nothing_elsewhere(document, inside):
+def test_a_set_without_a_folder_may_not_refer_to_any_other_location(document, inside):
     """The part before the last slash of its name is empty; it is not a prefix of all URLs."""
     trust = Trust().narrowed(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

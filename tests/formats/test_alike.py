@@ -69,7 +69,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_equal_documents_parse_as_each_does_alone(version, consolidated):
+def test_arrays_with_equal_metadata_parse_as_if_each_were_alone(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():
@@ -95,7 +95,9 @@ def test_equal_documents_parse_as_each_does_alone(version, consolidated):
         ("3", "dimension_names", [1, 2]),
     ],
 )
-def test_equal_numbers_of_different_types_are_different(version, place, wrong, consolidated):
+def test_metadata_with_equal_numbers_of_different_types_is_not_shared(
+    version, place, wrong, consolidated
+):
     good, bad = ARRAYS[version], ARRAYS[version] | {place: wrong}
     dataset = opened(version, {"v": (good, {}), "w": (bad, {}), "x": (bad, {})}, consolidated)
     assert isinstance(dataset["v"], ArrayNode)
@@ -108,7 +110,7 @@ def test_equal_numbers_of_different_types_are_different(version, place, wrong, c
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_broken_attributes_break_only_one_of_equal_arrays(version, consolidated):
+def test_broken_attributes_break_only_their_own_array(version, consolidated):
     arrays = {"v": (ARRAYS[version], {}), "w": (ARRAYS[version], [])}
     dataset = opened(version, arrays, consolidated)
     node = dataset["w"]
@@ -118,7 +120,7 @@ def test_broken_attributes_break_only_one_of_equal_arrays(version, consolidated)
     assert node.shape == ((4, 6) if version == "2" else None)
 
 
-def test_the_document_of_a_group_does_not_match_an_equal_array():
+def test_a_group_is_parsed_correctly_if_its_metadata_equals_that_of_an_array():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
     nodes = open_hierarchy(MemoryStore(store)).nodes
@@ -126,7 +128,7 @@ def test_the_document_of_a_group_does_not_match_an_equal_array():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_an_array_at_another_path_changes_only_its_path():
+def test_placing_an_array_at_another_path_changes_only_path_fields():
     array = ArrayNode(
         path="/",
         shape=(4,),
@@ -150,7 +152,7 @@ def test_an_array_at_another_path_changes_only_its_path():
             assert getattr(placed, field.name) is getattr(array, field.name), field.name
 
 
-def test_a_value_nested_too_deeply_is_a_metadata_error():
+def test_a_value_nested_too_deeply_raises_metadata_error():
     value = []
     for _ in range(3000):
         value = [value]

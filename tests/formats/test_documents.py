@@ -49,7 +49,7 @@ BARE = {
 
 
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_d14_bare_text_of_netcdf_c_is_read_and_its_literal_kept(literal, value):
+def test_d14_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_is_kept(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value
@@ -60,14 +60,14 @@ def test_d14_bare_text_of_netcdf_c_is_read_and_its_literal_kept(literal, value):
     assert attributes.literal("after") == "1"
 
 
-def test_d15_bare_nan_and_infinity_are_values():
+def test_d15_bare_nan_and_infinity_are_parsed():
     values = Document("k", b'{"a": [NaN, -Infinity, nan]}').value["a"]
     assert np.isnan(values[0])
     assert values[1] == -math.inf
     assert np.isnan(values[2])
 
 
-def test_d16_json_in_an_attribute_keeps_its_spelling_in_consolidated_documents():
+def test_d16_attributes_in_consolidated_metadata_keep_their_json_literals():
     text = b'{"metadata": {"a/.zattrs": {"x": 007}, "b/.zattrs": {"t" : { "a":1 ,"b": [0.,1.]}}}}'
     held = Document(".zmetadata", text, consolidated=True).member("metadata")
     attributes = held.member("b/.zattrs", key="b/.zattrs").attributes()
@@ -76,7 +76,7 @@ def test_d16_json_in_an_attribute_keeps_its_spelling_in_consolidated_documents()
     assert held.member("a/.zattrs").attributes().literal("x") == "007"
 
 
-def test_d17_only_characters_that_json_requires_are_escaped():
+def test_d17_render_json_escapes_only_what_json_requires():
     value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
     assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
 
@@ -105,13 +105,13 @@ def test_d17_only_characters_that_json_requires_are_escaped():
         (b"[" + b"1. " * 500_001 + b"1]", "more than 500,000"),
     ],
 )
-def test_invalid_json_is_rejected_with_its_key(data, problem):
+def test_the_error_for_invalid_json_names_its_key(data, problem):
     with pytest.raises(MetadataError, match=problem) as raised:
         _ = Document("v/.zattrs", data).value
     assert raised.value.key == "v/.zattrs"
 
 
-def test_nesting_to_the_limit_and_paired_surrogates_are_read():
+def test_maximal_nesting_and_surrogate_pairs_are_parsed():
     assert Document("k", b"[" * 64 + b"]" * 64).value
     assert Document("k", b'"\\ud83d\\ude00"').value == "😀"
 
@@ -120,7 +120,7 @@ def test_a_byte_order_mark_is_skipped():
     assert Document("k", b'\xef\xbb\xbf{"a": 1}').attributes().literal("a") == "1"
 
 
-def test_the_size_is_checked_before_parsing():
+def test_the_size_of_metadata_is_checked_before_parsing():
     limits = Limits(max_metadata_bytes=10)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
         Document("k", b" " * 11, limits=limits)
@@ -135,7 +135,7 @@ def test_attributes_that_are_not_an_object_are_rejected():
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**63, 10**400, [1], {}])
-def test_only_integers_in_range_are_lengths(value):
+def test_read_integer_rejects_everything_except_integers_in_range(value):
     with pytest.raises(MetadataError) as raised:
         read_integer(value, "shape")
     assert raised.value.place == "shape"
@@ -143,7 +143,7 @@ def test_only_integers_in_range_are_lengths(value):
         read_lengths([3, value], "shape")
 
 
-def test_shapes_are_bounded_in_rank_and_product():
+def test_read_lengths_limits_the_rank_and_the_number_of_elements():
     assert read_lengths([], "shape") == ()
     assert read_lengths([0, 2**62], "shape") == (0, 2**62)
     for shape in ([2**32, 2**31], [0, 2**62, 2], [1] * 65):
@@ -153,7 +153,7 @@ def test_shapes_are_bounded_in_rank_and_product():
         read_lengths([0], "chunks", least=1)
 
 
-def test_chunks_are_bounded_by_their_bytes():
+def test_read_chunk_shape_limits_the_bytes_of_a_chunk():
     arguments = {"dtype": np.dtype("f8"), "rank": 1, "limits": Limits(max_chunk_bytes=800)}
     assert read_chunk_shape([100], "chunks", **arguments) == (100,)
     with pytest.raises(LimitError, match="max_chunk_bytes"):
@@ -162,7 +162,7 @@ def test_chunks_are_bounded_by_their_bytes():
         read_chunk_shape([1, 1], "chunks", **arguments)
 
 
-def test_the_error_of_a_member_of_the_wrong_type_names_its_path():
+def test_the_error_for_a_member_of_the_wrong_type_names_its_path():
     for read, value in ((read_object, []), (read_list, {}), (read_text, 1)):
         with pytest.raises(MetadataError) as raised:
             read(value, "there")
@@ -173,13 +173,13 @@ def test_the_error_of_a_member_of_the_wrong_type_names_its_path():
         required({}, "there")
 
 
-def test_long_values_are_cut_in_messages():
+def test_error_messages_truncate_long_values():
     with pytest.raises(MetadataError) as raised:
         read_object(["x" * 1000] * 1000, "there")
     assert len(str(raised.value)) < 300
 
 
-def test_an_equal_member_elsewhere_is_not_taken_for_the_member():
+def test_literal_ignores_nested_members_of_the_same_name():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

@@ -51,7 +51,7 @@ def documents(meta, attrs=None, prefix=""):
     return {key: Document(key, json.dumps(value).encode()) for key, value in held.items()}
 
 
-def test_the_array_of_the_specification_is_parsed_completely():
+def test_the_example_of_the_specification_is_parsed():
     assert v1.recognizes(documents(BLOSC))
     assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
         path="/",
@@ -79,7 +79,7 @@ def test_the_array_of_the_specification_is_parsed_completely():
     ],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_compression_becomes_the_codec_of_numcodecs_and_back(
+def test_compression_settings_round_trip_as_numcodecs_codecs(
     compression, options, configuration, order
 ):
     meta = BLOSC | {"compression": compression, "compression_opts": options, "order": order}
@@ -92,14 +92,14 @@ def test_compression_becomes_the_codec_of_numcodecs_and_back(
 
 
 @pytest.mark.parametrize("compression", [None, "none"])
-def test_without_compression_there_is_no_codec(compression):
+def test_an_array_without_compression_has_no_codecs(compression):
     meta = BLOSC | {"compression": compression, "compression_opts": None}
     node = v1.parse_node("/", documents(meta))
     assert node.codecs == ()
     assert json.loads(v1.render_node(node)["meta"])["compression"] is None
 
 
-def test_other_members_are_kept():
+def test_unknown_members_round_trip():
     held = documents(ZLIB | {"extra": {"a": 1}}, ATTRIBUTES)
     node = v1.parse_node("/", held)
     assert node.members == {"extra": {"a": 1}}
@@ -109,7 +109,7 @@ def test_other_members_are_kept():
     }
 
 
-def test_arrays_are_in_directories():
+def test_arrays_may_be_in_nested_directories():
     node = v1.parse_node("/a/b", documents(ZLIB, prefix="a/b/"))
     assert node.chunk_keys.key((1, 2)) == "a/b/1.2"
     assert set(v1.render_node(node)) == {"a/b/meta", "a/b/attrs"}
@@ -140,7 +140,7 @@ def test_documents_of_other_versions_are_not_recognized(meta):
         ("dtype", 1),
     ],
 )
-def test_damaged_members_are_named(place, value):
+def test_the_error_for_a_damaged_member_names_it(place, value):
     node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
     assert isinstance(node, BrokenNode)
     assert isinstance(node.error, MetadataError)
@@ -149,7 +149,7 @@ def test_damaged_members_are_named(place, value):
     assert dict(node.attributes) == ATTRIBUTES
 
 
-def test_limits_apply():
+def test_the_limit_on_chunk_bytes_applies_to_v1_arrays():
     node = v1.parse_node("/", documents(BLOSC), limits=Limits(max_chunk_bytes=1000))
     assert "max_chunk_bytes" in str(node.error)
 
@@ -162,14 +162,14 @@ def test_limits_apply():
         {"compressor": [{"id": "zlib"}, {"id": "zlib"}]},
     ],
 )
-def test_nodes_that_v1_cannot_express_are_not_rendered(changes):
+def test_rendering_a_node_that_v1_cannot_represent_is_an_error(changes):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
     node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
     with pytest.raises(UnsupportedError):
         v1.render_node(node)
 
 
-def test_v1_rejects_attributes_of_groups():
+def test_v1_rejects_group_attributes():
     with pytest.raises(UnsupportedError, match="group"):
         v1.render_node(GroupNode(path="/", attributes=Attributes({"a": 1})))
     with pytest.raises(MetadataError):

@@ -63,7 +63,7 @@ def broken(**changes):
     return node
 
 
-def test_an_array_is_parsed_completely():
+def test_every_member_of_an_array_is_parsed():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}
     node = parsed(
@@ -94,7 +94,7 @@ def test_an_array_is_parsed_completely():
     assert [spec.document for spec in node.codecs] == [None, delta, blosc]
 
 
-def test_a_group_keeps_the_members_and_documents_that_zarr_does_not_know():
+def test_a_group_round_trips_unknown_members_and_sidecar_documents():
     held = {
         ".zgroup": {"zarr_format": 2, "_NCZARR_GROUP": {"dims": {}}},
         ".zattrs": {"a": 1},
@@ -113,7 +113,7 @@ def test_a_group_keeps_the_members_and_documents_that_zarr_does_not_know():
     assert rendered == {key: held[key] for key in (".zgroup", ".zattrs", ".nczgroup")}
 
 
-def test_without_a_document_there_is_no_node():
+def test_parse_node_returns_none_without_a_zarray_or_zgroup_document():
     assert v2.parse_node("/v", {}) is None
     assert v2.parse_node("/v", documents(**{"v/.zattrs": {}})) is None
     assert not v2.recognizes(documents(**{".zattrs": {}, "zarr.json": {}}))
@@ -122,7 +122,7 @@ def test_without_a_document_there_is_no_node():
     )
 
 
-def test_keys_are_below_the_path():
+def test_node_keys_start_with_the_path_of_the_node():
     assert v2.root_keys() == (".zmetadata", ".zarray", ".zgroup", ".zattrs")
     assert v2.node_keys("/g/v") == ("g/v/.zarray", "g/v/.zgroup", "g/v/.zattrs")
     assert v2.listing_prefix("/") == ""
@@ -162,7 +162,9 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("dtype", "fill"), WRITTEN, ids=str)
 @pytest.mark.parametrize(("order", "separator", "shape"), [("C", ".", (4,)), ("F", "/", (4, 3))])
-def test_zarr_python_arrays_are_parsed_correctly(tmp_path, dtype, fill, order, separator, shape):
+def test_arrays_from_zarr_python_parse_and_render_unchanged(
+    tmp_path, dtype, fill, order, separator, shape
+):
     written = zarr.create_array(
         tmp_path / "v",
         shape=shape,
@@ -207,7 +209,7 @@ def assert_rendered_equal(held, node):
 
 
 @pytest.mark.parametrize(("dtype", "fill"), [(str, "x"), (VariableLengthBytes(), b"ab")])
-def test_items_of_variable_length_are_text_or_bytes(tmp_path, dtype, fill):
+def test_variable_length_strings_and_bytes_from_zarr_python_are_parsed(tmp_path, dtype, fill):
     zarr.create_array(tmp_path / "v", shape=(3,), dtype=dtype, fill_value=fill, zarr_format=2)
     key = "v/.zarray"
     node = v2.parse_node("/v", {key: Document(key, Path(tmp_path, key).read_bytes())})
@@ -240,7 +242,7 @@ def test_items_of_variable_length_are_text_or_bytes(tmp_path, dtype, fill):
     ],
     ids=str,
 )
-def test_d18_types_in_every_spelling(spelling, dtype):
+def test_d18_data_types_are_parsed_in_every_spelling(spelling, dtype):
     node = parsed(dtype=spelling, fill_value=None)
     assert node.dtype == np.dtype(dtype)
     assert json.loads(v2.render_node(node)["v/.zarray"])["dtype"] == spelling
@@ -293,7 +295,7 @@ def test_d18_types_in_every_spelling(spelling, dtype):
     ],
     ids=str,
 )
-def test_d18_fill_values_in_every_spelling(dtype, stored, fill):
+def test_d18_fill_values_are_parsed_in_every_spelling(dtype, stored, fill):
     node = parsed(dtype=dtype, fill_value=stored)
     if node.dtype == object:
         assert node.fill_value == fill
@@ -305,7 +307,7 @@ def test_d18_fill_values_in_every_spelling(dtype, stored, fill):
     assert repr(again.fill_value) == repr(node.fill_value)
 
 
-def test_d20_a_fill_value_may_be_undefined():
+def test_d20_a_null_or_missing_fill_value_is_undefined():
     assert parsed(fill_value=None).fill_value is None
     assert parsed(fill_value=[None]).fill_value is None
     members = {name: PLAIN[name] for name in ("zarr_format", "shape", "dtype", "chunks")}
@@ -313,14 +315,14 @@ def test_d20_a_fill_value_may_be_undefined():
     assert (node.fill_value, node.codecs, node.chunk_keys.separator) == (None, (), ".")
 
 
-def test_characters_of_netcdf_c_are_rendered_plain_and_other_bytes_in_base64():
+def test_fill_values_render_as_text_for_netcdf_c_characters_and_else_in_base64():
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
     assert render_v2_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
 
 
 @pytest.mark.parametrize("stored", ["1", "x", [1, 2], {}, 1.5, True, 2**31, "NaN", float("nan")])
-def test_a_fill_value_of_another_type_is_rejected(stored):
+def test_a_fill_value_of_the_wrong_type_is_rejected(stored):
     error = broken(dtype="<i4", fill_value=stored).error
     assert isinstance(error, MetadataError)
     assert error.place == "fill_value"
@@ -348,7 +350,7 @@ def test_a_fill_value_of_another_type_is_rejected(stored):
     ],
     ids=str,
 )
-def test_a_fill_value_that_does_not_fit_its_type_is_refused(dtype, stored):
+def test_a_fill_value_outside_its_type_is_rejected(dtype, stored):
     assert broken(dtype=dtype, fill_value=stored).error.place == "fill_value"
 
 
@@ -379,7 +381,7 @@ def test_a_fill_value_that_does_not_fit_its_type_is_refused(dtype, stored):
     ],
     ids=str,
 )
-def test_d23_types_that_cannot_be_read_break_their_own_array_only(dtype, kind):
+def test_d23_unsupported_data_types_break_only_their_own_array(dtype, kind):
     node = broken(dtype=dtype, fill_value=None, attributes={"a": 1})
     assert type(node.error) is kind
     assert node.error.place.startswith("dtype")
@@ -412,24 +414,24 @@ def test_d23_types_that_cannot_be_read_break_their_own_array_only(dtype, kind):
         ("compressor", {"id": 5}),
     ],
 )
-def test_damaged_members_are_named(place, value):
+def test_the_error_for_a_damaged_member_names_it(place, value):
     error = broken(**{place: value}).error
     assert isinstance(error, MetadataError)
     assert error.place == place
 
 
-def test_a_codec_without_a_name_is_refused():
+def test_a_codec_without_an_id_is_rejected():
     assert "id" in str(broken(compressor={"level": 1}).error)
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_missing_required_members_are_named(name):
+def test_the_error_for_a_missing_required_member_names_it(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name
 
 
-def test_a_chunk_may_not_be_larger_than_the_limit():
+def test_chunks_larger_than_the_limit_are_rejected():
     limits = Limits(max_chunk_bytes=23)
     node = parse(limits=limits)
     assert isinstance(node.error, LimitError)
@@ -437,32 +439,32 @@ def test_a_chunk_may_not_be_larger_than_the_limit():
     assert isinstance(parse(limits=Limits(max_chunk_bytes=24)), ArrayNode)
 
 
-def test_d30_d31_zero_length_arrays_and_chunks_larger_than_the_array_are_legal():
+def test_d30_d31_empty_arrays_and_chunks_larger_than_the_array_are_valid():
     assert parsed(shape=[0], chunks=[512]).chunk_shape == (512,)
     assert parsed(shape=[0, 3], chunks=[0, 3]).chunk_shape == (1, 3)
     assert parsed(shape=[3], chunks=[512]).shape == (3,)
 
 
-def test_an_array_without_dimensions_is_one_chunk():
+def test_a_zero_dimensional_array_has_one_chunk():
     node = parsed(shape=[], chunks=[], order="F")
     assert (node.shape, node.chunk_shape) == ((), ())
     assert node.chunk_keys.key(()) == "v/0"
 
 
-def test_a_root_array_has_keys_without_a_prefix():
+def test_the_keys_of_a_root_array_have_no_prefix():
     node = v2.parse_node("/", documents(**{".zarray": PLAIN}))
     assert node.chunk_keys.key((1, 2)) == "1.2"
     assert set(v2.render_node(node)) == {".zarray", ".zattrs"}
 
 
-def test_damaged_attributes_break_the_node_and_name_their_key():
+def test_the_error_for_damaged_attributes_names_their_key():
     held = documents(**{"v/.zarray": PLAIN}) | {"v/.zattrs": Document("v/.zattrs", b"{")}
     node = v2.parse_node("/v", held)
     assert isinstance(node, BrokenNode)
     assert (node.error.key, node.shape) == ("v/.zattrs", (4, 6))
 
 
-def test_a_broken_node_is_not_rendered():
+def test_rendering_a_broken_node_is_an_error():
     with pytest.raises(MetadataError):
         v2.render_node(broken(order="A"))
 
@@ -478,13 +480,13 @@ def test_a_broken_node_is_not_rendered():
         {"dtype": np.dtype({"names": ["a"], "formats": ["i2"], "itemsize": 4}), "fill_value": None},
     ],
 )
-def test_nodes_that_v2_cannot_express_are_not_rendered(changes):
+def test_rendering_a_node_that_v2_cannot_represent_is_an_error(changes):
     members = {name: getattr(parsed(), name) for name in ArrayNode.__slots__}
     with pytest.raises(UnsupportedError):
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_a_new_array_is_rendered_as_netcdf_c_spells_it():
+def test_a_new_array_renders_to_the_same_json_as_in_netcdf_c():
     node = ArrayNode(
         path="/v",
         shape=(3,),
@@ -504,7 +506,7 @@ def test_a_new_array_is_rendered_as_netcdf_c_spells_it():
     )
 
 
-def test_the_spelling_of_another_version_is_not_copied():
+def test_data_type_names_of_other_versions_are_not_rendered_to_v2():
     node = parsed(dtype="<f4")
     members = {name: getattr(node, name) for name in ArrayNode.__slots__}
     rendered = v2.render_node(ArrayNode(**(members | {"type_name": "float32"})))
@@ -518,7 +520,7 @@ def test_the_spelling_of_another_version_is_not_copied():
     assert parse_data_type(described)[0] == structure
 
 
-def test_fill_values_of_variable_length_bytes_are_in_base64():
+def test_base64_fill_values_of_variable_length_bytes_are_decoded():
     assert parse_v2_fill_value("YWI=", np.dtype("O"), binary=True) == b"ab"
     assert parse_v2_fill_value("plain!", np.dtype("O"), binary=True) == b"plain!"
 
@@ -529,7 +531,7 @@ def test_fill_values_of_variable_length_bytes_are_in_base64():
 MARK = {"zarr_consolidated_format": 1}
 
 
-def test_consolidated_documents_keep_their_order_and_literals():
+def test_expanded_consolidated_metadata_keeps_its_order_and_literals():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
@@ -555,13 +557,13 @@ def test_consolidated_documents_keep_their_order_and_literals():
     ],
     ids=str,
 )
-def test_a_damaged_consolidated_document_is_refused(value, place):
+def test_damaged_consolidated_metadata_is_rejected(value, place):
     with pytest.raises(MetadataError) as raised:
         v2.expand_consolidated(Document(".zmetadata", json.dumps(value).encode()))
     assert raised.value.place == place  # the caller that reads documents adds the key
 
 
-def test_consolidated_documents_are_rendered_with_their_spelling():
+def test_consolidated_metadata_keeps_the_literals_of_its_documents():
     held = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'\xef\xbb\xbf{"a": 001}\n'}
     rendered = v2.render_consolidated(held | {".zmetadata": b"old"})
     assert rendered == {
@@ -574,7 +576,7 @@ def test_consolidated_documents_are_rendered_with_their_spelling():
         v2.render_consolidated({".zattrs": b"{"})
 
 
-def test_zarr_python_reads_the_consolidated_document(tmp_path):
+def test_zarr_python_reads_the_rendered_consolidated_metadata(tmp_path):
     group = zarr.create_group(tmp_path, zarr_format=2, attributes={"a": 1})
     group.create_array("v", shape=(2,), dtype="i4")
     held = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob(".z*")}

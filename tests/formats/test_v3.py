@@ -81,7 +81,7 @@ def failure(**members):
     return node.error
 
 
-def test_the_example_of_the_specification_parses_and_renders_unchanged():
+def test_the_example_of_the_specification_round_trips():
     node = parse(EXAMPLE)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert node.type_name == "float64"
@@ -187,7 +187,7 @@ def assert_same_value(result, expected):
 @pytest.mark.parametrize(
     ("dtype", "fill"), [(dtype, None) for dtype in ZARR_TYPES] + ZARR_FILLS, ids=str
 )
-def test_the_types_and_fill_values_that_zarr_python_writes_parse_and_render_unchanged(dtype, fill):
+def test_data_types_and_fill_values_from_zarr_python_round_trip(dtype, fill):
     dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
     array, members = written_by_zarr(shape=(4,), chunks=(2,), dtype=dtype, fill_value=fill)
     node = parse(members)
@@ -201,7 +201,7 @@ def test_the_types_and_fill_values_that_zarr_python_writes_parse_and_render_unch
 
 
 @pytest.mark.parametrize("options", ZARR_OPTIONS.values(), ids=ZARR_OPTIONS)
-def test_the_layouts_that_zarr_python_writes_parse_and_render_unchanged(options):
+def test_array_layouts_from_zarr_python_round_trip(options):
     options = {"shape": (8, 8), "chunks": (2, 2), "dtype": "int32", **options}
     array, members = written_by_zarr(**options)
     node = parse(members, "/")
@@ -247,7 +247,7 @@ def test_the_layouts_that_zarr_python_writes_parse_and_render_unchanged(options)
         },
     ],
 )
-def test_documents_of_tensorstore_parse_and_render_with_the_same_meaning(members, tmp_path):
+def test_array_metadata_from_tensorstore_keeps_its_meaning(members, tmp_path):
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": members}
     written = tensorstore.open(spec, create=True).result()
     node = parse(json.loads((tmp_path / "a/zarr.json").read_bytes()))
@@ -260,7 +260,7 @@ def test_documents_of_tensorstore_parse_and_render_with_the_same_meaning(members
     assert_same_value(reopened.fill_value, node.fill_value)
 
 
-def test_a_transposition_around_shards_divides_the_transposed_shard():
+def test_a_transpose_before_sharding_also_transposes_the_inner_chunks():
     transposed = {"name": "transpose", "configuration": {"order": [1, 0]}}
     grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
     shape = {"shape": [4, 6], "chunk_grid": grid}
@@ -293,7 +293,7 @@ def test_a_transposition_around_shards_divides_the_transposed_shard():
         ),
     ],
 )
-def test_other_spellings_of_types_are_kept(data_type, dtype):
+def test_alternative_data_type_names_are_kept(data_type, dtype):
     parsed, spelling = parse_data_type(data_type)
     assert parsed == np.dtype(dtype)
     text = data_type == "string"
@@ -335,7 +335,7 @@ def test_other_spellings_of_types_are_kept(data_type, dtype):
     ],
     ids=str,
 )
-def test_the_error_of_an_invalid_type_names_its_path(data_type, error):
+def test_the_error_for_an_invalid_data_type_names_its_path(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")
@@ -365,7 +365,7 @@ def test_the_error_of_an_invalid_type_names_its_path(data_type, error):
     ],
     ids=str,
 )
-def test_fill_values_are_parsed_in_all_spellings(dtype, value, expected):
+def test_fill_values_are_parsed_in_every_spelling(dtype, value, expected):
     dtype = np.dtype(dtype)
     fill = parse_fill_value(value, dtype)
     if expected is None:
@@ -408,7 +408,7 @@ def test_fill_values_are_parsed_in_all_spellings(dtype, value, expected):
     ],
     ids=str,
 )
-def test_fill_values_of_another_type_or_range_are_refused(dtype, value):
+def test_fill_values_of_the_wrong_type_or_range_are_rejected(dtype, value):
     with pytest.raises(MetadataError) as caught:
         parse_fill_value(value, np.dtype(dtype))
     assert caught.value.place.startswith("fill_value")
@@ -421,7 +421,7 @@ def test_an_undefined_fill_value_is_rendered_as_zero():
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_every_float_fill_value_survives_bit_by_bit(bits):
+def test_every_float_fill_value_round_trips_bit_for_bit(bits):
     dtype = np.dtype("<f4")
     value = np.array([bits], "<u4").view(dtype)[0]
     again = parse_fill_value(json.loads(json.dumps(render_fill_value(value, dtype))), dtype)
@@ -457,7 +457,7 @@ def test_unknown_codecs_are_rendered_unchanged(kind, within):
 ASIDE = {"name": "example", "must_understand": False}
 
 
-def test_optional_unknown_members_are_kept_and_rendered():
+def test_optional_unknown_members_round_trip():
     node = parse({**EXAMPLE, "hint": ASIDE})
     assert node.members == {"hint": ASIDE}
     assert rendered(node) == {**EXAMPLE, "hint": ASIDE}
@@ -478,7 +478,7 @@ def test_optional_unknown_members_are_kept_and_rendered():
         ({"codecs": [{**LITTLE, "version": 2}]}, "version"),
     ],
 )
-def test_extensions_are_refused_by_name(members, named):
+def test_the_error_for_an_unsupported_extension_names_it(members, named):
     error = failure(**members)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
@@ -519,7 +519,7 @@ def test_extensions_are_refused_by_name(members, named):
         ({"storage_transformers": {}}, "storage_transformers"),
     ],
 )
-def test_damaged_members_are_located(members, place):
+def test_the_error_for_a_damaged_member_names_its_path(members, place):
     error = failure(**members)
     assert isinstance(error, MetadataError)
     assert error.place.startswith(place)
@@ -539,7 +539,7 @@ def test_unknown_members_of_codecs_are_rejected(codec):
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
-def test_a_missing_member_is_named(name):
+def test_the_error_for_a_missing_member_names_it(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}
     node = parse(members)
     assert isinstance(node.error, MetadataError)
@@ -552,7 +552,7 @@ def test_a_broken_array_keeps_its_shape_and_attributes():
     assert dict(node.attributes) == EXAMPLE["attributes"]
 
 
-def test_chunks_above_the_limit_are_refused_and_shards_are_not():
+def test_the_limit_applies_to_chunks_but_not_to_shards():
     limits = Limits(max_chunk_bytes=100_000)
     assert isinstance(parse(EXAMPLE, limits=limits).error, LimitError)
     codecs = [sharded([100, 10], [LITTLE])]
@@ -570,7 +570,7 @@ def test_chunks_above_the_limit_are_refused_and_shards_are_not():
         ([], "f16", "no data type"),
     ],
 )
-def test_nodes_that_v3_cannot_express_are_not_rendered(codecs, dtype, named):
+def test_rendering_a_node_that_v3_cannot_represent_is_an_error(codecs, dtype, named):
     node = replace(
         parse(EXAMPLE), dtype=np.dtype(dtype), type_name="", fill_value=None, codecs=tuple(codecs)
     )
@@ -579,7 +579,7 @@ def test_nodes_that_v3_cannot_express_are_not_rendered(codecs, dtype, named):
 
 
 @pytest.mark.parametrize(("name", "number"), [("noshuffle", 0), ("shuffle", 1), ("bitshuffle", 2)])
-def test_the_shuffles_of_blosc_have_the_numbers_of_numcodecs(name, number):
+def test_blosc_shuffle_names_are_parsed_to_the_numbers_of_numcodecs(name, number):
     blosc = {"cname": "lz4", "clevel": 5, "shuffle": name, "blocksize": 0, "typesize": 8}
     node = parse({**EXAMPLE, "codecs": [LITTLE, {"name": "blosc", "configuration": blosc}]})
     del blosc["typesize"]
@@ -590,11 +590,11 @@ def test_the_shuffles_of_blosc_have_the_numbers_of_numcodecs(name, number):
     ("dtype", "spelling"),
     [("<f8", "<f8"), ("<f8", "int8"), ("<f8", ""), ("<f8", '{"extension": 1}')],
 )
-def test_a_spelling_of_another_version_or_type_is_not_rendered(dtype, spelling):
+def test_data_type_names_of_other_versions_or_types_are_not_rendered(dtype, spelling):
     assert render_data_type(np.dtype(dtype), spelling) == "float64"
 
 
-def test_codecs_of_v2_are_spelled_as_zarr_python_reads_them():
+def test_v2_codecs_render_to_names_that_zarr_python_reads():
     node = replace(
         parse(EXAMPLE),
         dtype=np.dtype(">i4"),
@@ -701,7 +701,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_arrays_survive_rendering_and_parsing(node):
+def test_arrays_round_trip_through_rendering_and_parsing(node):
     again = parse_rendered(node)
     assert replace(again, type_name="", fill_value=None, chunk_keys=node.chunk_keys) == replace(
         node, type_name="", fill_value=None
@@ -747,14 +747,14 @@ HOSTS = [
 
 
 @given(st.data())
-def test_any_document_parses_or_is_a_broken_node(data):
+def test_any_json_document_parses_to_a_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from(HOSTS)))
     node = parse(members)
     assert isinstance(node, (ArrayNode, GroupNode, BrokenNode))
 
 
 @given(attributes)
-def test_groups_survive_rendering_and_parsing(values):
+def test_groups_round_trip_through_rendering_and_parsing(values):
     node = GroupNode(path="/g", attributes=values, members={"hint": ASIDE})
     assert parse_rendered(node) == node
 
@@ -769,7 +769,7 @@ def test_the_literals_of_attributes_are_available():
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_children_are_the_prefixes_below_a_group():
+def test_the_children_of_a_group_are_its_prefixes():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]
@@ -785,7 +785,7 @@ def test_children_are_the_prefixes_below_a_group():
         ({"metadata_encoding": "x"}, False),
     ],
 )
-def test_the_draft_is_not_taken_for_v3(members, recognized):
+def test_metadata_of_the_draft_is_not_recognized_as_v3(members, recognized):
     assert (
         v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())})
         is recognized
@@ -799,7 +799,7 @@ def written_group(tmp_path):
     return root
 
 
-def test_consolidated_metadata_of_zarr_python_expand_to_the_single_documents(tmp_path):
+def test_consolidated_metadata_from_zarr_python_expands_to_separate_documents(tmp_path):
     written_group(tmp_path)
     root = Document("zarr.json", (tmp_path / "zarr.json").read_bytes())
     assert v3.expand_consolidated(root) is None
@@ -821,7 +821,7 @@ def test_consolidated_metadata_of_zarr_python_expand_to_the_single_documents(tmp
         assert expanded[key].value == json.loads((tmp_path / key).read_bytes())
 
 
-def test_zarr_python_opens_consolidated_metadata_written_here(tmp_path):
+def test_zarr_python_opens_consolidated_metadata_written_by_xr_nczarr(tmp_path):
     written_group(tmp_path)
     documents = {
         str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("zarr.json")
@@ -835,7 +835,7 @@ def test_zarr_python_opens_consolidated_metadata_written_here(tmp_path):
     assert dict(group.attrs) == {"a": 1}
 
 
-def test_a_root_array_has_nothing_to_consolidate():
+def test_a_root_array_has_no_metadata_to_consolidate():
     node = parse(EXAMPLE, "/")
     assert v3.render_consolidated(v3.render_node(node)) == {}
 

@@ -29,7 +29,7 @@ def test_mutants_return_a_result_or_raise_an_nczarr_error(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_corpus_has_files_that_are_accepted(target):
+def test_the_corpus_of_each_target_contains_a_valid_file(target):
     def accepted(path):
         return judge(TARGETS[target], path.read_bytes())
 

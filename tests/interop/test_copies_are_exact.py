@@ -111,7 +111,7 @@ def characters_in(group: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("layout", READ_BY_NETCDF_C, ids=" ".join)
-def test_netcdf_c_reads_the_same_of_the_file_and_of_its_copy(
+def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -127,7 +127,7 @@ def test_netcdf_c_reads_the_same_of_the_file_and_of_its_copy(
 
 
 @pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
-def test_netcdf_c_reads_the_same_of_the_file_and_of_a_file_made_of_its_copy(
+def test_netcdf_c_reads_the_same_content_after_copying_back_to_a_file(
     source: Path, through: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy.nc"
@@ -141,9 +141,7 @@ def test_netcdf_c_reads_the_same_of_the_file_and_of_a_file_made_of_its_copy(
 
 
 @pytest.mark.parametrize("layout", [*ANNOTATED, *OLD], ids=" ".join)
-def test_the_dump_of_a_copy_equals_ncdump_of_the_file(
-    source: Path, layout: tuple[str, str]
-) -> None:
+def test_dump_of_a_copy_equals_ncdump_of_the_file(source: Path, layout: tuple[str, str]) -> None:
     zarr_format, dialect = layout
     copied: dict[str, bytes] = {}
     digits = "9,17"  # both programs then print all that there are
@@ -158,7 +156,7 @@ def test_the_dump_of_a_copy_equals_ncdump_of_the_file(
 
 
 @pytest.mark.parametrize("layout", ANNOTATED, ids=" ".join)
-def test_a_copy_of_a_copy_is_the_same_store(source: Path, layout: tuple[str, str]) -> None:
+def test_a_copy_of_a_copy_equals_the_first_copy(source: Path, layout: tuple[str, str]) -> None:
     zarr_format, dialect = layout
     first: dict[str, bytes] = {}
     second: dict[str, bytes] = {}
@@ -168,7 +166,7 @@ def test_a_copy_of_a_copy_is_the_same_store(source: Path, layout: tuple[str, str
 
 
 @pytest.mark.parametrize("zarr_format", ["3", "3-draft"])
-def test_a_copy_through_version_3_is_the_same_store(source: Path, zarr_format: str) -> None:
+def test_copying_through_version_3_yields_the_same_store(source: Path, zarr_format: str) -> None:
     direct: dict[str, bytes] = {}
     between: dict[str, bytes] = {}
     back: dict[str, bytes] = {}
@@ -180,7 +178,7 @@ def test_a_copy_through_version_3_is_the_same_store(source: Path, zarr_format: s
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")  # of numcodecs' in version 3
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_a_copy_in_plain_zarr_has_all_content_that_it_can_represent(
+def test_a_copy_to_plain_zarr_keeps_all_content_that_it_can_represent(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -213,7 +211,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_a_hidden_dimension_has_its_full_name_in_plain_zarr(
+def test_plain_zarr_names_a_hidden_dimension_by_its_path(
     folder: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     source = make((FIXTURES / "cdl/copies/hidden_dimensions.cdl").read_text(), folder / "h.nc")
@@ -238,7 +236,7 @@ def check_attributes(holder: Any, node: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
-def test_bounds_keep_their_attributes_through_an_engine_of_xarray(
+def test_copying_with_an_xarray_engine_keeps_the_attributes_of_bounds(
     folder: Path, engine: str
 ) -> None:
     source = make((FIXTURES / "cdl/copies/bounds.cdl").read_text(), folder / "bounds.nc")
@@ -267,7 +265,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("zarr_format", ["2", "3"])
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_values_without_an_nczarr_type_are_named_before_anything_is_written(
+def test_copy_names_unsupported_variables_before_it_writes_anything(
     kind: str, zarr_format: str, tmp_path: Path, capsys: Any
 ) -> None:
     types, variable, data = UNSUPPORTED[kind]
@@ -289,7 +287,7 @@ def test_values_without_an_nczarr_type_are_named_before_anything_is_written(
     assert "v" not in result["/g"]
 
 
-def test_attributes_without_an_nczarr_type_or_name_are_named(tmp_path: Path) -> None:
+def test_copy_names_unsupported_attributes(tmp_path: Path) -> None:
     cdl = """netcdf u { types: compound t { int a ; } ; ubyte enum e {no = 0} ;
     variables: int v ; t v:point = {1} ; v:units = "m" ; e v:flag = no ;
     data: v = 1 ; }"""
@@ -312,7 +310,9 @@ def test_attributes_without_an_nczarr_type_or_name_are_named(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9", b"a\0b", b"a\x1bb"], ids=["Latin-1", "NUL", "ESC"])
-def test_text_that_json_or_netcdf_c_cannot_represent_is_named(text: bytes, tmp_path: Path) -> None:
+def test_copy_names_text_attributes_that_json_or_netcdf_c_cannot_represent(
+    text: bytes, tmp_path: Path
+) -> None:
     source = tmp_path / "u.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.setncattr("title", text)
@@ -321,7 +321,7 @@ def test_text_that_json_or_netcdf_c_cannot_represent_is_named(text: bytes, tmp_p
 
 
 @pytest.mark.parametrize("dtype", ["c8", "f2"])
-def test_a_type_of_zarr_that_netcdf_does_not_have_is_named_or_left_out(
+def test_copy_names_or_skips_variables_of_zarr_types_that_netcdf_lacks(
     dtype: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -346,7 +346,7 @@ WIDTHS = {
 
 
 @pytest.mark.parametrize("attribute", WIDTHS)
-def test_a_string_longer_than_an_attribute_allows_names_the_attribute(
+def test_the_error_for_a_string_beyond_its_maximum_length_names_the_attribute(
     attribute: str, tmp_path: Path
 ) -> None:
     cdl = f"netcdf w {{ dimensions: x = 2 ; variables: {WIDTHS[attribute]} data: s = %s ; }}"
@@ -361,7 +361,7 @@ def test_a_string_longer_than_an_attribute_allows_names_the_attribute(
     assert json.loads(copied["s/.zarray"])["dtype"] == "|S4"
 
 
-def test_an_invalid_width_is_copied_as_an_ordinary_attribute(tmp_path: Path) -> None:
+def test_an_invalid_maxstrlen_is_copied_as_an_ordinary_attribute(tmp_path: Path) -> None:
     cdl = "netcdf w { dimensions: x = 1 ; variables: string s(x) ; s:_nczarr_maxstrlen = %s ; "
     for text in ('"4"', "2.5", "1, 2", "0", "-4"):
         copied: dict[str, bytes] = {}
@@ -372,7 +372,7 @@ def test_an_invalid_width_is_copied_as_an_ordinary_attribute(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore:codecs left over", "ignore:The 'phony_dims'")
-def test_a_variable_that_netcdf_c_does_not_read_is_named_with_the_engine_to_try(
+def test_copy_suggests_h5netcdf_for_a_variable_that_netcdf_c_cannot_read(
     tmp_path: Path,
 ) -> None:
     source, target = tmp_path / "lzf.nc", tmp_path / "copy"
@@ -387,15 +387,13 @@ def test_a_variable_that_netcdf_c_does_not_read_is_named_with_the_engine_to_try(
     np.testing.assert_array_equal(result["v"], np.arange(1000))
 
 
-def test_an_invalid_file_with_the_signature_of_netcdf_is_a_one_line_error(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_a_corrupt_netcdf_file_prints_a_one_line_error(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "cut.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert main(["copy", str(tmp_path / "cut.nc"), str(tmp_path / "copy")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_dask_workers_read_the_values_of_a_file(folder: Path, tmp_path: Path, workers: Any) -> None:
+def test_copy_reads_strings_in_dask_workers(folder: Path, tmp_path: Path, workers: Any) -> None:
     source = make((FIXTURES / "cdl/copies/strings.cdl").read_text(), folder / "strings.nc")
     with workers.as_current():
         xr_nczarr.copy(source, tmp_path / "copy")

@@ -20,7 +20,7 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_reader_reads_stores_as_its_table_says(reader: str, stores: Stores) -> None:
+def test_the_table_of_each_reader_equals_the_measurement(reader: str, stores: Stores) -> None:
     result = READERS[reader][1]()
     if result is None:
         pytest.skip(f"{reader} is not installed")

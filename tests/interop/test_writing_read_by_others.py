@@ -76,7 +76,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "zarr"])
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("chunks", CHUNKS)
-def test_numbers_are_read_bit_for_bit(path, filters, chunks, dialect):
+def test_all_readers_read_written_numbers_bit_for_bit(path, filters, chunks, dialect):
     dataset = numbers()
     encoding = {
         name: {
@@ -108,7 +108,7 @@ def test_numbers_are_read_bit_for_bit(path, filters, chunks, dialect):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("filters", ["raw", "zlib without shuffle", "zstd", "blosc"])
-def test_tensorstore_reads_the_same(path, filters, zarr_format):
+def test_tensorstore_reads_written_numbers_bit_for_bit(path, filters, zarr_format):
     dataset = numbers()
     encoding = {
         name: {**FILTERS[filters], "shuffle": False, "chunksizes": (3, 4)}
@@ -140,7 +140,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_attributes_keep_type_and_value(path, dialect):
+def test_netcdf_c_reads_written_attributes_with_their_type_and_value(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
@@ -170,7 +170,7 @@ def attributes(holder):
 TEXTS = np.array(["", "a", "bé", "日本語", "x" * 200, "001"], object)
 
 
-def test_strings_and_characters_are_read_by_netcdf_c(path):
+def test_netcdf_c_and_zarr_python_read_written_strings(path):
     dataset = xr.Dataset(
         {
             "s": (("a", "b"), TEXTS.reshape(2, 3)),
@@ -199,7 +199,7 @@ def test_strings_and_characters_are_read_by_netcdf_c(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_text_of_only_fill_values_is_read_equally_by_netcdf_c_and_zarr(path, tmp_path, dialect):
+def test_netcdf_c_and_zarr_python_agree_on_strings_equal_to_the_fill_value(path, tmp_path, dialect):
     """The fill value is Base64 in Zarr's documents, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
@@ -217,7 +217,7 @@ def test_text_of_only_fill_values_is_read_equally_by_netcdf_c_and_zarr(path, tmp
         assert read(store, mask_and_scale=False).text.values.tolist() == texts
 
 
-def test_chunks_of_empty_text_are_left_out(path):
+def test_chunks_of_empty_strings_are_not_written(path):
     texts = np.array(["w", "none", "", ""], object)
     to_nczarr(xr.Dataset({"text": ("x", texts)}), path, encoding={"text": {"chunks": (2,)}})
     assert sorted(os.listdir(f"{path}/text")) == [".zarray", ".zattrs", "0"]
@@ -225,7 +225,7 @@ def test_chunks_of_empty_text_are_left_out(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_pure_zarr_has_strings_for_xarray(path, zarr_format):
+def test_xarrays_zarr_engine_reads_strings_in_plain_zarr(path, zarr_format):
     dataset = xr.Dataset({"s": ("a", TEXTS), "n": ("a", np.arange(6))})
     options = {"consolidated": zarr_format == 2}
     to_nczarr(dataset, path, dialect="zarr", zarr_format=zarr_format, **options)
@@ -286,7 +286,7 @@ def test_all_readers_decode_a_dataset_identically(path, dialect, dask):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_groups_and_dimensions_keep_their_positions(path, dialect):
+def test_written_groups_and_dimensions_keep_their_hierarchy(path, dialect):
     tree = xr.DataTree.from_dict(
         {
             "/": climate(),
@@ -315,7 +315,7 @@ def test_groups_and_dimensions_keep_their_positions(path, dialect):
     np.testing.assert_array_equal(zarr_group["g/h/below"][:], np.ones((2, 3)))
 
 
-def test_an_appended_store_is_read_by_all(path):
+def test_all_readers_decode_an_appended_store_identically(path):
     to_nczarr(climate(3), path, unlimited_dims="time", encoding=CLIMATE_ENCODING)
     whole = climate(9)
     later = whole.isel(time=slice(3, None)).assign(scalar=1.5)
@@ -347,7 +347,7 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_releases_read_changes_of_the_universal_layout(path, consolidated):
+def test_old_and_new_netcdf_c_read_modified_stores_in_the_universal_layout(path, consolidated):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )
@@ -388,7 +388,7 @@ def test_old_and_new_releases_read_changes_of_the_universal_layout(path, consoli
         assert not [key for key in held if ".ncz" in key]
 
 
-def test_additions_to_an_earlier_universal_layout_require_an_upgrade(path):
+def test_adding_variables_to_an_earlier_universal_layout_requires_an_upgrade(path):
     """Its annotations of both layouts are in the same documents."""
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
     for beside in Path(path).rglob(".ncz*"):
@@ -441,7 +441,7 @@ def describe(group):
     return own
 
 
-def test_a_file_of_netcdf_c_round_trips_without_a_difference(path, tmp_path):
+def test_netcdf_c_reads_a_rewritten_store_without_differences(path, tmp_path):
     source = nczarr_url(tmp_path / "source")
     with netCDF4.Dataset(source, "w") as file:
         file.title, file.number = "x", np.int16(5)

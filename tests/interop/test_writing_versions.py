@@ -166,7 +166,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
-def test_a_written_tree_is_read_back(path, version, dialect):
+def test_a_datatree_round_trips_through_every_layout(path, version, dialect):
     write_sample(path, version, dialect)
     original, opened = sample(), xr.open_datatree(path, engine="nczarr").load()
     assert opened.identical(original)
@@ -179,7 +179,7 @@ def test_a_written_tree_is_read_back(path, version, dialect):
     assert set(chunks.values()) == {CHUNKS}
 
 
-def test_version_1_stores_the_variables_one_by_one(path):
+def test_version_1_stores_each_variable_separately(path):
     original = sample()["/"].to_dataset()
     for name, variable in original.variables.items():
         encoding = {name: PACKING} if name == "packed" else {}
@@ -208,7 +208,7 @@ def test_all_readers_read_the_written_numbers(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_text_is_text_for_every_zarr_reader(path, version, dialect):
+def test_zarr_readers_read_written_text_as_strings(path, version, dialect):
     write_sample(path, version, dialect)
     for reader in (read_by_zarr_python, *[read_by_zarrs] * (version == 3), read_by_xarray):
         assert bits(reader(path, "text")) == TEXTS.tolist()
@@ -216,7 +216,7 @@ def test_text_is_text_for_every_zarr_reader(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_xarray_s_zarr_engine_decodes_the_same_tree(path, version, dialect):
+def test_xarrays_zarr_engine_decodes_the_same_tree(path, version, dialect):
     write_sample(path, version, dialect)
     original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
@@ -282,7 +282,7 @@ RARE = {  # unknown to zarrs
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("codecs", [*PLAIN, *NUMCODECS, *RARE])
-def test_all_readers_read_every_codec_and_shard_of_version_3(path, codecs, dialect):
+def test_all_readers_read_every_codec_and_sharding_of_version_3(path, codecs, dialect):
     options = {"chunks": CHUNKS, "_FillValue": None} | (PLAIN | NUMCODECS | RARE)[codecs]
     original = numbers()
     encoding = dict.fromkeys(original.variables, options)
@@ -310,7 +310,7 @@ def test_invalid_shards_are_rejected(path, shards):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, "3-draft"])
-def test_inherited_shards_are_kept_if_they_fit(path, tmp_path, version):
+def test_inherited_shards_are_kept_in_version_3(path, tmp_path, version):
     dataset = numbers()[["i4"]]
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     source = tmp_path / "source"
@@ -333,7 +333,7 @@ def test_automatic_shards_equal_those_of_zarr_python(path, tmp_path):
     assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
 
 
-def test_copies_keep_shards_as_encoding_keys_of_zarr(path, tmp_path):
+def test_the_encoding_preserves_shards_in_copies_by_either_writer(path, tmp_path):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     with xr.open_dataset(path, engine="nczarr") as opened:
@@ -364,7 +364,7 @@ def test_codecs_that_cannot_be_stored_are_rejected(path, codecs, named):
     ("version", "place"),
     [(1, ("order", "F")), (2, ("order", "F")), ("3-draft", ("chunk_memory_layout", "F"))],
 )
-def test_a_transposition_becomes_the_order_of_other_versions(path, version, place):
+def test_a_transpose_filter_is_stored_as_order_f_in_other_versions(path, version, place):
     original = numbers()[["i4"]]
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
     to_nczarr(original, path, zarr_format=version, encoding=encoding)
@@ -377,7 +377,7 @@ def test_a_transposition_becomes_the_order_of_other_versions(path, version, plac
     assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
 
 
-def test_deflate_has_the_name_that_readers_of_the_version_know(path, tmp_path):
+def test_deflate_is_stored_as_gzip_in_version_3_and_as_zlib_in_version_2(path, tmp_path):
     original = numbers()[["i4"]]
     to_nczarr(original, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
     assert documents(path)["i4"]["codecs"][1] == {"name": "gzip", "configuration": {"level": 4}}
@@ -389,7 +389,7 @@ def test_deflate_has_the_name_that_readers_of_the_version_know(path, tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
-def test_requested_shards_are_rejected_in_other_versions(path, version):
+def test_requested_shards_are_rejected_in_versions_other_than_3(path, version):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     with pytest.raises(UnsupportedError, match="shards"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=version, encoding=encoding)
@@ -434,7 +434,7 @@ def test_version_1_stores_an_array_of_every_type(path, compression):
         assert (meta["compression"] or "none", meta["compression_opts"]) == (compression, options)
 
 
-def test_fill_values_of_version_1_are_bare(path):
+def test_nan_fill_values_are_written_unquoted_in_version_1(path):
     to_nczarr(xr.Dataset({"v": ("x", [1.5, np.nan])}), path, zarr_format=1)
     assert b'"fill_value": NaN' in (path / "meta").read_bytes()
     assert np.isnan(read(path, mask_and_scale=False).v[1])
@@ -469,7 +469,7 @@ def respelled_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_the_draft_after_a_change_of_spelling(path, tmp_path, codecs):
+def test_gdal_reads_the_draft_after_conversion_of_its_metadata(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -490,7 +490,7 @@ def test_gdal_reads_the_draft_after_a_change_of_spelling(path, tmp_path, codecs)
 # NCZarr on version 3 -----------------------------------------------------------------------------
 
 
-def test_nczarr_on_version_3_is_written_as_in_appendix_e(path):
+def test_nczarr_metadata_in_version_3_follows_appendix_e(path):
     write_sample(path, 3, "nczarr")
     stored = documents(path)
     root = stored["."]["attributes"]
@@ -518,7 +518,7 @@ def test_nczarr_on_version_3_is_written_as_in_appendix_e(path):
     assert "_nczarr_superblock" not in stored["g"]["attributes"]
 
 
-def test_text_of_a_requested_width_is_stored_as_raw_bytes_of_appendix_e(path):
+def test_strings_of_a_requested_width_are_stored_as_raw_bytes_in_version_3(path):
     dataset = xr.Dataset({"text": ("x", TEXTS)})
     to_nczarr(dataset, path, zarr_format=3, encoding={"text": {"_nczarr_maxstrlen": 50}})
     assert documents(path)["text"]["data_type"] == "r400"
@@ -631,7 +631,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_both_forms_of_nczarr_on_version_3_are_read_and_appended_to(appendix_e):
+def test_both_forms_of_nczarr_in_version_3_can_be_read_and_appended_to(appendix_e):
     store = preview_store(appendix_e)
     opened = xr.open_datatree(store, engine="nczarr").load()
     assert opened.identical(preview_tree())
@@ -651,7 +651,7 @@ def test_both_forms_of_nczarr_on_version_3_are_read_and_appended_to(appendix_e):
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_on_version_3_is_copied_to_every_layout(appendix_e, version, dialect):
+def test_nczarr_in_version_3_is_converted_to_every_layout(appendix_e, version, dialect):
     target = {}
     opened = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
     to_nczarr(opened.load(), target, zarr_format=version, dialect=dialect)
@@ -708,7 +708,7 @@ def served(http_server: HttpServer, tmp_path):
 
 
 @pytest.mark.parametrize("location", ["start", "end"])
-def test_only_the_index_and_needed_inner_chunks_of_a_shard_are_fetched(served, location):
+def test_only_the_shard_index_and_the_needed_inner_chunks_are_fetched(served, location):
     server = served(chunks=(8, 8), shards={"shape": (32, 32), "index_location": location})
     assert fetched(server, 3, 5) == [("0/0", INDEX), ("0/0", CELL)]
     assert fetched(server, slice(40, 56), 5) == [("1/0", INDEX), ("1/0", CELL)]
@@ -720,7 +720,7 @@ def test_only_the_index_and_needed_inner_chunks_of_a_shard_are_fetched(served, l
 
 @pytest.mark.parametrize("inner", ["start", "end"])
 @pytest.mark.parametrize("outer", ["start", "end"])
-def test_one_value_of_nested_shards_takes_both_indices_and_one_inner_chunk(served, outer, inner):
+def test_one_value_in_nested_shards_fetches_both_indices_and_one_inner_chunk(served, outer, inner):
     server = served(**nested(outer, inner))
     index = 4 * 16 + 4
     assert fetched(server, 20, 5) == [("0/0", index), ("0/0", index), ("0/0", CELL)]
@@ -729,7 +729,7 @@ def test_one_value_of_nested_shards_takes_both_indices_and_one_inner_chunk(serve
 
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("place", [3, -9, "cut"])
-def test_damage_within_a_shard_names_its_key(path, place, location):
+def test_the_error_for_a_damaged_shard_names_its_key(path, place, location):
     shards = {"shape": (4, 6), "index_location": location}
     encoding = {"f8": {"chunks": CHUNKS, "shards": shards, "compressors": ["crc32c"]}}
     to_nczarr(numbers()[["f8"]], path, zarr_format=3, encoding=encoding)
@@ -768,7 +768,7 @@ EXTENSION = {"must_understand": False, "kept": [1, 2.5, {"deep": None}]}
 
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_appends_and_updates_of_shards_keep_extensions(path, dialect, consolidated):
+def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dialect, consolidated):
     encoding = {
         "v": {"chunks": CHUNKS, "shards": (4, 6), "compressor": {"id": "zstd", "level": 1}},
         "text": {"chunks": (2,), "shards": {"shape": (4,), "index_location": "start"}},
@@ -798,7 +798,7 @@ def test_appends_and_updates_of_shards_keep_extensions(path, dialect, consolidat
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_required_unknown_extensions_are_rejected_by_name(path, extension):
+def test_the_error_for_a_required_unknown_extension_names_it(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")
@@ -810,7 +810,7 @@ def test_required_unknown_extensions_are_rejected_by_name(path, extension):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_attributes_that_are_read_and_written_again_are_unchanged(path, version):
+def test_rewriting_attributes_preserves_their_json(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)
@@ -819,14 +819,14 @@ def test_attributes_that_are_read_and_written_again_are_unchanged(path, version)
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_the_type_of_an_attribute_can_change_without_its_value(path):
+def test_rewriting_an_attribute_can_change_only_its_type(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_bytes_of_variable_length_are_not_text(path, tmp_path, version):
+def test_variable_length_bytes_stay_bytes(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
     options = {"fill_value": None} if version == 2 else {}  # a fill value would be missing

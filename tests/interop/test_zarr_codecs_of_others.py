@@ -201,7 +201,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_a_codec_of_each_kind_is_read(kind, tmp_path, strange):
+def test_registered_codecs_of_each_kind_are_decoded(kind, tmp_path, strange):
     codecs, stored = WHOLE[kind]
     dataset = opened(store_of(tmp_path, *codecs, stored=stored))
     np.testing.assert_array_equal(dataset.v, VALUES)
@@ -237,7 +237,7 @@ def chain_of(strange, kind):
 @pytest.mark.parametrize("shards", [None, (4, 6)])
 @pytest.mark.parametrize("dtype", ["<i2", "<f4", "|u1"])
 @pytest.mark.parametrize("kind", CHAINS)
-def test_chains_are_read_and_written_as_zarr_python_does(kind, dtype, shards, tmp_path, strange):
+def test_chains_of_registered_codecs_match_zarr_python(kind, dtype, shards, tmp_path, strange):
     halved = "Halved" in CHAINS[kind].get("filters", ())
     if dtype == "|u1" and halved and "serializer" not in CHAINS[kind]:
         pytest.skip("zarr-python stores the floats without a byte order")
@@ -268,7 +268,7 @@ def test_chains_are_read_and_written_as_zarr_python_does(kind, dtype, shards, tm
         np.testing.assert_array_equal(opened(target, mask_and_scale=False).v, values)
 
 
-def test_a_codec_receives_values_in_the_other_byte_order(tmp_path, strange):
+def test_registered_codecs_work_with_big_endian_values(tmp_path, strange):
     codecs = [named("flipped"), {"name": "bytes", "configuration": {"endian": "big"}}]
     stored = VALUES[::-1].astype(">i2").tobytes()
     dataset = opened(store_of(tmp_path / "big", *codecs, stored=stored))
@@ -280,7 +280,7 @@ def test_a_codec_receives_values_in_the_other_byte_order(tmp_path, strange):
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("fault", ["raises", "panics", "gives none", "shape", "type"])
-def test_an_invalid_result_of_a_codec_is_a_chunk_error(kind, fault, tmp_path, strange):
+def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path, strange):
     if (kind, fault) == ("bytes → bytes", "type"):
         pytest.skip("bytes have none")
     codecs, stored = WHOLE[kind]
@@ -293,13 +293,13 @@ def test_an_invalid_result_of_a_codec_is_a_chunk_error(kind, fault, tmp_path, st
         assert "KeyError" in str(caught.value)
 
 
-def test_lack_of_memory_is_not_taken_for_damage(tmp_path, strange):
+def test_a_memory_error_in_a_codec_is_raised_unchanged(tmp_path, strange):
     dataset = opened(store_of(tmp_path, named("spelled", "runs out"), stored=SPELLED))
     with pytest.raises(MemoryError):
         dataset.load()
 
 
-def test_a_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
+def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
     chunk = [LITTLE, named("inverted", "bomb")]
     with pytest.raises(ChunkError, match="decodes to 20,000,000 bytes, expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
@@ -312,7 +312,7 @@ def test_a_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
         dataset.load()
 
 
-def test_an_unsupported_use_of_a_codec_is_an_error_of_its_variable(tmp_path, strange):
+def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_path, strange):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
@@ -328,7 +328,9 @@ def test_an_unsupported_use_of_a_codec_is_an_error_of_its_variable(tmp_path, str
 
 
 @pytest.mark.parametrize("name", ["strange_lacking", "strange_gone"])
-def test_a_package_that_cannot_be_imported_is_an_error_of_its_variable(name, tmp_path, strange):
+def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
+    name, tmp_path, strange
+):
     folder = store_of(tmp_path / "store", {"name": name})
     with pytest.raises(
         UnsupportedError, match=f"'{name}' is in a package that cannot be imported: .+ zarr"
@@ -340,7 +342,7 @@ def test_a_package_that_cannot_be_imported_is_an_error_of_its_variable(name, tmp
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_an_invalid_order_of_v3_codecs_is_rejected(tmp_path, strange):
+def test_codecs_in_an_invalid_order_are_rejected(tmp_path, strange):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
     with pytest.raises(UnsupportedError, match="in an order that Zarr v3 forbids"):
@@ -362,7 +364,7 @@ def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_a_codec_of_the_caller_takes_precedence(tmp_path, strange):
+def test_codecs_passed_by_the_caller_take_precedence_over_registered_ones(tmp_path, strange):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):

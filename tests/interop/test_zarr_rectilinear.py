@@ -38,7 +38,7 @@ def dataset():
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_all_values_are_read_by_the_chunks_of_the_store(dataset, name):
+def test_rectilinear_arrays_are_read_with_the_chunks_of_the_store(dataset, name):
     np.testing.assert_array_equal(dataset[name], VALUES)
     chunked = xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, chunks={})[name]
     assert chunked.chunks == CHUNKS[name]
@@ -46,7 +46,7 @@ def test_all_values_are_read_by_the_chunks_of_the_store(dataset, name):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
 
 
-def test_references_to_many_chunks_start_at_the_first_chunk_of_the_grid(tmp_path):
+def test_references_to_an_array_of_many_rectilinear_chunks_are_read(tmp_path):
     values = np.arange(203, dtype="<i4")
     (tmp_path / "data").write_bytes(values.tobytes())
     members = json.loads(STORE["plain/zarr.json"]) | {"shape": [203], "dimension_names": ["x"]}
@@ -69,7 +69,7 @@ SELECTORS = [st.integers(0, 9) | st.slices(10) | positions(10), st.slices(6) | p
 
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from([*CHUNKS]), selectors=st.tuples(*SELECTORS))
-def test_orthogonal_selections_equal_numpy_s(dataset, name, selectors):
+def test_orthogonal_selections_match_numpy(dataset, name, selectors):
     expected = VALUES
     for axis, selector in enumerate(selectors):
         expected = expected[(slice(None),) * (axis + expected.ndim - 2) + (selector,)]
@@ -82,7 +82,7 @@ def test_orthogonal_selections_equal_numpy_s(dataset, name, selectors):
     points=st.lists(st.tuples(st.integers(-10, 9), st.integers(0, 5)), max_size=8),
     columns=st.slices(6),
 )
-def test_pointwise_selections_equal_numpy_s(dataset, name, points, columns):
+def test_pointwise_selections_match_numpy(dataset, name, points, columns):
     rows, others = (
         xr.DataArray(np.array(item, int).reshape(1, -1), dims=("p", "q"))
         for item in (list(zip(*points, strict=True)) or ([], []))
@@ -94,7 +94,7 @@ def test_pointwise_selections_equal_numpy_s(dataset, name, points, columns):
     )
 
 
-def test_a_copy_has_a_regular_grid_and_the_original_cannot_be_written(dataset):
+def test_rectilinear_arrays_can_be_copied_but_not_modified(dataset):
     copy = {}
     to_nczarr(dataset.chunk(), copy, zarr_format=3)
     assert xr.open_dataset(copy, engine="nczarr", mask_and_scale=False).identical(dataset.load())
@@ -109,7 +109,7 @@ def parse(name="plain", **configuration):
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_nodes_survive_rendering_and_parsing(name):
+def test_rectilinear_grids_round_trip_only_in_version_3(name):
     node = parse(name)
     assert isinstance(node, ArrayNode), node.error
     ((key, data),) = v3.render_node(node).items()
@@ -119,7 +119,7 @@ def test_nodes_survive_rendering_and_parsing(name):
             other.render_node(node)
 
 
-def test_chunk_lengths_are_single_listed_or_run_length_encoded():
+def test_chunk_lengths_may_be_listed_or_run_length_encoded():
     runs = (((1, 1), (3, 3)), ((2, 1), (4, 1)))
     for spelled in ([[1, [3, 3]], [2, 4]], [[[1, 1], [3, 3]], [2, [4, 1]]]):
         assert parse(chunk_shapes=spelled).chunk_runs == runs
@@ -142,7 +142,7 @@ def test_chunk_lengths_are_single_listed_or_run_length_encoded():
     ],
     ids=str,
 )
-def test_invalid_grids_break_their_array(name, configuration):
+def test_an_invalid_chunk_grid_breaks_its_array(name, configuration):
     node = parse(name, **configuration)
     assert isinstance(node, BrokenNode)
     assert "chunk_grid" in str(node.error) or "codecs" in str(node.error)

@@ -126,14 +126,14 @@ def sample(**fields):
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), OLD)
-def test_older_layouts_keep_everything_except_unlimited_dimensions(zarr_format, dialect):
+def test_older_layouts_preserve_everything_except_unlimited_dimensions(zarr_format, dialect):
     root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
     assert_same_group(root, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
     assert root.dialect == dialect
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), PURE)
-def test_pure_zarr_keeps_values_dimensions_and_the_fill_value(zarr_format, dialect):
+def test_plain_zarr_preserves_dimensions_attributes_and_fill_values(zarr_format, dialect):
     root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
     assert root.dialect == "zarr"
     assert root.dimensions == {name: replace(size, unlimited=False) for name, size in SIZES.items()}
@@ -150,7 +150,7 @@ def attributes_of(zarr_format, dialect, path="/v", **options):
     return dict(stored.nodes[path].attributes)
 
 
-def test_the_layout_is_that_of_netcdf_c_4_10():
+def test_annotations_of_version_2_match_netcdf_c_4_10():
     assert attributes_of("2", "nczarr", "/") == {
         "title": "é",
         "_nczarr_group": {
@@ -178,7 +178,7 @@ def test_the_layout_is_that_of_netcdf_c_4_10():
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
-def test_the_layout_of_version_3_is_that_of_appendix_e():
+def test_annotations_of_version_3_follow_appendix_e():
     top = attributes_of("3", "nczarr", "/")
     assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}
     assert top["_nczarr_group"] == {
@@ -204,14 +204,14 @@ def test_the_layout_of_version_3_is_that_of_appendix_e():
     assert (nodes["/v"].dimension_names, nodes["/s"].shape) == (("t", "x"), ())
 
 
-def test_the_universal_layout_gives_scalars_a_dimension_where_4_9_0_needs_one():
+def test_the_universal_layout_gives_scalars_a_dimension_for_netcdf_c_4_9_0():
     nodes = annotate(sample(), dialect="universal").nodes
     assert nodes["/"].sidecars[".nczgroup"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
     assert nodes["/s"].sidecars[".nczarray"]["dimrefs"] == ["/_scalar_"]
     assert nodes["/s"].attributes["_nczarr_array"]["dimension_references"] == []
 
 
-def test_the_universal_layout_is_the_newest_with_additional_objects():
+def test_the_universal_layout_extends_the_newest_layout_with_additional_objects():
     """Metadata that later releases would misread are in separate objects."""
     nodes = annotate(sample(), dialect="universal").nodes
     newest = annotate(sample()).nodes
@@ -222,7 +222,7 @@ def test_the_universal_layout_is_the_newest_with_additional_objects():
     assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
-def test_xarrays_dimension_names_are_optional_and_absent_in_version_3():
+def test_array_dimensions_attributes_are_optional_and_absent_in_version_3():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
     assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
@@ -241,7 +241,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect", "kind", "type_name", "fill"), TEXTS)
-def test_characters_and_strings_are_stored_as_the_version_and_dialect_allow(
+def test_characters_and_strings_are_typed_by_version_and_dialect(
     zarr_format, dialect, kind, type_name, fill
 ):
     node = array("/c", (), "|S1" if kind == "char" else "|S6", fill_value=np.bytes_(b"5"))
@@ -255,7 +255,7 @@ def test_characters_and_strings_are_stored_as_the_version_and_dialect_allow(
 
 
 @pytest.mark.parametrize("zarr_format", ["1", "2", "3"])
-def test_pure_zarr_has_the_fill_values_of_types_that_netcdf_lacks(zarr_format):
+def test_plain_zarr_keeps_fill_values_of_types_that_netcdf_lacks(zarr_format):
     for fill in (np.complex128(1 + 2j), np.bool_(True), np.bytes_(b"abc")):
         node = array("/c", (), fill.dtype.str, fill_value=fill)
         variable = Variable(path="/c", node=node, attributes={"_FillValue": fill}, kind="other")
@@ -267,24 +267,24 @@ def test_pure_zarr_has_the_fill_values_of_types_that_netcdf_lacks(zarr_format):
     ("zarr_format", "dialect"),
     [("1", "nczarr"), ("3", "universal"), ("2", "nczarr-4.8.0"), ("2", "x")],
 )
-def test_a_dialect_that_the_version_lacks_is_rejected(zarr_format, dialect):
+def test_a_dialect_unknown_to_the_version_is_rejected(zarr_format, dialect):
     with pytest.raises(UnsupportedError, match="expected zarr"):
         annotate(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_the_error_names_an_attribute_that_cannot_be_stored():
+def test_the_error_for_an_attribute_that_cannot_be_stored_names_it():
     with pytest.raises(UnsupportedError) as caught:
         annotate(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
-def test_other_members_of_an_edited_node_survive_and_leaked_annotations_do_not():
+def test_unknown_members_are_kept_and_stale_annotations_are_removed():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
     assert annotate(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})
 
 
-def test_a_variable_that_could_not_be_read_is_not_written():
+def test_annotating_a_group_with_a_missing_variable_is_an_error():
     root = interpret(
         hierarchy(group(attributes={"_nczarr_group": {"arrays": ["gone"], "groups": []}}))
     )
@@ -294,9 +294,7 @@ def test_a_variable_that_could_not_be_read_is_not_written():
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
 @pytest.mark.parametrize("fill", [b"none", b""], ids=["a text", "empty"])
-def test_a_fill_value_and_an_attribute_of_strings_are_recorded_as_strings(
-    zarr_format, dialect, fill
-):
+def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, dialect, fill):
     node = array("/v", (2,), "S4", fill_value=np.bytes_(fill))
     attributes = {"_FillValue": np.bytes_(fill), "one": ["a"], "two": ["a", "b"], "text": "a"}
     strings = Variable(

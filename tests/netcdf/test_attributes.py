@@ -77,23 +77,23 @@ INFERRED = [
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_an_attribute_without_a_type_gets_the_smallest_exact_one(value, expected):
+def test_an_untyped_attribute_gets_the_smallest_exact_type(value, expected):
     assert_same(decode(value), expected)
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_an_unknown_type_spelling_is_ignored(value, expected):
+def test_an_unknown_attribute_type_is_ignored(value, expected):
     assert_same(decode(value, "<c16"), expected)
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1]], [1, "a"], [None], 2**64, -(2**63) - 1])
-def test_json_that_netcdf_does_not_have_is_its_text_as_stored(value):
+def test_json_that_netcdf_cannot_represent_is_decoded_as_its_literal(value):
     assert decode(value) == "<literal>"
 
 
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_d14_d16_text_whose_json_is_not_a_string_is_its_literal(value, spelling):
+def test_d14_d16_text_stored_as_other_json_is_decoded_as_its_literal(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -104,7 +104,7 @@ def test_text_attributes_are_unchanged(spelling):
 
 @pytest.mark.parametrize("spelling", ["|J0", "json"])
 @pytest.mark.parametrize("value", [5, {"a": [1]}, "text"])
-def test_json_attributes_are_the_json_as_stored(value, spelling):
+def test_json_attributes_are_decoded_as_their_literals(value, spelling):
     assert decode(value, spelling, '{"a": [1]}') == '{"a": [1]}'
 
 
@@ -124,7 +124,7 @@ def test_json_takes_precedence_over_a_contradicting_recorded_type(value, spellin
     assert_same(decode(value, spelling), expected)
 
 
-def test_bookkeeping_is_hidden_and_quantization_and_widths_are_not():
+def test_internal_attributes_are_hidden_but_quantization_and_maxstrlen_are_shown():
     hidden = ["_NCProperties", "_ARRAY_DIMENSIONS", "_Codecs", "_nczarr_attr", "_NCZARR_ATTR"]
     hidden += ["_nczarr_array", "_nczarr_attrs"]
     shown = ["_nczarr_maxstrlen", "_nczarr_default_maxstrlen"]
@@ -149,13 +149,13 @@ values = st.one_of(
 
 
 @given(values)
-def test_d64_every_typed_value_is_read_back_with_its_type(value):
+def test_d64_typed_attributes_round_trip(value):
     encoded, kind = encode_attribute(value)
     assert_same(decode(encoded, kind), value)
 
 
 @given(values)
-def test_d14_text_and_numbers_are_distinguished_without_types(value):
+def test_d14_untyped_text_and_numbers_stay_distinct(value):
     decoded = decode(encode_attribute(value, typed=False)[0])
     np.testing.assert_equal(decoded, value)
     assert isinstance(decoded, str) == isinstance(value, str)
@@ -193,12 +193,12 @@ def test_d64_values_are_written_as_the_shortest_exact_json(value, expected):
     assert type(result[0]) is type(expected[0])
 
 
-def test_booleans_and_non_finite_numbers_are_unchanged_without_types():
+def test_untyped_booleans_and_non_finite_numbers_are_unchanged():
     assert encode_attribute([True, False], typed=False)[0] == [True, False]
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 
 
-def test_integers_are_never_taken_for_floats():
+def test_large_integers_are_encoded_as_integers():
     assert encode_attribute([1, 2**63 + 1]) == ([1, 2**63 + 1], "uint64")
     assert encode_attribute([np.int64(1), np.uint64(2**63 + 1)]) == ([1, 2**63 + 1], "uint64")
     assert encode_attribute([-1, np.uint64(2**53 + 1)]) == ([-1, 2**53 + 1], "int64")
@@ -221,12 +221,12 @@ def test_values_without_a_netcdf_type_are_rejected(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_d65_strings_are_read_back_from_their_measured_width(strings):
+def test_d65_strings_round_trip_in_their_measured_width(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 
 
-def test_d65_a_string_longer_than_the_width_is_rejected():
+def test_d65_a_string_longer_than_its_width_is_rejected():
     with pytest.raises(ConflictError, match="3 bytes in UTF-8, expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
@@ -239,6 +239,6 @@ def test_bytes_that_are_not_utf_8_round_trip():
 
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_d67_values_other_than_text_are_rejected_as_strings(value, beside):
+def test_d67_encode_strings_rejects_values_other_than_text(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -106,26 +106,26 @@ def assert_interpreted(top, fields, dialect, zarr_format):
 
 
 @pytest.mark.parametrize("dialect", VINTAGES)
-def test_d8_d9_d11_every_vintage_gives_dimensions_and_typed_attributes(dialect):
+def test_d8_d9_d11_dimensions_and_typed_attributes_of_every_vintage_are_read(dialect):
     assert_interpreted(*VINTAGES[dialect], dialect, "2")
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_both_forms_of_nczarr_on_version_3_are_read(form):
+def test_both_forms_of_nczarr_in_version_3_are_read(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
-def test_the_newest_of_several_layouts_is_used():
+def test_the_newest_of_several_annotations_takes_precedence():
     old = {"_NCZARR_GROUP": {"dims": {"t": 9}, "vars": [], "groups": []}}
     both = group(attributes=root(SIZES).attributes, members=old)
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_are_the_additional_objects_of_4_8_0_and_4_9_0():
+def test_sidecars_lists_the_additional_objects_of_netcdf_c_4_8_0_and_4_9_0():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
-def test_d13_a_dimension_of_the_child_hides_the_parents_and_the_full_name_decides():
+def test_d13_full_names_distinguish_dimensions_of_a_group_and_its_parent():
     child = group("/g", {"_nczarr_group": {"dimensions": {"x": 5}, "arrays": ["v"], "groups": []}})
     dataset = interpret(
         hierarchy(
@@ -137,7 +137,7 @@ def test_d13_a_dimension_of_the_child_hides_the_parents_and_the_full_name_decide
     assert [item.size for item in only(dataset.groups["g"]).dimensions] == [5, 2]
 
 
-def test_d12_a_subgroups_variable_finds_dimensions_of_the_root():
+def test_d12_variables_in_subgroups_find_dimensions_of_the_root():
     nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
     dataset = interpret(
         hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))
@@ -158,7 +158,7 @@ SCALARS = {
 
 
 @pytest.mark.parametrize("spelling", SCALARS)
-def test_d6_scalars_of_every_spelling_have_no_dimensions(spelling):
+def test_d6_scalars_have_no_dimensions_however_they_are_stored(spelling):
     dataset = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
     variable = only(dataset)
     assert (variable.shape, variable.error, dataset.dimensions) == ((), None, {})
@@ -178,7 +178,7 @@ CHARACTERS = [
 
 
 @pytest.mark.parametrize(("type_name", "zarr_format", "fields"), CHARACTERS)
-def test_d5_d7_characters_of_every_vintage_are_single_bytes(type_name, zarr_format, fields):
+def test_d5_d7_characters_of_every_vintage_have_type_s1(type_name, zarr_format, fields):
     nodes = root({"x": 2}), array("/v", (2,), type_name, **fields)
     variable = only(interpret(hierarchy(*nodes, zarr_format=zarr_format)))
     assert (variable.kind, variable.node.dtype, variable.error) == ("char", np.dtype("S1"), None)
@@ -201,7 +201,7 @@ def test_fixed_strings_are_strings_in_nczarr_and_bytes_in_plain_zarr(type_name):
     assert only(interpret(hierarchy(group(), plain))).kind == "other"
 
 
-def test_strings_of_version_3_are_raw_bytes_with_an_alias():
+def test_version_3_raw_bytes_with_the_alias_string_are_strings():
     node = array("/v", (2,), "r40", references("/x", type_alias="string"), dtype=np.dtype("V5"))
     variable = only(interpret(hierarchy(root({"x": 2}), node, zarr_format="3")))
     assert (variable.kind, variable.node.dtype) == ("string", np.dtype("S5"))
@@ -210,7 +210,7 @@ def test_strings_of_version_3_are_raw_bytes_with_an_alias():
 @pytest.mark.parametrize(
     ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
 )
-def test_a_type_alias_that_the_array_cannot_hold_is_an_error_of_its_variable(alias, type_name):
+def test_a_type_alias_that_contradicts_the_array_type_breaks_the_variable(alias, type_name):
     node = array("/v", (2,), type_name, references("/x", type_alias=alias))
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
@@ -219,7 +219,7 @@ def test_a_type_alias_that_the_array_cannot_hold_is_an_error_of_its_variable(ali
     ("type_name", "size"), [("<f4", 4), ("<f8", 8), ("|S5", 8), (">S1", 1), ("<U1", 1), ("<i2", 2)]
 )
 @pytest.mark.parametrize("stored", [0, "0", 7])
-def test_d3_netcdfs_shuffle_has_the_real_element_size(type_name, size, stored):
+def test_d3_the_element_size_of_nczarr_shuffle_is_corrected(type_name, size, stored):
     specs = (
         CodecSpec("shuffle", {"elementsize": stored}, "filters"),
         CodecSpec("zlib", {"level": 1}),
@@ -231,7 +231,7 @@ def test_d3_netcdfs_shuffle_has_the_real_element_size(type_name, size, stored):
     )
 
 
-def test_shuffle_of_plain_zarr_keeps_its_element_size():
+def test_the_element_size_of_shuffle_in_plain_zarr_is_unchanged():
     specs = (CodecSpec("shuffle", {"elementsize": 2}, "filters"),)
     node = array("/v", (2,), "<f8", codecs=specs)
     assert only(interpret(hierarchy(group(), node))).node is node
@@ -240,7 +240,7 @@ def test_shuffle_of_plain_zarr_keeps_its_element_size():
 # Dimensions without annotations
 
 
-def test_d10_arrays_without_names_share_anonymous_dimensions_of_the_root():
+def test_d10_arrays_without_dimension_names_share_anonymous_dimensions():
     nodes = group(), group("/g"), array("/g/b", (4,)), array("/a", (3, 4))
     dataset = interpret(hierarchy(*nodes))
     assert list(dataset.dimensions) == ["_Anonymous_Dimension_3", "_Anonymous_Dimension_4"]
@@ -248,13 +248,13 @@ def test_d10_arrays_without_names_share_anonymous_dimensions_of_the_root():
     assert dataset.dialect == "zarr"
 
 
-def test_names_of_a_version_3_array_are_its_dimensions_and_null_is_anonymous():
+def test_version_3_dimension_names_are_used_and_null_is_anonymous():
     node = array("/v", (3, 4), dimension_names=("x", None))
     variable = only(interpret(hierarchy(group(), node, zarr_format="3")))
     assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]
 
 
-def test_bare_names_inherit_a_dimension_of_the_same_size_whatever_the_order_of_nodes():
+def test_dimension_names_inherit_a_parent_dimension_of_the_same_size():
     names = {"_ARRAY_DIMENSIONS": ["x", "y"]}
     nodes = (
         group(),
@@ -267,7 +267,7 @@ def test_bare_names_inherit_a_dimension_of_the_same_size_whatever_the_order_of_n
     assert paths(dataset.variables["w"]) == ["/x", "/y"]
 
 
-def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
+def test_conflicting_sizes_of_a_dimension_break_the_later_variable():
     first, second = (
         array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
         for name, size in (("a", 2), ("b", 3))
@@ -284,7 +284,7 @@ def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
     [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7],
     ids=["too few", "too many", "text", "an object", "a number as a name", "a number"],
 )
-def test_names_that_do_not_fit_the_shape_are_an_error_of_the_variable(names):
+def test_invalid_array_dimensions_break_the_variable(names):
     node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
     variable = only(interpret(hierarchy(group(), node)))
     assert variable.error.place == "_ARRAY_DIMENSIONS"
@@ -308,7 +308,7 @@ def test_d21_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_d21_another_size_along_a_fixed_dimension_breaks_only_that_variable(size):
+def test_d21_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -330,14 +330,14 @@ def test_d30_an_unlimited_dimension_can_be_empty():
     [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []],
     ids=["no dimension", "no group", "the root", "too many", "none"],
 )
-def test_a_reference_to_nowhere_or_of_another_rank_is_an_error_of_the_variable(wrong):
+def test_invalid_dimension_references_break_the_variable(wrong):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong)))
     )
     assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_a_part_of_a_store_gets_the_sizes_of_outer_dimensions_from_its_arrays():
+def test_sizes_of_undefined_outer_dimensions_are_taken_from_the_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
     dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
@@ -349,7 +349,7 @@ def test_a_part_of_a_store_gets_the_sizes_of_outer_dimensions_from_its_arrays():
     assert note.startswith("/x: not defined in the opened groups")
 
 
-def test_d60_dimensions_are_restored_from_references_if_the_root_lost_its_annotation():
+def test_d60_dimensions_are_restored_if_the_root_lacks_its_annotation():
     dataset = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
     assert dataset.dimensions == {"t": Dimension("t", "/t", 3)}
     assert dataset.dialect == "nczarr-4.9.3"
@@ -379,12 +379,12 @@ def test_a_child_that_is_not_listed_is_kept_and_reported():
     assert len(dataset.reports) == 2
 
 
-def test_a_group_that_lists_itself_is_only_a_missing_child():
+def test_a_group_that_lists_itself_has_no_children():
     nodes = root(groups=["g"]), group("/g", {"_nczarr_group": {"arrays": [], "groups": ["g"]}})
     assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
 
 
-def test_d23_a_broken_node_is_a_variable_with_its_error_and_known_metadata():
+def test_d23_a_broken_node_becomes_a_variable_with_an_error():
     error = UnsupportedError("found <U2")
     node = BrokenNode(
         path="/v",
@@ -404,7 +404,7 @@ def test_a_broken_group_keeps_its_children():
     assert list(dataset.groups["g"].variables) == ["v"]
 
 
-def test_groups_between_the_nodes_are_implied_and_nodes_below_an_array_left_out():
+def test_missing_parent_groups_are_implied_and_nodes_below_arrays_are_ignored():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
     dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
     assert list(dataset.variables) == ["a"]
@@ -413,12 +413,12 @@ def test_groups_between_the_nodes_are_implied_and_nodes_below_an_array_left_out(
     assert len(dataset.reports) == 3
 
 
-def test_a_dimension_of_plain_zarr_can_have_a_slash_in_its_name():
+def test_a_dimension_name_in_plain_zarr_may_contain_a_slash():
     node = array("/v", (2,), attributes={"_ARRAY_DIMENSIONS": ["a/b"]})
     assert only(interpret(hierarchy(group(), node))).dimensions[0].name == "a/b"
 
 
-def test_an_array_that_is_the_whole_store_is_the_variable_data():
+def test_a_root_array_becomes_the_variable_data():
     assert list(interpret(hierarchy(array("/", (2,)))).variables) == ["data"]
 
 
@@ -454,7 +454,7 @@ def test_any_json_in_a_group_annotation_affects_only_what_depends_on_it(member, 
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["types", "attribute_types", "n", None])
-def test_any_json_in_place_of_types_leaves_the_attributes_inferred(member, value):
+def test_invalid_attribute_types_are_ignored(member, value):
     types = {"types": {"n": value}} if member == "n" else {member: value}
     attributes = {"n": 5, "_nczarr_attr": value if member is None else types}
     assert interpret(hierarchy(group(attributes=attributes))).attributes == {"n": np.int32(5)}
@@ -487,7 +487,7 @@ def test_any_json_in_a_store_is_interpreted_as_a_group(top, attributes, type_nam
 
 
 @pytest.mark.parametrize("names", [["a/b"], [".."], [""], ["a", 5], "ab", {"a": 1}])
-def test_damaged_lists_yield_no_children(names):
+def test_invalid_lists_of_children_are_ignored(names):
     assert (
         listed_children(group(attributes={"_nczarr_group": {"arrays": names, "groups": []}}))
         is None
@@ -551,14 +551,14 @@ def test_fill_values_of_version_3_do_not_mask_by_default(type_name, fill):
 
 
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_d24_default_fill_values_do_not_mask_if_netcdf_c_wrote_them(type_name, fill):
+def test_d24_default_fill_values_written_by_netcdf_c_do_not_mask(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
-def test_other_fill_values_mask_if_netcdf_c_wrote_them(type_name, fill):
+def test_non_default_fill_values_written_by_netcdf_c_mask(type_name, fill):
     result = filled(type_name, fill, top=BY_NETCDF_C).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
@@ -582,18 +582,18 @@ def test_raw_bytes_and_structures_are_not_masked(dtype):
     assert only(interpret(hierarchy(group(), node))).attributes == {}
 
 
-def test_the_attribute_takes_precedence_over_the_fill_value():
+def test_the_fill_value_attribute_takes_precedence_over_zarrs_fill_value():
     declared = filled("<i4", np.int32(7), {"_FillValue": 0}).attributes["_FillValue"]
     assert (declared, type(declared)) == (0, np.int32)
 
 
-def test_nczarr_masks_only_declared_values():
+def test_only_declared_fill_values_mask_in_nczarr():
     node = array("/v", (2,), "<i4", references("/x"), fill_value=np.int32(-9))
     dataset = interpret(hierarchy(root({"x": 2}), node), use_zarr_fill_value_as_mask=True)
     assert (only(dataset).attributes, only(dataset).fill_value) == ({}, -9)
 
 
-def test_d19_the_rounded_default_fill_value_of_doubles_is_read_as_the_exact_one():
+def test_d19_the_rounded_default_fill_value_of_doubles_is_made_exact():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))
@@ -611,7 +611,7 @@ def test_d20_undefined_fill_values_read_as_zero(type_name, expected):
     assert filled(type_name, None).node.fill_value is None
 
 
-def test_d20_bytes_of_any_length_without_a_fill_value_read_as_bytes():
+def test_d20_undefined_fill_values_of_variable_length_bytes_are_empty_bytes():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""
@@ -634,7 +634,7 @@ def test_d20_bytes_of_any_length_without_a_fill_value_read_as_bytes():
         ("|S3", "3", "YWI=", "", np.bytes_(b"ab")),
     ],
 )
-def test_the_fill_value_attribute_has_the_variables_own_type(
+def test_the_fill_value_attribute_has_the_type_of_its_variable(
     type_name, zarr_format, value, literal, expected
 ):
     node = array("/v", (1,), type_name, {"_FillValue": value}, literals={"_FillValue": literal})
@@ -651,7 +651,7 @@ def test_a_fill_value_outside_float16_is_reported():
 
 
 @pytest.mark.parametrize("value", [300, 0.5, "text", [1, 2], None, {"a": 1}], ids=repr)
-def test_a_fill_value_attribute_of_another_type_stays_and_is_reported(value):
+def test_a_fill_value_attribute_of_the_wrong_type_is_kept_and_reported(value):
     dataset = interpret(hierarchy(group(), array("/v", (1,), "|u1", {"_FillValue": value})))
     assert "_FillValue" in only(dataset).attributes
     assert "_FillValue" in dataset.reports[0]

@@ -98,7 +98,7 @@ def check_held(values, numbers, encoding, meant, room):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_a_new_variable_stores_numbers_within_half_a_step_or_is_rejected(case):
+def test_numbers_are_packed_within_half_a_step_or_rejected(case):
     values, encoding, meant = case
     step = abs(Fraction(encoding.get("scale_factor", 1)))
     room = margin(values, encoding)
@@ -130,7 +130,7 @@ def test_a_new_variable_stores_numbers_within_half_a_step_or_is_rejected(case):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_appended_numbers_are_exact_except_for_packing_or_rejected(case):
+def test_appended_numbers_are_packed_exactly_or_rejected(case):
     values, encoding, meant = case
     store = {}
     empty = xr.Dataset({"v": ("x", values[:0])})
@@ -208,7 +208,7 @@ def check_floats(values, stored, encoding, source):
 
 @settings(max_examples=60, deadline=None)
 @given(floats())
-def test_stored_floats_are_as_near_as_their_type_allows_or_refused(case):
+def test_floats_are_stored_as_precisely_as_their_type_allows_or_rejected(case):
     values, encoding = case
     source = values.dtype.str[1:]
     highest = Fraction(float(np.finfo(encoding["dtype"]).max))
@@ -229,7 +229,7 @@ def test_stored_floats_are_as_near_as_their_type_allows_or_refused(case):
 
 @settings(max_examples=60, deadline=None)
 @given(floats())
-def test_appended_floats_are_as_near_as_their_type_allows_or_refused(case):
+def test_appended_floats_are_as_precise_as_their_type_allows_or_rejected(case):
     values, encoding = case
     empty, store = xr.Dataset({"v": ("x", values[:0])}), {}
     xr_nczarr.to_nczarr(empty, store, encoding={"v": encoding}, unlimited_dims=["x"])
@@ -283,7 +283,7 @@ def are_stored_times(store, values):
 @pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully")
 @settings(max_examples=60, deadline=None)
 @given(times())
-def test_new_times_in_integers_come_back_or_are_refused(case):
+def test_times_stored_as_integers_round_trip_or_are_rejected(case):
     values, encoding = case
     dtype, fill = np.dtype(encoding["dtype"]), encoding.get("_FillValue")
     if dtype.kind == "f":
@@ -305,7 +305,7 @@ def test_new_times_in_integers_come_back_or_are_refused(case):
 @pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully")
 @settings(max_examples=60, deadline=None)
 @given(times())
-def test_appended_times_come_back_or_are_refused(case):
+def test_appended_times_round_trip_or_are_rejected(case):
     values, encoding = case
     first, store = np.array(["2000-01-01"], "M8[s]"), {}
     xr_nczarr.to_nczarr(
@@ -324,7 +324,7 @@ def test_appended_times_come_back_or_are_refused(case):
     st.sampled_from(["S", "U"]),
     st.integers(2, 9),
 )
-def test_text_in_a_fixed_width_comes_back_or_is_refused(texts, kind, width):
+def test_strings_of_fixed_width_round_trip_or_are_rejected(texts, kind, width):
     texts = [text.replace("\0", "") for text in texts]
     values, store = np.array(texts, object), {}
     encoding = {"v": {"dtype": f"{kind}{width}"}}
@@ -348,7 +348,7 @@ def test_text_in_a_fixed_width_comes_back_or_is_refused(texts, kind, width):
     st.lists(st.sampled_from([0, 1, 2, -1, 0.5, float("nan")]), min_size=1, max_size=3),
     st.sampled_from(["i1", "u2", "f4", "f8", "c16", "?"]),
 )
-def test_booleans_hold_zero_and_one_alone(numbers, source):
+def test_only_zero_and_one_can_be_stored_as_booleans(numbers, source):
     numbers = [n for n in numbers if source[0] in "fc" or (n == n and n == int(n))]
     numbers = [n for n in numbers if source[0] not in "u?" or n >= 0]
     values, store = np.array(numbers, source), {}

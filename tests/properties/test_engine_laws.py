@@ -67,7 +67,7 @@ def selections(draw, sizes):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(arrays(), st.data())
-def test_a_selection_of_a_selection_equals_the_same_in_memory(stored, data):
+def test_successive_lazy_selections_equal_selections_in_memory(stored, data):
     objects, variable = stored
     expected = xr.decode_cf(xr.Dataset({"v": variable})).v.variable
     opened = xr.open_dataset(objects, engine="nczarr").v.variable
@@ -82,7 +82,7 @@ def test_a_selection_of_a_selection_equals_the_same_in_memory(stored, data):
     assert opened.dtype == expected.dtype
 
 
-def test_every_slice_selects_the_same_as_from_a_list():
+def test_every_slice_selects_the_same_elements_as_from_a_list():
     """Slices that begin before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)

@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_rendered_documents_are_read_back_with_the_literal_of_each_value(value):
+def test_rendered_json_is_parsed_back_with_the_literal_of_each_value(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
@@ -49,7 +49,7 @@ STRICT_WORDS = JSON.map(lambda value: (json.dumps(value, ensure_ascii=False), va
 
 
 @given(st.dictionaries(TEXT, LAX_WORDS | STRICT_WORDS), st.sampled_from(["", " ", "\n\t"]))
-def test_lax_literals_have_their_value_and_keep_their_spelling(words, blank):
+def test_invalid_but_common_literals_are_parsed_and_kept(words, blank):
     members = f",{blank}".join(
         f"{json.dumps(name)}{blank}:{blank}{spelling}{blank}"
         for name, (spelling, _) in words.items()
@@ -61,7 +61,7 @@ def test_lax_literals_have_their_value_and_keep_their_spelling(words, blank):
 
 
 @given(st.binary() | st.text('{}[]",:\\u0123456789abcdefx+-.eENaInity \n').map(str.encode))
-def test_any_bytes_are_json_or_a_metadata_error(data):
+def test_any_bytes_parse_as_json_or_raise_metadata_error(data):
     with contextlib.suppress(MetadataError):
         render_json(Document("k", data).value)
 
@@ -108,7 +108,7 @@ def spelled(value, dtype):
 
 
 @given(scalars())
-def test_types_and_fill_values_are_read_back(pair):
+def test_data_types_and_fill_values_round_trip(pair):
     dtype, value = pair
     described = json.loads(render_json(render_data_type(dtype)))
     again, type_name = parse_data_type(described)
@@ -172,7 +172,7 @@ def rendered(module, node):
 
 @given(array_documents())
 @settings(deadline=None)
-def test_arrays_are_rendered_to_the_documents_that_they_were_parsed_from(pair):
+def test_arrays_render_to_the_documents_from_which_they_were_parsed(pair):
     path, held = pair
     node = parsed(v2, path, held)
     assert isinstance(node, ArrayNode), node.error
@@ -186,7 +186,7 @@ def spelled_documents(documents):
 
 
 @given(PATHS, OBJECTS, st.dictionaries(NAMES, JSON))
-def test_groups_are_rendered_to_the_documents_that_they_were_parsed_from(path, attributes, members):
+def test_groups_render_to_the_documents_from_which_they_were_parsed(path, attributes, members):
     prefix = key_prefix(path)
     held = {f"{prefix}.zgroup": {"zarr_format": 2} | members, f"{prefix}.zattrs": attributes}
     node = parsed(v2, path, held)
@@ -196,7 +196,7 @@ def test_groups_are_rendered_to_the_documents_that_they_were_parsed_from(path, a
 
 @given(array_documents(), st.sampled_from([None, "zlib", "blosc"]), st.integers(0, 9))
 @settings(deadline=None)
-def test_arrays_of_v1_are_rendered_to_the_documents_that_they_were_parsed_from(pair, name, level):
+def test_v1_arrays_render_to_the_documents_from_which_they_were_parsed(pair, name, level):
     path, held = pair
     members, attributes = held.values()
     for member in ("compressor", "filters", "dimension_separator"):
@@ -216,7 +216,9 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_any_json_in_place_of_a_member_is_a_node_or_a_located_error(module, pair, name, value):
+def test_any_json_in_place_of_a_member_parses_or_raises_an_error_with_a_key(
+    module, pair, name, value
+):
     path, held = pair
     members, attributes = held.values()
     changed = dict(
@@ -235,7 +237,7 @@ def test_any_json_in_place_of_a_member_is_a_node_or_a_located_error(module, pair
 
 
 @given(st.dictionaries(st.sampled_from([".zgroup", "a/.zattrs", "b/c/.zarray"]), OBJECTS))
-def test_consolidated_documents_are_read_back_in_their_order(held):
+def test_consolidated_documents_round_trip_in_order(held):
     data = {key: render_json(value) for key, value in held.items()}
     (key,) = v2.render_consolidated(data)
     expanded = v2.expand_consolidated(Document(key, v2.render_consolidated(data)[key]))

@@ -25,7 +25,7 @@ def cut(one: ByteRange) -> bytes:
 
 
 @given(RANGES, st.integers(0, 50), st.integers(1, 200))
-def test_every_range_is_served_once_with_its_bytes(
+def test_merged_ranges_contain_each_requested_range_once(
     ranges: list[ByteRange], max_gap: int, max_length: int
 ) -> None:
     merged = merge_ranges(ranges, max_gap=max_gap, max_length=max_length)
@@ -44,13 +44,13 @@ def test_every_range_is_served_once_with_its_bytes(
 
 
 @given(RANGES)
-def test_adjacent_ranges_become_one_request(ranges: list[ByteRange]) -> None:
+def test_adjacent_ranges_are_merged_into_one_request(ranges: list[ByteRange]) -> None:
     merged = merge_ranges([part for part in ranges if part.start >= 0], max_gap=200)
     assert len(merged) == len({part.key for part in ranges if part.start >= 0})
 
 
 @given(RANGES, st.integers(1, 5), st.integers(1, 100))
-def test_windows_split_the_list_into_pieces_within_the_bounds(
+def test_windows_yields_consecutive_pieces_within_the_limits(
     ranges: list[ByteRange], max_count: int, max_bytes: int
 ) -> None:
     pieces = list(windows(ranges, max_count=max_count, max_bytes=max_bytes))

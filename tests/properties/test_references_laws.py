@@ -149,7 +149,7 @@ references = st.one_of(
     st.integers(0, 200),
     st.booleans(),
 )
-def test_rendered_sets_are_parsed_back(entries, rank, rows, generators):
+def test_rendered_reference_sets_are_parsed_back(entries, rank, rows, generators):
     shape = itertools.islice(itertools.product(range(7), repeat=rank), rows)
     for number, index in enumerate(shape):
         entries["r/" + ".".join(map(str, index))] = Target("f.nc", 10 + 3 * number, 3)
@@ -160,7 +160,7 @@ def test_rendered_sets_are_parsed_back(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_listings_reach_every_key_and_subsets_keep_the_chunks(entries):
+def test_listings_reach_every_key_and_subsets_keep_their_chunks(entries):
     parsed = parse_references(render_references(entries.items(), generators=True))
 
     def walk(prefix):
@@ -221,7 +221,9 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_a_scanned_document_equals_its_json(parts, spelled, escaped, slashes, changes, data):
+def test_scanning_a_reference_document_equals_parsing_its_json(
+    parts, spelled, escaped, slashes, changes, data
+):
     refs = [
         json.dumps({key: value}, ensure_ascii=escaped, separators=spelled)[1:-1]
         for part in parts

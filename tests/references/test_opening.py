@@ -89,7 +89,7 @@ class TestNames:
     """Targets that are opened as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
-    def test_a_dictionary(self, data, form):
+    def test_a_dictionary_opens_as_a_reference_set(self, data, form):
         document = version0(str(data))
         if form != "v0":
             document = {"version": 1, "refs": document}
@@ -109,19 +109,19 @@ class TestNames:
     @pytest.mark.parametrize(
         "spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr", "reference://::{}"]
     )
-    def test_a_file(self, tmp_path, data, name, pack, spelling):
+    def test_a_reference_set_opens_from_a_local_file(self, tmp_path, data, name, pack, spelling):
         path = tmp_path / name
         path.write_bytes(pack(json.dumps(version0("data.bin")).encode()))
         assert read(spelling.format(path)) == VALUES.tolist()
         assert read("reference://", fo=str(path)) == VALUES.tolist()
         assert read(path) == VALUES.tolist()
 
-    def test_a_file_with_references_to_a_parent_folder(self, tmp_path, data):
+    def test_references_may_point_to_a_parent_folder(self, tmp_path, data):
         (tmp_path / "sets").mkdir()
         path = put(tmp_path / "sets", "refs.json", version0(f"../{data.name}"))
         assert read(path) == read(f"file://{path}") == VALUES.tolist()
 
-    def test_a_url(self, served):
+    def test_a_reference_set_opens_from_an_http_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json") == VALUES.tolist()
         assert read(f"reference::{served.url}/refs.json?a=b") == VALUES.tolist()
@@ -129,12 +129,12 @@ class TestNames:
         assert read("reference://", fo=fo) == VALUES.tolist()
         assert read("reference://", fo=fo, remote_protocol="http") == VALUES.tolist()
 
-    def test_a_bucket(self, s3_server, tmp_path, data):
+    def test_a_reference_set_opens_from_an_s3_bucket(self, s3_server, tmp_path, data):
         put(tmp_path, "refs.json", version0("data.bin"))
         url = s3_server.upload(tmp_path, "sets")
         assert read(f"{url}/refs.json", **s3_server.storage_options) == VALUES.tolist()
 
-    def test_the_targets_may_be_on_any_filesystem(self, tmp_path, data):
+    def test_referenced_files_may_be_on_any_filesystem(self, tmp_path, data):
         filesystem = fsspec.filesystem("memory")
         filesystem.pipe("/refs/data.bin", data.read_bytes())
         filesystem.pipe("/refs/refs.json", json.dumps(version0("data.bin")).encode())
@@ -145,31 +145,31 @@ class TestNames:
         assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.rm("/refs", recursive=True)
 
-    def test_a_mapping_to_bytes_is_a_store_and_not_a_set(self):
+    def test_a_mapping_to_bytes_is_a_store_and_a_mapping_to_text_a_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
-    def test_a_missing_document_is_not_found(self, tmp_path, served):
+    def test_a_missing_reference_document_raises_not_found_error(self, tmp_path, served):
         for target in (tmp_path / "refs.json", f"{served.url}/refs.json"):
             with pytest.raises(NotFoundError, match="the reference set does not exist"):
                 open_store(target)
         with pytest.raises(UnsupportedError, match="option fo"):
             open_store("reference://")
 
-    def test_the_error_of_a_damaged_document_names_it(self, tmp_path):
+    def test_the_error_for_a_damaged_reference_document_names_it(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):
             open_store(path)
 
     @pytest.mark.parametrize("pack", [gzip.compress, lambda text: numcodecs.Zstd().encode(text)])
-    def test_a_document_that_decompresses_beyond_the_limit_is_rejected(self, tmp_path, pack):
+    def test_the_decompressed_size_of_a_reference_document_is_limited(self, tmp_path, pack):
         path = tmp_path / "refs.json"
         path.write_bytes(pack(b" " * 1_000_000))
         with pytest.raises(LimitError, match="max_consolidated_bytes"):
             open_store(path, limits=Limits(max_consolidated_bytes=100_000))
 
-    def test_templates_and_overrides_are_options(self, tmp_path, data):
+    def test_storage_options_may_set_template_language_and_overrides(self, tmp_path, data):
         document = {
             "version": 1,
             "templates": {"u": "nowhere"},
@@ -184,7 +184,7 @@ class TestNames:
 class TestStore:
     """The store itself."""
 
-    def test_values_are_returned_in_the_order_of_the_keys(self, served, data_copy):
+    def test_fetch_returns_values_in_the_order_of_the_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],
@@ -230,7 +230,7 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_targets_are_located_without_reading_all_keys(self, tmp_path):
+    def test_remote_is_determined_without_reading_all_references(self, tmp_path):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -240,7 +240,7 @@ class TestStore:
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
 
-    def test_many_chunks_are_fetched_as_each_alone(self, tmp_path):
+    def test_fetching_many_chunks_together_equals_fetching_each_one_alone(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)
         data = [tmp_path / "0.bin", tmp_path / "1.bin"]
         for path in data:
@@ -269,7 +269,9 @@ class TestStore:
                 assert (at_once is not None) == (expected and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_many_chunks_fail_as_each_alone(self, tmp_path, damage):
+    def test_errors_for_chunks_fetched_together_equal_those_for_each_one_alone(
+        self, tmp_path, damage
+    ):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")
@@ -293,17 +295,17 @@ class TestStore:
         assert messages[0] == messages[1]
         assert "t/50" in messages[0]
 
-    def test_a_set_is_read_only(self):
+    def test_reference_sets_are_read_only(self):
         store = open_store({"a": "b"})
         for write in (lambda: store.put([("a", b"")]), lambda: store.delete("a")):
             with pytest.raises(UnsupportedError, match="read only"):
                 write()
 
-    def test_ranges_of_one_target_share_a_request(self, served):
+    def test_adjacent_ranges_of_one_file_share_a_request(self, served):
         assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
         assert len(served.requests_for("/data.bin")) == 1
 
-    def test_a_variable_pickles_as_its_own_part(self, tmp_path, data):
+    def test_a_pickled_variable_contains_only_its_own_references(self, tmp_path, data):
         document = version0(str(data), **{f"u/{i}": [f"{i}.nc", i, i] for i in range(10_000)})
         store = xr.open_dataset(document, engine="nczarr").t.variable._data
         while not hasattr(store, "stored"):
@@ -312,7 +314,7 @@ class TestStore:
         assert len(travelled) < 2000
         assert pickle.loads(travelled).read((slice(2, 6),)).tolist() == [2, 3, 4, 5]
 
-    def test_a_set_is_read_by_other_processes(self, workers, served):
+    def test_a_reference_set_is_read_by_dask_worker_processes(self, workers, served):
         put(served.root, "refs.json", version0("data.bin"))
         dataset = xr.open_dataset(f"{served.url}/refs.json", engine="nczarr", chunks={})
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
@@ -325,7 +327,7 @@ class TestStore:
             with pytest.raises(RefusedError, match="not a plain file"):
                 read(version0(path))
 
-    def test_fifos_and_directories_are_rejected_as_targets(self, tmp_path):
+    def test_references_to_fifos_and_directories_are_rejected(self, tmp_path):
         os.mkfifo(tmp_path / "fifo")
         for path in (tmp_path / "fifo", tmp_path):
             with pytest.raises(StorageError):
@@ -334,7 +336,7 @@ class TestStore:
     @pytest.mark.parametrize(
         "chain", ["zip://x::file://{}", "simplecache::{}", "zip://x::{}::memory://x", "tar://x::{}"]
     )
-    def test_fifos_and_directories_are_rejected_at_the_end_of_a_chain(self, tmp_path, chain):
+    def test_chained_references_to_fifos_and_devices_are_rejected(self, tmp_path, chain):
         os.mkfifo(tmp_path / "fifo")
         for path in (tmp_path / "fifo", "/dev/zero"):
             with pytest.raises(RefusedError, match="not a plain file"):
@@ -350,14 +352,14 @@ class TestStore:
             "DVC://{}",
         ],
     )
-    def test_protocols_that_can_run_code_have_to_be_allowed(self, tmp_path, url):
+    def test_protocols_that_can_run_code_must_be_allowed_explicitly(self, tmp_path, url):
         url = url.format(tmp_path)
         with pytest.raises(RefusedError, match=r"not an allowed protocol.*allow") as caught:
             read(version0(url))
         (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
         Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
 
-    def test_a_custom_protocol_is_read_if_it_is_allowed(self, data):
+    def test_references_with_a_custom_protocol_are_read_if_allowed(self, data):
         class Own(LocalFileSystem):
             protocol = "own"
 
@@ -368,7 +370,7 @@ class TestStore:
         fsspec.register_implementation("own", Own, clobber=True)
         assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
-    def test_a_reference_beyond_the_limit_is_rejected(self, data):
+    def test_a_reference_larger_than_the_limit_is_rejected(self, data):
         with pytest.raises(LimitError, match="max_chunk_bytes"):
             list(open_store({"a": [str(data), 0, 2**61]}).fetch(["a"]))
         limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=40)
@@ -396,18 +398,18 @@ class TestTrust:
             "http://169.254.169.254/latest/meta-data",
         ],
     )
-    def test_d46_a_remote_set_names_only_its_own_host(self, served, url):
+    def test_d46_a_remote_set_may_refer_only_to_its_own_host(self, served, url):
         put(served.root, "refs.json", version0(url))
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_the_own_host_may_be_named_by_full_or_relative_urls(self, served):
+    def test_a_remote_set_may_refer_to_its_host_by_absolute_or_relative_urls(self, served):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
             assert read(f"{served.url}/sets/refs.json") == VALUES.tolist()
 
-    def test_the_caller_may_allow_more(self, served, tmp_path):
+    def test_the_allow_option_permits_references_to_a_local_folder(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -425,7 +427,7 @@ class TestTrust:
         with pytest.raises(RefusedError):
             read(target, allow=[str(tmp_path / "inside")])
 
-    def test_a_local_path_without_a_scheme_may_be_allowed(self, served, tmp_path):
+    def test_local_paths_without_a_scheme_can_be_allowed(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -437,7 +439,7 @@ class TestTrust:
             read(target, allow=[str(tmp_path / "inside")])
         assert f"'{tmp_path}/'" in str(caught.value)
 
-    def test_another_host_may_be_allowed(self, served, tmp_path):
+    def test_other_hosts_can_be_allowed(self, served, tmp_path):
         with HttpServer(served.root) as other:
             put(served.root, "refs.json", version0(f"{other.url}/data.bin"))
             with pytest.raises(RefusedError):
@@ -464,7 +466,7 @@ class TestTrust:
             ("a::https://b.org/d/x", False),
         ],
     )
-    def test_prefixes_match_whole_path_components(self, url, right):
+    def test_allowed_prefixes_match_whole_path_components(self, url, right):
         trust = Trust("https://a.org", ("https://b.org/d", "gs://"))
         if right:
             trust.check(url)
@@ -485,10 +487,10 @@ class TestTrust:
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
-    def test_other_addresses_are_public(self, host):
+    def test_public_addresses_are_not_private(self, host):
         assert not is_private(host)
 
-    def test_redirects_are_checked(self, served):
+    def test_redirects_to_hosts_that_are_not_allowed_are_rejected(self, served):
         with HttpServer(served.root) as other:
             served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
             for target in (version0(f"{served.url}/data.bin"), f"{served.url}/refs.json"):
@@ -509,7 +511,7 @@ class TestTrust:
             assert sent.headers["Range"] == "bytes=5-52"
             assert served.requests_for("/data.bin")[0].headers["X-Token"] == "secret"
 
-    def test_the_same_host_may_redirect_but_not_forever(self, served):
+    def test_redirects_within_a_host_are_followed_up_to_a_limit(self, served):
         os.rename(f"{served.root}/data.bin", f"{served.root}/moved.bin")
         served.fault("redirect", path="/data.bin", location="/moved.bin", times=None)
         assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
@@ -536,7 +538,7 @@ class TestOptions:
             assert set(self.secrets(served, "*")) == {"secret"}
             assert set(self.secrets(other, "*")) == {None}
 
-    def test_options_of_a_prefix_apply_to_targets_below_it(self, served):
+    def test_options_for_a_url_prefix_apply_to_referenced_files_below_it(self, served):
         with HttpServer(served.root) as other:
             document = version0(
                 f"{served.url}/data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]}
@@ -556,7 +558,7 @@ class TestOptions:
             {"remote_options": {**HEADERS, "asynchronous": True}},
         ],
     )
-    def test_options_of_a_protocol_apply_to_all_its_targets(self, served, options):
+    def test_options_for_a_protocol_apply_to_all_its_referenced_files(self, served, options):
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
@@ -566,7 +568,7 @@ class TestOptions:
         assert set(self.secrets(served, "*")) == {"secret"}
 
     @pytest.mark.parametrize("place", ["http", "{}/", "{}/sets/"])
-    def test_options_of_a_prefix_apply_to_the_document_below_it(self, served, place):
+    def test_options_for_a_url_prefix_apply_to_a_reference_document_below_it(self, served, place):
         os.mkdir(f"{served.root}/sets")
         put(f"{served.root}/sets", "refs.json", version0("../data.bin"))
         options = {place.format(served.url): self.HEADERS}
@@ -575,13 +577,13 @@ class TestOptions:
         assert set(self.secrets(served, "/data.bin")) == {None if "sets" in place else "secret"}
 
     @with_ranges
-    def test_relative_targets_of_a_cached_document_are_read_through_its_location(self, served):
+    def test_relative_references_in_a_cached_document_use_the_options_of_its_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         url = f"simplecache::{served.url}/refs.json"
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_options_without_a_location_are_an_error(self, data):
+    def test_storage_options_without_a_remote_location_are_an_error(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 
@@ -589,7 +591,7 @@ class TestOptions:
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_options_of_a_bucket_protocol_allow_it(self):
+    def test_remote_protocol_allows_references_with_that_protocol(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )
@@ -601,7 +603,7 @@ class TestOptions:
         with pytest.raises(RefusedError):
             targets.url("gs://bucket/a.nc")
 
-    def test_a_bucket_is_reached_from_a_local_set(self, s3_server, tmp_path, data):
+    def test_a_local_reference_set_may_refer_to_an_s3_bucket(self, s3_server, tmp_path, data):
         url = s3_server.upload(tmp_path, "data")
         document = version0(f"{url}/data.bin")
         options = s3_server.storage_options

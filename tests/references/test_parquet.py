@@ -93,7 +93,7 @@ def open_folder(path):
 
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_d43_rows_are_found_and_absent_ones_are_missing(tmp_path, monkeypatch, writer, reader):
+def test_d43_rows_of_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
     only(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
@@ -106,7 +106,7 @@ def test_d43_rows_are_found_and_absent_ones_are_missing(tmp_path, monkeypatch, w
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_only_the_requested_record_is_read_once(tmp_path):
+def test_a_lookup_reads_only_its_record_file_and_only_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_threads_read_row_groups_of_one_file(tmp_path):
         assert [row["offset"] for row in results] == numbers
 
 
-def test_a_variable_pickles_as_its_own_part(tmp_path):
+def test_a_pickled_subset_contains_only_its_own_references(tmp_path):
     write(tmp_path, "pyarrow")
     references, _ = open_folder(tmp_path)
     part = pickle.loads(pickle.dumps(references.subset("t/")))
@@ -165,7 +165,7 @@ def test_a_variable_pickles_as_its_own_part(tmp_path):
         b'{"metadata": {}, "record_size": 100000000000}',
     ],
 )
-def test_a_document_that_kerchunk_does_not_write_is_an_error(document):
+def test_an_invalid_parquet_reference_document_is_an_error(document):
     with pytest.raises(ReferenceSetError):
         parse_parquet_references(document, nothing)
 
@@ -173,7 +173,7 @@ def test_a_document_that_kerchunk_does_not_write_is_an_error(document):
 @pytest.mark.parametrize(
     ("shape", "chunks"), [([4], []), ([4], [0]), (["4"], [1]), (4, 4), ([-1], [1]), ([4.0], [1])]
 )
-def test_an_invalid_grid_is_an_error(shape, chunks):
+def test_an_invalid_chunk_grid_is_an_error(shape, chunks):
     document = {"metadata": {"t/.zarray": array(shape, chunks)}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     with pytest.raises(ReferenceSetError) as caught:
@@ -202,7 +202,7 @@ def test_an_array_of_length_zero_has_no_chunks(tmp_path):
 
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path, monkeypatch, reader, cut):
+def test_the_error_for_a_damaged_record_file_names_it(tmp_path, monkeypatch, reader, cut):
     write(tmp_path, "pyarrow")
     record = tmp_path / "t/refs.0.parq"
     record.write_bytes(record.read_bytes()[cut])
@@ -214,7 +214,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, monkeypatch, reader,
 
 
 @pytest.mark.parametrize(("column", "value"), [("offset", -1), ("size", -5), ("offset", 0.5)])
-def test_an_invalid_row_is_an_error(tmp_path, column, value):
+def test_an_invalid_value_in_a_record_file_is_an_error(tmp_path, column, value):
     (tmp_path / "t").mkdir()
     rows = {"path": ["u"], "offset": [1], "size": [1]} | {column: [value]}
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq")
@@ -224,7 +224,7 @@ def test_an_invalid_row_is_an_error(tmp_path, column, value):
         references.resolve("t/0")
 
 
-def test_more_rows_than_announced_are_rejected_before_they_are_read(tmp_path):
+def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
     (tmp_path / "t").mkdir()
     pd.DataFrame({"path": ["u"] * 6}).to_parquet(tmp_path / "t/refs.0.parq")
     document = {"metadata": {"t/.zarray": array([6], [1])}, "record_size": 5}
@@ -233,7 +233,7 @@ def test_more_rows_than_announced_are_rejected_before_they_are_read(tmp_path):
         references.resolve("t/0")
 
 
-def test_without_a_parquet_library_the_error_says_what_to_install(tmp_path, monkeypatch):
+def test_the_error_without_a_parquet_library_says_what_to_install(tmp_path, monkeypatch):
     write(tmp_path, "pyarrow")
     only(monkeypatch)
     references, _ = open_folder(tmp_path)

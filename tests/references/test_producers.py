@@ -88,7 +88,7 @@ PRODUCERS = [hdf5, combined, netcdf3, virtualizarr]
 
 @pytest.mark.parametrize("produce", PRODUCERS)
 @pytest.mark.parametrize("spelling", ["dict", "json", "rendered", "compacted"])
-def test_a_set_equals_the_view_of_fsspec(tmp_path, produce, spelling):
+def test_reference_sets_resolve_to_the_same_references_as_in_fsspec(tmp_path, produce, spelling):
     document = produce(tmp_path)
     reader = fsspec.filesystem("reference", fo=document)
     seen = reader.references
@@ -117,7 +117,7 @@ def read(reference):
         return file.read(reference.length)
 
 
-def test_references_to_hdf5_have_the_right_bytes(tmp_path):
+def test_references_to_hdf5_chunks_contain_the_right_bytes(tmp_path):
     references = parse_references(hdf5(tmp_path))
     for i in range(2):
         for j in range(2):
@@ -125,20 +125,20 @@ def test_references_to_hdf5_have_the_right_bytes(tmp_path):
             np.testing.assert_array_equal(chunk, FIELD[3 * i : 3 * i + 3, 4 * j : 4 * j + 4])
 
 
-def test_combined_sets_point_into_each_file(tmp_path):
+def test_combined_reference_sets_point_to_every_file(tmp_path):
     references = parse_references(combined(tmp_path))
     for number in range(3):
         chunk = np.frombuffer(read(references.resolve(f"t/{number}.1.1")), "<f8").reshape(3, 4)
         np.testing.assert_array_equal(chunk, FIELD[3:, 4:] + number)
 
 
-def test_references_to_records_of_netcdf3_have_the_right_bytes(tmp_path):
+def test_references_to_netcdf3_records_contain_the_right_bytes(tmp_path):
     references = parse_references(netcdf3(tmp_path))
     for record in range(6):
         result = np.frombuffer(read(references.resolve(f"t/{record}.0")), ">f4")
         np.testing.assert_array_equal(result, FIELD[record])
 
 
-def test_d44_inline_values_of_virtualizarr_are_read_as_numbers(tmp_path):
+def test_d44_inline_values_from_virtualizarr_are_decoded(tmp_path):
     references = parse_references(virtualizarr(tmp_path))
     assert np.frombuffer(read(references.resolve("time/0")), "<f8").tolist() == [0.0]

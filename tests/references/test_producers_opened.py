@@ -129,7 +129,9 @@ def masking(produce):
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_d45_values_equal_the_original(tmp_path, request, produce, way):
+def test_d45_values_read_through_references_equal_the_original_files(
+    tmp_path, request, produce, way
+):
     document, paths = produce(tmp_path)
     way = request.getfixturevalue("workers") if way == "workers" else way
     path = tmp_path / "refs.json"
@@ -145,7 +147,7 @@ def test_d45_values_equal_the_original(tmp_path, request, produce, way):
 
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
-def test_a_copy_of_a_set_holds_the_values_of_the_original(tmp_path, produce):
+def test_a_copy_of_a_reference_set_contains_the_original_values(tmp_path, produce):
     document, paths = produce(tmp_path)
     store = {}
     xr_nczarr.copy(document, store)
@@ -155,7 +157,7 @@ def test_a_copy_of_a_set_holds_the_values_of_the_original(tmp_path, produce):
             np.testing.assert_array_equal(opened[name].values, expected[name].values, name)
 
 
-def test_d45_records_of_netcdf3_are_apart_by_their_padding(tmp_path):
+def test_d45_references_to_netcdf3_records_skip_their_padding(tmp_path):
     document, _ = kerchunk_netcdf3(tmp_path)
     entries = document["refs"]
     (_, first, length), (_, second, _) = entries["bytes/0.0"], entries["bytes/1.0"]
@@ -164,7 +166,7 @@ def test_d45_records_of_netcdf3_are_apart_by_their_padding(tmp_path):
     assert read(document).bytes.values[:, 0].tolist() == [0, 5, 10]
 
 
-def test_relative_urls_start_beside_the_set_also_in_parquet(tmp_path, monkeypatch):
+def test_relative_urls_are_resolved_against_the_folder_of_the_reference_set(tmp_path, monkeypatch):
     write_hdf5(tmp_path / "a.nc")
     monkeypatch.chdir(tmp_path)
     document = hdf.SingleHdf5ToZarr("a.nc", inline_threshold=0).translate()
@@ -187,7 +189,7 @@ def tiff(folder, number=0):
     return path, values
 
 
-def test_templates_of_tifffile_are_put_in_place(tmp_path):
+def test_templates_from_tifffile_are_expanded(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     path, values = tiff(tmp_path)
     target = tmp_path / "a.json"
@@ -216,7 +218,7 @@ class TiffCodec:
         return tifffile.imread(io.BytesIO(buf))
 
 
-def test_sequences_of_tifffile_are_whole_objects(tmp_path):
+def test_image_sequences_from_tifffile_are_read(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     values = [tiff(tmp_path, number)[1] for number in range(2)]
     target = tmp_path / "sequence.json"

@@ -67,13 +67,13 @@ def generator(**changes):
     return {name: value for name, value in (member | changes).items() if value is not None}
 
 
-def test_d35_d36_the_example_of_the_specification_expands_to_the_byte():
+def test_d35_d36_the_example_of_the_specification_expands_exactly():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
 
 
-def test_expanding_version_0_changes_nothing():
+def test_expanding_a_version_0_document_leaves_it_unchanged():
     assert expand(EXPANDED) == json.loads(EXPANDED)
 
 
@@ -99,16 +99,16 @@ def test_d44_inline_entries_are_text_base64_or_objects(value, data):
 
 
 @pytest.mark.parametrize("value", [b"base64:AAEC", b"\0\1\2"])
-def test_bytes_in_a_dictionary_are_raw_or_base64_of_kerchunk(value):
+def test_inline_bytes_are_raw_or_base64(value):
     assert parse_references({"a": value}).resolve("a") == InlineBytes(b"\0\1\2")
 
 
-def test_d49_nan_in_an_inline_object_keeps_its_spelling():
+def test_d49_nan_in_an_inline_object_keeps_its_literal():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
 
 
-def test_targets_are_whole_objects_or_ranges_and_other_keys_are_missing():
+def test_references_are_whole_objects_or_byte_ranges():
     references = parse_references({"a": ["u"], "b": ("u", 0, 0)})
     assert references.resolve("a") == Target("u", None, None)
     assert references.resolve("b") == Target("u", 0, 0)
@@ -174,7 +174,7 @@ def test_targets_are_whole_objects_or_ranges_and_other_keys_are_missing():
         (version1(refs={"k": ["{{"]}), "not valid jinja2"),
     ],
 )
-def test_documents_that_violate_the_specification_are_an_error(document, problem):
+def test_documents_that_violate_the_specification_are_rejected(document, problem):
     if isinstance(document, dict):
         document = json.dumps(document)
     with pytest.raises(ReferenceSetError) as caught:
@@ -183,21 +183,21 @@ def test_documents_that_violate_the_specification_are_an_error(document, problem
 
 
 @pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
-def test_invalid_inline_data_are_an_error_when_they_are_read(text):
+def test_invalid_inline_data_is_an_error_only_when_read(text):
     references = parse_references({"a": text, "b": "right"})
     assert references.resolve("b") == InlineBytes(b"right")
     with pytest.raises(ReferenceSetError, match="cannot be decoded"):
         references.resolve("a")
 
 
-def test_errors_name_the_key():
+def test_the_error_for_a_generator_names_its_key():
     document = version1(gen=[generator(), generator(key="w/{{i}}", offset="{{i - 1}}")])
     with pytest.raises(ReferenceSetError) as caught:
         parse_references(document)
     assert (caught.value.key, caught.value.place) == ("w/0", "gen[1]")
 
 
-def test_keys_of_two_generators_are_an_error_when_they_are_read():
+def test_a_key_of_two_generators_is_an_error_when_it_is_read():
     both = [generator(), generator(dimensions={"i": {"start": 3, "stop": 6}})]
     references = parse_references(version1(gen=both))
     assert references.resolve("v/2") == Target("f.nc", 20, 10)
@@ -207,7 +207,7 @@ def test_keys_of_two_generators_are_an_error_when_they_are_read():
         expand(version1(gen=both))
 
 
-def test_a_metadata_key_of_a_generator_is_an_error():
+def test_a_generator_must_not_produce_metadata_keys():
     names = {"i": ["0", ".zarray", "1"]}
     references = parse_references(version1(gen=[generator(offset="0", dimensions=names)]))
     with pytest.raises(ReferenceSetError, match="metadata document"):
@@ -226,7 +226,7 @@ def test_a_metadata_key_of_a_generator_is_an_error():
         ({"i": {"start": -1, "stop": 1}}, ["v/-1", "v/0"]),
     ],
 )
-def test_dimensions_are_ranges_or_lists(dimensions, expected):
+def test_generator_dimensions_are_ranges_or_lists(dimensions, expected):
     document = version1(gen=[generator(offset=None, length=None, dimensions=dimensions)])
     assert list(expand(document)) == expected
     references = parse_references(document)
@@ -234,7 +234,7 @@ def test_dimensions_are_ranges_or_lists(dimensions, expected):
     assert references.resolve("v/4") is None
 
 
-def test_several_dimensions_form_their_cartesian_product():
+def test_generator_dimensions_form_a_cartesian_product():
     document = version1(
         templates={"t": "host/{{i}}"},
         gen=[
@@ -265,7 +265,7 @@ def test_several_dimensions_form_their_cartesian_product():
         "{{i}}/{{j}}/{{i}}",
     ],
 )
-def test_keys_are_found_with_and_without_an_invertible_template(key):
+def test_generated_keys_are_resolved_for_every_kind_of_key_template(key):
     document = version1(
         gen=[
             generator(
@@ -284,7 +284,7 @@ def test_keys_are_found_with_and_without_an_invertible_template(key):
         assert references.resolve(unknown) is None
 
 
-def test_adjacent_numbers_in_a_key_are_distinguished():
+def test_adjacent_numbers_in_generated_keys_are_distinguished():
     dimensions = {"i": {"start": 1, "stop": 3}, "j": {"start": 8, "stop": 12}}
     document = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions=dimensions)])
     references = parse_references(document)
@@ -293,7 +293,7 @@ def test_adjacent_numbers_in_a_key_are_distinguished():
     assert all(references.resolve(key) == Target(*entry) for key, entry in expanded.items())
 
 
-def test_a_generator_of_a_billion_keys_is_not_expanded():
+def test_a_generator_of_a_billion_keys_is_resolved_without_expansion():
     document = version1(
         gen=[
             generator(
@@ -316,7 +316,7 @@ def test_a_generator_of_a_billion_keys_is_not_expanded():
         expand(document)
 
 
-def test_templates_are_parsed_once_and_a_key_is_one_evaluation(monkeypatch):
+def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
     parsed, evaluated = [], []
     parse, checked = jinja2.Environment.parse, expressions._checked
 
@@ -350,7 +350,7 @@ def test_templates_are_parsed_once_and_a_key_is_one_evaluation(monkeypatch):
     assert 300 <= len(evaluated) <= 10 * 100
 
 
-def test_d47_a_generator_that_has_to_be_expanded_is_bounded():
+def test_d47_the_expansion_of_a_generator_is_limited():
     document = version1(
         gen=[generator(key="v/{{i + j}}", dimensions={"i": {"stop": 10**6}, "j": {"stop": 10**6}})]
     )
@@ -362,12 +362,12 @@ def test_d47_a_generator_that_has_to_be_expanded_is_bounded():
         parse_references(few, limits=Limits(max_references=3))
 
 
-def test_the_size_of_a_document_is_bounded():
+def test_the_size_of_a_reference_document_is_limited():
     with pytest.raises(LimitError, match="max_consolidated_bytes"):
         parse_references(EXAMPLE, limits=Limits(max_consolidated_bytes=100))
 
 
-def test_expanding_takes_limits_as_a_record_or_as_a_mapping():
+def test_expand_accepts_limits_as_an_object_or_a_mapping():
     for limits in ({"max_consolidated_bytes": 100}, Limits(max_consolidated_bytes=100)):
         with pytest.raises(LimitError, match=r"pass limits=Limits\(max_consolidated_bytes=…\)"):
             expand(EXAMPLE, limits=limits)
@@ -375,7 +375,7 @@ def test_expanding_takes_limits_as_a_record_or_as_a_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_are_listed_a_level_at_a_time():
+def test_names_lists_the_children_of_one_level():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},
@@ -406,11 +406,11 @@ def test_names_are_listed_a_level_at_a_time():
         ("x.nc", "zip://d/r.json::s3://b/z.zip", "zip://d/x.nc::s3://b/z.zip"),
     ],
 )
-def test_d46_relative_urls_start_at_the_document_and_stay_on_its_host(url, document, expected):
+def test_d46_relative_urls_are_resolved_against_the_document_url(url, document, expected):
     assert absolute_url(url, document) == expected
 
 
-def test_rendered_sets_expand_to_the_same_references():
+def test_rendered_reference_sets_expand_to_the_same_references():
     entries = {
         ".zattrs": InlineBytes(b'{"a": "\xc2\xb0C"}'),
         "binary": InlineBytes(b"base64:\x00\xff"),
@@ -435,7 +435,7 @@ def test_rendered_sets_expand_to_the_same_references():
     assert dict(parse_references(again).items()) == entries
 
 
-def test_forbidden_template_syntax_raises_a_refused_error():
+def test_forbidden_template_syntax_raises_refused_error():
     with pytest.raises(RefusedError, match='templates="jinja2"') as caught:
         parse_references(version1(refs={"a": ["{% for i in x %}{% endfor %}"]}))
     assert isinstance(caught.value, NczarrError)

@@ -84,7 +84,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_scanned_document_equals_its_members(name, layout):
+def test_scanning_a_document_yields_the_same_references_as_parsing_it(name, layout):
     refs = SETS[name]
     for document in (refs, {"version": 1, "refs": refs, "other": [", ", 5]}):
         text = json.dumps(document, **LAYOUTS[layout])
@@ -93,7 +93,7 @@ def test_a_scanned_document_equals_its_members(name, layout):
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_a_dictionary_is_scanned_like_its_text(monkeypatch):
+def test_a_dictionary_is_scanned_in_columns_like_a_document(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
@@ -105,14 +105,14 @@ def test_a_dictionary_is_scanned_like_its_text(monkeypatch):
     assert references.count == len(refs) + 2
 
 
-def test_the_error_of_a_wrong_value_in_a_large_dictionary_names_its_key():
+def test_the_error_for_an_invalid_value_in_a_large_dictionary_names_its_key():
     for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
         with pytest.raises(ReferenceSetError, match="found") as info:
             parse_references(regular() | {"t/5": wrong})
         assert info.value.key == "t/5"
 
 
-def test_reading_references_takes_thirty_megabytes_per_million():
+def test_parsing_references_takes_less_than_thirty_megabytes_per_million():
     count = 200_000
     lines = (
         f'"t/{i // 1000}.{i % 1000}": ["s3://b/{i // 1000}.nc", {37 * i}, 37]' for i in range(count)
@@ -141,12 +141,12 @@ def test_scanned_arrays_are_stored_in_columns():
 @pytest.mark.parametrize(
     "key", ["t/40.0.0", "t/0.5.0", "t/0.0", "t/00.0.0", "t/0.0.0.0", "t/-1.0.0"]
 )
-def test_keys_that_are_not_in_a_column_are_missing(key):
+def test_keys_outside_the_columns_resolve_to_none(key):
     assert parse_references(SETS["one array"]).resolve(key) is None
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
 
-def test_nested_objects_that_look_like_references_are_unchanged():
+def test_nested_objects_that_resemble_references_are_unchanged():
     inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
     references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
     assert references.resolve("t/5") is None
@@ -163,7 +163,7 @@ def test_nested_objects_that_look_like_references_are_unchanged():
         '"t/2999": ["u", 1, 2], "t/2999": ["u", 1, 2], "x": "y"',
     ],
 )
-def test_duplicates_are_found_in_large_documents(member):
+def test_duplicate_keys_in_large_documents_are_rejected(member):
     text = json.dumps(SETS["one dimension"])[:-1] + ", " + member + "}"
     with pytest.raises(ReferenceSetError, match="twice"):
         parse_references(text)
@@ -190,7 +190,7 @@ def test_duplicates_are_found_in_large_documents(member):
         ('"t/1999":', '"t/19\t99":'),
     ],
 )
-def test_a_wrong_entry_among_many_is_an_error(old, new):
+def test_one_invalid_entry_in_a_large_document_is_an_error(old, new):
     text = json.dumps(SETS["one dimension"])
     assert text.count(old) == 1
     wrong = text.replace(old, new)
@@ -199,7 +199,7 @@ def test_a_wrong_entry_among_many_is_an_error(old, new):
             parse_references(document)
 
 
-def test_spaces_in_strings_of_an_indented_document_are_kept():
+def test_whitespace_in_strings_of_an_indented_document_is_kept():
     refs = {f"t/{i}": [f"a , b [ {i % 7} ] \\", i, 1] for i in range(3000)}
     refs["quoted"] = 'x \\\\" : [ "\\" , 1'
     text = json.dumps(refs, indent=4)
@@ -209,14 +209,14 @@ def test_spaces_in_strings_of_an_indented_document_are_kept():
         assert dict(references.items()) == one_by_one(refs)
 
 
-def test_the_error_of_an_indented_document_names_its_line():
+def test_the_error_for_an_invalid_indented_document_names_the_line():
     lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
     lines[12_002] = lines[12_002].rstrip(",")
     with pytest.raises(ReferenceSetError, match="line 12004"):
         parse_references("\n".join(lines))
 
 
-def test_bytes_that_are_not_utf8_are_an_error_in_large_documents_too():
+def test_invalid_utf8_in_large_documents_is_an_error():
     text = json.dumps(SETS["one dimension"]).encode()
     for old, new in ((b'"t/', b'"\xff/'), (b'"u"', b'"\xff"')):
         with pytest.raises(ReferenceSetError):
@@ -229,14 +229,14 @@ def test_an_enormous_chunk_index_is_an_error():
         parse_references(refs)
 
 
-def test_templates_are_rendered_in_the_urls_of_columns():
+def test_templates_in_the_urls_of_columns_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
         assert parse_references(form).resolve("t/2345") == Target("host/23.nc", 2345, 1)
 
 
-def test_a_variable_pickles_as_its_own_part():
+def test_a_pickled_subset_contains_only_its_own_columns():
     refs = SETS["two arrays"] | {".zattrs": "x" * 100_000}
     references = parse_references(json.dumps(refs))
     part = references.subset("t/")

@@ -42,7 +42,7 @@ def render(text, templates=None, language="safe", **values):
         "{% raw %}{{ i }}{% endraw %}",
     ],
 )
-def test_templates_render_what_jinja2_renders(text):
+def test_templates_render_as_in_jinja2(text):
     assert render(text, **VALUES) == jinja2.Template(text).render(**VALUES)
 
 
@@ -58,7 +58,7 @@ def test_templates_render_what_jinja2_renders(text):
         ("{{ s }}", "dimension"),
     ],
 )
-def test_d36_templates_can_use_dimensions_and_arguments_and_each_other(text, expected):
+def test_d36_templates_can_use_dimensions_arguments_and_other_templates(text, expected):
     templates = {"u": "host", "f": "<{{c}}>", "w": "{{u}}/{{i}}", "s": "template"}
     assert render(text, templates, i=7, s="dimension") == expected
 
@@ -93,7 +93,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_d47_syntax_beyond_names_and_arithmetic_is_refused(text):
+def test_d47_syntax_beyond_names_and_arithmetic_is_rejected(text):
     with pytest.raises((RefusedError, ReferenceSetError)):
         render(text, {"f": "{{c}}"}, **VALUES)
 
@@ -127,7 +127,7 @@ def test_d47_syntax_beyond_names_and_arithmetic_is_refused(text):
         "{{ loop }}",
     ],
 )
-def test_d47_expensive_and_invalid_templates_are_an_error(text):
+def test_d47_expensive_and_invalid_templates_are_rejected(text):
     started = time.process_time()
     with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
         render(text, **VALUES)
@@ -147,7 +147,7 @@ def test_d47_arguments_that_multiply_their_output_are_rejected():
         render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")
 
 
-def test_the_whole_sandbox_is_an_option():
+def test_the_full_jinja2_sandbox_can_be_requested():
     text = "{% for k in range(i) %}{{ k }}{{ 'odd'[:1] if k is odd }}{% endfor %}"
     assert render(text, language="jinja2", i=4) == "01o23o"
     mixed = "{% set n = i + 1 %}{{ u }}/{{ f(c=n) }}"
@@ -175,12 +175,12 @@ def test_the_whole_sandbox_is_an_option():
         "{% if %}",
     ],
 )
-def test_d47_the_sandbox_rejects_internals_and_large_products(text):
+def test_d47_the_sandbox_rejects_internals_and_large_results(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 
 
-def test_sandboxed_generators_resolve_and_pickle():
+def test_generators_with_sandboxed_templates_can_be_resolved_and_pickled():
     document = {
         "version": 1,
         "gen": [
@@ -201,7 +201,7 @@ def test_sandboxed_generators_resolve_and_pickle():
 
 @pytest.mark.parametrize("pattern", ["%d", "a%04db", "%3d", "%00x", "%59d", "%05s", "%x", "\n%9d"])
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
-def test_a_format_of_a_single_integer_renders_like_others(pattern, value):
+def test_formatting_a_single_integer_equals_pythons_formatting(pattern, value):
     compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)
@@ -212,6 +212,6 @@ def test_a_format_of_a_single_integer_renders_like_others(pattern, value):
         assert compute({"i": value}) == expected
 
 
-def test_a_format_with_too_much_padding_is_rejected():
+def test_format_strings_with_too_much_padding_are_rejected():
     with pytest.raises(LimitError, match="65"):
         compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})

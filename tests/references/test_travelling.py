@@ -68,14 +68,14 @@ def opened(server, **options):
     )
 
 
-def test_a_variable_of_many_references_pickles_as_the_name_of_its_document(served):
+def test_pickles_of_a_large_reference_set_contain_only_its_url(served):
     assert len(pickle.dumps(opened(served))) < 4000
     assert len(pickle.dumps(lazy_array(opened(served)))) < 2000
     graph = dict(opened(served, chunks={"x": 1000}).t.data.__dask_graph__())
     assert max(len(pickle.dumps(task)) for task in graph.values()) < 2500
 
 
-def test_each_process_reads_the_document_once(served, workers):
+def test_each_process_reads_the_reference_document_once(served, workers):
     dataset = opened(served, chunks={"x": 1000})
     assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
     assert len(served.requests_for("/refs.json")) <= 3
@@ -84,7 +84,7 @@ def test_each_process_reads_the_document_once(served, workers):
     assert len(served.requests_for("/refs.json")) <= 4
 
 
-def test_an_unpickled_set_is_read_when_it_is_first_used(served, forget):
+def test_an_unpickled_reference_set_is_read_on_first_use(served, forget):
     travelled = pickle.dumps(lazy_array(opened(served)))
     served.clear()
     forget()
@@ -97,7 +97,7 @@ def test_an_unpickled_set_is_read_when_it_is_first_used(served, forget):
 
 
 @pytest.mark.parametrize("change", ["changed", "no longer exists"])
-def test_a_document_that_changed_after_opening_is_an_error(tmp_path, forget, change):
+def test_a_reference_document_changed_after_opening_is_an_error(tmp_path, forget, change):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document("data.bin")))
     travelled = pickle.dumps(open_store(path))
@@ -112,7 +112,7 @@ def test_a_document_that_changed_after_opening_is_an_error(tmp_path, forget, cha
     assert "as a dictionary" in str(caught.value)
 
 
-def test_a_dictionary_is_pickled_with_its_references(tmp_path, forget):
+def test_a_dictionary_of_references_is_pickled_completely(tmp_path, forget):
     VALUES.tofile(tmp_path / "data.bin")
     travelled = pickle.dumps(open_store(document(tmp_path / "data.bin")))
     forget()
@@ -121,7 +121,7 @@ def test_a_dictionary_is_pickled_with_its_references(tmp_path, forget):
     assert len(data) == 4
 
 
-def test_a_variable_of_a_parquet_set_pickles_with_its_own_documents(tmp_path):
+def test_a_pickled_variable_of_a_parquet_set_contains_only_its_own_metadata(tmp_path):
     np.arange(CHUNKS, dtype="<i4").tofile(tmp_path / "data.bin")
     refs = document(tmp_path / "data.bin")["refs"]
     refs[".zattrs"] = json.dumps({"long": "text" * 10_000})

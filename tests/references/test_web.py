@@ -84,7 +84,7 @@ NAMES = ("X-Token", "Cookie", "Authorization")
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_credentials_of_a_set_are_not_sent_to_another_server(served, other, secret):
+def test_credentials_for_a_reference_set_are_not_sent_to_another_server(served, other, secret):
     assert read(f"{served.url}/refs.json", allow=[other.url], **secret) == [0, 1, 2, 3]
     first = [set(NAMES) & set(request.headers) for request in served.requests_for("*")]
     assert len(first) >= 2
@@ -101,7 +101,9 @@ with_ranges = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_credentials_of_a_document_or_a_store_are_not_sent_to_another_server(served, other, secret):
+def test_credentials_for_a_document_or_a_store_are_not_sent_to_another_server(
+    served, other, secret
+):
     served.fault("redirect", path="/refs.json", location=f"{other.url}/refs.json", times=None)
     store = open_store(served.url, storage_options=secret)
     assert len(next(iter(store.fetch(["data.bin"])))) == 16
@@ -110,7 +112,7 @@ def test_credentials_of_a_document_or_a_store_are_not_sent_to_another_server(ser
     assert not any(set(NAMES) & set(sent.headers) for sent in other.requests_for("*"))
 
 
-def test_names_on_the_web_are_percent_encoded_once(served):
+def test_names_in_http_urls_are_percent_encoded_once(served):
     written = xr.Dataset({"t": ("x", np.arange(4))})
     written.nczarr.to_nczarr(f"{served.root}/a b%41.zip")
     os.rename(f"{served.root}/refs.json", f"{served.root}/a b%41.json")
@@ -120,7 +122,7 @@ def test_names_on_the_web_are_percent_encoded_once(served):
 
 
 @with_ranges
-def test_a_signed_url_keeps_its_signature_within_a_chain(served):
+def test_a_signed_url_keeps_its_signature_in_a_chained_url(served):
     store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
     (result,) = store.fetch(["t/0"])
     assert np.frombuffer(result, "<i4").tolist() == [1, 2]
@@ -141,7 +143,7 @@ def test_an_interrupted_download_is_not_cached(served, tmp_path):
         assert np.frombuffer(result, "<i4").tolist() == [0, 1, 2, 3]
 
 
-def test_a_cookie_jar_without_domains_is_not_sent_to_another_server(served, other):
+def test_cookies_without_a_domain_are_not_sent_to_another_server(served, other):
     async def with_jar(**options):
         jar = aiohttp.CookieJar(unsafe=True)
         jar.update_cookies({"session": "secret"})
@@ -152,7 +154,7 @@ def test_a_cookie_jar_without_domains_is_not_sent_to_another_server(served, othe
     assert not other.requests_for("*")
 
 
-def test_a_name_with_a_private_address_is_rejected_even_if_any_host_is_allowed(served, names):
+def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allowed(served, names):
     with HttpServer(served.root) as other:
         with open(f"{served.root}/refs.json", "w") as file:
             json.dump(document(f"{names(other, 'inside')}/data.bin"), file)
@@ -169,7 +171,7 @@ def test_a_name_with_a_private_address_is_rejected_even_if_any_host_is_allowed(s
         assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
-def test_a_redirect_to_a_name_with_a_private_address_is_rejected(served, names):
+def test_redirects_to_host_names_with_a_private_address_are_rejected(served, names):
     with HttpServer(served.root) as other:
         location = f"{names(other, 'inside')}/data.bin"
         served.fault("redirect", path="/data.bin", location=location, times=None)
@@ -179,7 +181,7 @@ def test_a_redirect_to_a_name_with_a_private_address_is_rejected(served, names):
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
-def test_a_redirect_to_nowhere_is_an_error(served, status):
+def test_redirects_without_a_location_are_an_error(served, status):
     served.fault("status", path="/data.bin", status=status, times=None)
     for target in (
         document(f"{served.url}/data.bin"),
@@ -215,7 +217,7 @@ class TestLongAnswers:
         monkeypatch.setattr(served._server.RequestHandlerClass, "_answer", send)
         return served
 
-    def test_more_than_16_mib_beyond_the_range_are_rejected(self, endless):
+    def test_responses_more_than_16_mib_longer_than_the_range_are_rejected(self, endless):
         store = open_store(endless.url, retry=Retry(first_wait=0))
 
         def fetch():
@@ -227,13 +229,13 @@ class TestLongAnswers:
         assert len(endless.requests_for("*")) == 1
         assert self.sent < self.SIZE
 
-    def test_a_long_page_with_an_error_is_not_read(self, endless):
+    def test_the_body_of_a_long_error_response_is_not_read(self, endless):
         self.status = 404
         store = open_store(endless.url, storage_options={"client": "fsspec"})
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
         assert self.sent < self.SIZE
 
-    def test_sizes_of_whole_objects_and_documents_are_limited(self, endless):
+    def test_the_size_of_whole_objects_and_documents_is_limited(self, endless):
         limits = Limits(max_chunk_bytes=1 << 20, max_consolidated_bytes=2 << 20)
         store = open_store({"t/0": [f"{endless.url}/data.bin"]}, limits=limits)
         with pytest.raises(LimitError, match="max_chunk_bytes") as caught:
@@ -245,7 +247,7 @@ class TestLongAnswers:
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_the_piece_that_ends_behind_its_object_is_named(s3_server, client):
+def test_the_error_for_a_range_beyond_the_end_of_its_object_names_the_reference(s3_server, client):
     s3_server.put("data", bytes(32))
     target = f"{s3_server.url}/data"
     references = document(target) | {"t/1": [target, 16, 17]}

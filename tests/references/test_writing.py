@@ -58,7 +58,7 @@ def regular(path, zarr_format=2):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["json", "inline", "parq", "zip"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_every_vintage_is_read_through_its_references(tmp_path, release, kind, way):
+def test_every_vintage_can_be_read_through_a_reference_set(tmp_path, release, kind, way):
     store = write_vintage(tmp_path / "store", sample(release), release)
     target = tmp_path / ("set.parq" if kind == "parq" else "set.json")
     source = pack(store, zipfile.ZIP_STORED) if kind == "zip" else store
@@ -66,7 +66,7 @@ def test_every_vintage_is_read_through_its_references(tmp_path, release, kind, w
     assert_reads_as(read_groups(target, way, **RAW), sample(release))
 
 
-def test_stores_of_netcdf_c_are_read_through_references(tmp_path):
+def test_netcdf_c_stores_can_be_read_through_a_reference_set(tmp_path):
     store = write_netcdf_c(tmp_path / "store")
     write(store, tmp_path / "set.json")
     expected, result = (
@@ -78,7 +78,7 @@ def test_stores_of_netcdf_c_are_read_through_references(tmp_path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_zarr_is_read_through_references(tmp_path, zarr_format):
+def test_plain_zarr_can_be_read_through_a_reference_set(tmp_path, zarr_format):
     dataset = cf_dataset().drop_vars(["code", "label"])
     dataset.to_zarr(tmp_path / "store", zarr_format=zarr_format, consolidated=False)
     write(tmp_path / "store", tmp_path / "set.json")
@@ -90,7 +90,7 @@ def test_zarr_is_read_through_references(tmp_path, zarr_format):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("packed", [False, True])
-def test_regular_runs_become_generators_of_the_same_bytes(tmp_path, packed, zarr_format):
+def test_regular_chunks_are_written_as_generators(tmp_path, packed, zarr_format):
     dataset = regular(tmp_path / "store", zarr_format)
     source = pack(tmp_path / "store", zipfile.ZIP_STORED) if packed else tmp_path / "store"
     written = write(source, tmp_path / "set.json", generators=True)
@@ -111,7 +111,7 @@ def test_regular_runs_become_generators_of_the_same_bytes(tmp_path, packed, zarr
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "set.json", engine="nczarr"), dataset)
 
 
-def test_a_rewritten_set_refers_to_the_same_bytes(tmp_path):
+def test_a_rewritten_reference_set_refers_to_the_same_bytes(tmp_path):
     regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / "first.json")
     write(tmp_path / "first.json", tmp_path / "second.json")
@@ -125,7 +125,7 @@ def test_a_rewritten_set_refers_to_the_same_bytes(tmp_path):
     assert all(fourth[key] == entry for key, entry in first.items() if isinstance(entry, list))
 
 
-def test_regular_references_become_generators_and_small_ones_are_inlined(tmp_path):
+def test_regular_references_become_generators_and_small_chunks_are_inlined(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(range(256)) * 100)
     document = {f"t/{i}.{j}": ["data.bin", 64 * i + 2 * j, 2] for i in range(90) for j in range(30)}
@@ -142,7 +142,7 @@ def test_regular_references_become_generators_and_small_ones_are_inlined(tmp_pat
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
 
 
-def test_deflated_entries_have_no_address(tmp_path):
+def test_deflated_zip_entries_must_be_inlined(tmp_path):
     regular(tmp_path / "store")
     source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)
     with pytest.raises(UnsupportedError, match="deflated"):
@@ -153,7 +153,7 @@ def test_deflated_entries_have_no_address(tmp_path):
     np.testing.assert_array_equal(opened.t.values, np.arange(800.0).reshape(20, 40))
 
 
-def test_the_entries_of_a_zip_file_on_the_web_take_few_requests(http_server):
+def test_writing_references_to_a_zip_file_over_http_takes_few_requests(http_server):
     dataset = regular(f"{http_server.root}/store")
     pack(f"{http_server.root}/store", zipfile.ZIP_STORED)
     write(f"{http_server.url}/store.zip", f"{http_server.root}/set.json")
@@ -165,7 +165,7 @@ def test_the_entries_of_a_zip_file_on_the_web_take_few_requests(http_server):
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
-def test_fsspec_reads_a_written_set(tmp_path, name):
+def test_fsspec_reads_a_written_reference_set(tmp_path, name):
     dataset = regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / name, inline_below=100, record_size=64)
     filesystem = fsspec.filesystem("reference", fo=str(tmp_path / name), remote_protocol="file")
@@ -206,7 +206,9 @@ def assert_same_values(read, dataset):
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 @pytest.mark.parametrize("reader", ["nczarr", "kerchunk", "virtualizarr"])
-def test_every_reader_returns_the_values_of_a_set(tmp_path, of_every_encoding, name, reader):
+def test_every_reader_reads_the_values_through_a_written_reference_set(
+    tmp_path, of_every_encoding, name, reader
+):
     store, dataset, zarr_format = of_every_encoding
     target = str(tmp_path / name)
     if zarr_format == "3" and name == "set.parq":
@@ -234,7 +236,7 @@ def test_every_reader_returns_the_values_of_a_set(tmp_path, of_every_encoding, n
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("numbers", [int, str], ids=["numbers", "text"])
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
-def test_kerchunk_reads_the_values_that_netcdf_c_shuffled(tmp_path, name, numbers):
+def test_engine_kerchunk_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers):
     """netcdf-c writes an element size of 0, by which numcodecs shuffles nothing, or as text."""
     values = np.arange(1000, dtype="i4").reshape(10, 100)
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
@@ -254,7 +256,7 @@ def test_kerchunk_reads_the_values_that_netcdf_c_shuffled(tmp_path, name, number
         np.testing.assert_array_equal(read["v"], values, err_msg=engine)
 
 
-def test_attributes_keep_their_spelling_if_the_fill_value_is_respelled():
+def test_rewriting_the_fill_value_keeps_the_literals_of_other_attributes():
     """netcdf-c reads text that looks like a number by its literal."""
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
@@ -268,7 +270,7 @@ def test_attributes_keep_their_spelling_if_the_fill_value_is_respelled():
         assert portable(dataclasses.replace(table, entries=entries)).entries == entries
 
 
-def test_the_command_reports_the_written_references(tmp_path, capsys):
+def test_the_references_command_reports_the_number_of_references(tmp_path, capsys):
     regular(tmp_path / "store")
     source, target = str(tmp_path / "store"), str(tmp_path / "set.json")
     assert main(["references", source, target]) == 0
@@ -284,7 +286,7 @@ def test_the_command_reports_the_written_references(tmp_path, capsys):
         write(source, tmp_path / "set.parq", generators=True)
 
 
-def test_sets_of_buckets_are_written_to_buckets(tmp_path, s3_server):
+def test_reference_sets_of_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
     dataset = regular(tmp_path / "store")
     url = s3_server.upload(tmp_path / "store", "data/store")
     options = s3_server.storage_options
@@ -295,7 +297,7 @@ def test_sets_of_buckets_are_written_to_buckets(tmp_path, s3_server):
         xr.testing.assert_equal(opened.load(), dataset)
 
 
-def test_a_parquet_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
+def test_a_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
     """Parquet cannot contain chunks of version 3, which is noticed after others are written."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
@@ -315,7 +317,7 @@ def test_a_parquet_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server)
     xr.testing.assert_equal(xr.open_dataset(local, engine="nczarr").load(), dataset)
 
 
-def test_a_directory_of_other_things_is_not_replaced(tmp_path):
+def test_a_directory_that_is_not_a_reference_set_is_not_replaced(tmp_path):
     regular(tmp_path / "store")
     (tmp_path / "mine.parquet").mkdir()
     (tmp_path / "mine.parquet/part.0.parquet").write_bytes(b"mine")
@@ -328,7 +330,7 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_a_file_of_another_kind_is_not_replaced(tmp_path, s3_server, place):
+def test_a_file_that_is_not_a_reference_set_is_not_replaced(tmp_path, s3_server, place):
     regular(tmp_path / "store")
     target, options = str(tmp_path / "mine"), None
     if place == "s3":
