@@ -1,4 +1,4 @@
-"""Build Datasets from netCDF groups, in which a broken variable does not affect the others."""
+"""Build Datasets from netCDF groups, keeping variables that cannot be read or decoded apart."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAG
 def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
-    """Build the Datasets of a group and of all groups below it, by path relative to the group.
+    """Build the Datasets of a group and all its subgroups, keyed by path relative to the group.
 
-    `indexed` is described in `build_dataset`. The path of the group itself is ``"/"``.
+    The key of the group itself is ``"/"``. See `build_dataset` for `indexed`.
     """
     coordinates = fetching_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
@@ -97,7 +97,7 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """Some variables cannot be decoded; `problems` maps their names to their errors."""
+    """Raised if variables cannot be decoded; `problems` maps their names to their errors."""
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
 def _assemble(
     source: StoredGroup, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
-    """Assemble the Dataset of a group; return it with the messages of the warnings to issue."""
+    """Assemble a group's Dataset, and return it with the warning messages to issue."""
     available = decoded.variables | source.as_stored
     variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
@@ -220,14 +220,15 @@ def _assemble(
 
 
 def _nothing_to_close() -> None:
-    """Close a dataset without any action, because stores keep nothing open between reads."""
+    """Do nothing, because stores keep nothing open between reads."""
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalars that share their name with a dimension, which a Dataset cannot hold.
+    """Remove scalar variables that have the name of a dimension, which a Dataset cannot hold.
 
-    Returns the messages of the warnings to issue. With ``on_unsupported="raise"``, a MetadataError
-    is raised instead.
+    Returns the warning messages to issue. With ``on_unsupported="raise"``, a MetadataError is
+    raised
+    instead.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -249,7 +250,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
 
 
 def _warn(message: str) -> None:
-    """Issue a warning whose stack level is the user code that called xarray."""
+    """Issue a warning that points to the user code that called xarray."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

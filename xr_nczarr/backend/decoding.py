@@ -197,8 +197,8 @@ def find_undecodable(
     ) -> Exception | None:
         """Return the error raised by decoding variable `name`, or None if decoding succeeds.
 
-        The variable is decoded alone, or together with the `owners` whose bounds it holds. If
-        passed, `without` names an attribute to remove first. `zeros` replaces the values by zeros.
+        The variable is decoded alone, or together with the `owners` whose bounds it holds. The
+        attribute `without`, if any, is removed first. If `zeros` is True, zeros replace the values.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -322,9 +322,8 @@ def strictly(array: LazyArray) -> LazyArray:
 def _widen_scale(attributes: dict[Any, Any]) -> None:
     """Replace an integer ``scale_factor`` by a Python float or int, in place.
 
-    xarray would use its NumPy type for the decoded values. They could overflow a small integer
-    type, and no integer type can represent missing values as NaN. The scale becomes a float if any
-    value is masked.
+    With a NumPy integer, xarray would decode to the integer's own type, which may overflow and
+    cannot represent missing values as NaN. The scale becomes a float if any value is masked.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
@@ -359,7 +358,7 @@ def _kinds(
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a hashable key for an attribute's value; keys are equal if dtype and bits are."""
+    """Return a hashable key for an attribute's value, equal only for the same dtype and bits."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -401,10 +400,12 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     """Unpack a `_FillValue` attribute that holds the packed value of a ``fixedscaleoffset`` filter.
 
     In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
-    the CF packing attributes to ``fixedscaleoffset`` but left `_FillValue` packed (its issue 670).
-    A value that fits the packed dtype can be either, so a warning is issued unless both mean the
-    same number. Such a value is unpacked only if no chunk can decode to it. All other values are
-    returned unchanged.
+    the CF packing attributes to ``fixedscaleoffset`` but left `_FillValue` packed (VirtualiZarr
+    issue 670). A value that fits the packed dtype could be packed or unpacked, so a warning is
+    issued
+    unless both readings give the same number. Such a value is unpacked only if no chunk can decode
+    to
+    it. All other values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """The values of a variable, of which any selection can be read from the store.
+    """A variable's values, of which any selection can be read from the store.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class LazyArray:
     shape
         Shape of the variable. It is empty for a scalar, even if the stored array has one dimension.
     convert
-        Function that converts stored elements to values; None copies them.
+        Function that converts stored elements to values. If None, they are copied unchanged.
     """
 
     stored: ChunkedArray
@@ -64,7 +64,7 @@ def decode_text(stored: Array, text: Array) -> None:
 
 @dataclass(eq=False, repr=False)
 class UnreadableArray:
-    """A stand-in for the values of a variable that cannot be read; reading it raises `error`."""
+    """A placeholder for the values of a variable that cannot be read; reading it raises `error`."""
 
     error: NczarrError
     dtype: np.dtype[Any]
@@ -133,8 +133,8 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access, with their errors raised as MetadataError.
 
-    Attributes in a store can make any coder fail, such as text in ``scale_factor`` or a date out
-    of range.
+    Invalid attributes can make any coder fail, for example a string in ``scale_factor`` or a date
+    out of range.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Raise errors of xarray's decoding as MetadataError; other NczarrErrors are passed on."""
+    """Raise errors from xarray's decoding as MetadataError; let any NczarrError pass unchanged."""
     try:
         yield
     except (NczarrError, MemoryError):

@@ -60,10 +60,10 @@ class StoredGroup:
     Attributes
     ----------
     variables
-        Lazy variables by name, with stand-ins for the names in `inert`.
+        Lazy variables by name, with placeholders for the names in `inert`.
     inert
-        Names of variables that are not decoded. Their stand-ins have no values, but attributes of
-        other variables can refer to them.
+        Names of variables that are not decoded. Their placeholders have no values, but attributes
+        of other variables can refer to them.
     as_stored
         The variables in `inert` that are opened undecoded, by name.
     unreadable
@@ -120,7 +120,7 @@ class StoredGroup:
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The dataset's encoding: unlimited dimensions, Zarr version, dialect and source."""
+        """The dataset's encoding: unlimited dimensions, NCZarr layout, Zarr version and source."""
         return {
             "unlimited_dims": self._unlimited,
             "dialect": self.group.dialect,
@@ -169,7 +169,7 @@ class StoredGroup:
         if self.opened.options.on_unsupported == "skip":
             return
         self.as_stored[name] = stored
-        # The stand-in has neither values nor attributes that could make decoding fail.
+        # The placeholder has neither values nor attributes that could make decoding fail.
         self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
 
     def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
@@ -232,7 +232,7 @@ class StoredGroup:
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Return the error to raise on access if the codecs cannot be used, or None if they can.
 
-        Also caches the encoding of the codecs.
+        This method also caches the codecs' part of the encoding.
         """
         options, node = self.opened.options, variable.node
         assert node is not None
@@ -277,7 +277,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate; empty for any other variable."""
+    """Return the chunk keys of a small dimension coordinate, or no keys for any other variable."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []

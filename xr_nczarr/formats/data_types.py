@@ -1,8 +1,8 @@
 """Parse and render the data types of Zarr v3.
 
-A data type is parsed into a dtype and a spelling, which is the name of the type, or the JSON text
-of a type with a configuration. Because the codecs determine the byte order in v3, data types are
-parsed as little endian.
+A data type is parsed into a dtype and a spelling, which preserves how the document writes the type:
+as a name, or as the JSON text of a type with a configuration. Because the codecs determine the byte
+order in v3, data types are parsed as little endian.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def check_members(members: Collection[str], known: Collection[str], place: str |
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Build the error for a `name` that only an extension or a later version can define."""
+    """Build the error for a `name` that is not supported, but may be part of an extension."""
     return UnsupportedError(
         f"found the {what} {quote(name)}, which this package does not know", place=place
     )
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a ``data_type``; return its dtype, and how it was written.
+    """Parse a ``data_type`` into a dtype and its spelling.
 
-    It may be one of the specification, of its registry of extensions, or of zarr-python alone.
+    The type can be defined by the specification, by its registry of extensions, or by zarr-python.
     """
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
@@ -103,10 +103,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a core or registered type that has no configuration.
-
-    Returns None for all other names.
-    """
+    """Return the dtype of a core or registered type that needs no configuration, or else None."""
     if name not in _EXTENDED:
         return find_core_type(name, place)
     try:
@@ -141,7 +138,7 @@ def find_core_type(name: str, place: str) -> DType | None:
 def _parse_field(field: Json, place: str) -> Json:
     """Convert a field of a structured type to the spelling of v2.
 
-    `field` is a pair, as zarr-python writes it, or an object, as the registered type has it.
+    `field` is a pair, as zarr-python writes it, or an object, as in the registered type.
     """
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
@@ -154,8 +151,8 @@ def _parse_field(field: Json, place: str) -> Json:
 def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
     """Render the ``data_type`` of a dtype of either byte order.
 
-    `spelling` comes from `parse_data_type` and is kept if it stands for `dtype`. With `text`, items
-    of variable length are strings, otherwise bytes.
+    `spelling` comes from `parse_data_type` and is used if it is the spelling of `dtype`.
+    Variable-length items are strings if `text` is True, and bytes otherwise.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(spelling) if spelling.startswith("{") else spelling
@@ -181,7 +178,7 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype of another package that a Zarr version cannot express."""
+    """Build the error for another package's dtype that a Zarr version cannot express."""
     return UnsupportedError(
         f"{version} has no data type for {dtype.name}",
         remedy="Convert it with astype",
@@ -190,7 +187,7 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Return whether `value` is a data type of v3 that stands for the dtype `little`."""
+    """Return whether `value` is a v3 data type that corresponds to the dtype `little`."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:

@@ -1,4 +1,4 @@
-"""JSON documents of a store, and functions that check and return their members.
+"""Parse the JSON documents of a store, and check the types and ranges of their members.
 
 The functions raise MetadataError with the place in the document; `Format.parse_node` adds the key.
 """
@@ -91,14 +91,14 @@ class Document:
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return member `name` as a document of its own.
+        """Return member `name` as a separate document.
 
-        `key` is the key of that document for messages; None for the key of this document.
+        `key` is the key that messages show for that document, by default the key of this document.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the object in this document, or in its member `member`, as user attributes."""
+        """Return the user attributes in this document or, if passed, in its member `member`."""
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
@@ -166,7 +166,7 @@ def render_json(value: Json) -> bytes:
 def content_of(value: Json) -> Hashable:
     """Return a hashable key that is equal only for equal values of equal types.
 
-    This is ten times as fast as `render_json`.
+    Computing it is ten times as fast as `render_json`.
     """
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
@@ -189,7 +189,7 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 
 
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
-    """Return `value` if it is a string and, if any `choices` are passed, one of them.
+    """Return `value` if it is a string and, if `choices` are passed, one of these.
 
     Otherwise raise MetadataError at `place`.
     """
@@ -211,8 +211,9 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
     """Return a list of lengths as a shape, or raise MetadataError at `place`.
 
-    A shape has at most 64 integers, each at least `least`. The product of those that are not zero
-    is below 2**63.
+    A shape has at most 64 integers, each at least `least`. The product of its nonzero lengths is
+    below
+    2**63.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -227,7 +228,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Return the shape of a chunk of `rank` dimensions.
+    """Return the shape of a chunk with `rank` dimensions.
 
     Raises
     ------
@@ -250,7 +251,7 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Return the object in a node's document.
+    """Return the members of the JSON object in a node's document.
 
     Raises
     ------
@@ -278,7 +279,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could point outside the store."""
+    """Raise MetadataError if a key in consolidated metadata could lead outside the store."""
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"found the key {quote(key)}, expected names joined by '/'"
         raise MetadataError(problem, place=place, key=document)

@@ -37,7 +37,7 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
-    """Return the bytes of a document with some members changed, and with new members at the end.
+    """Return a document's bytes after changing some members and adding new members at the end.
 
     `changes` maps paths of names within the document to new values.
     """

@@ -38,8 +38,8 @@ def parse_v2_fill_value(
     """Parse a fill value of v1 or v2 into a scalar, or null into None.
 
     `type_name` is the spelling of the dtype. It identifies netCDF characters, whose fill values
-    netcdf-c writes as plain text. With `binary`, items of variable length are bytes, otherwise
-    strings.
+    netcdf-c writes as plain text. Variable-length items are bytes if `binary` is True, and strings
+    otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -62,9 +62,10 @@ def parse_fill_value(
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`, or null into None.
 
-    With `text`, items of variable length are strings, otherwise bytes. `raw` is the dtype, with
-    byte order, in which a fill value spelled as bytes is interpreted. None stands for little
-    endian, which v3 prescribes whatever the codecs are.
+    Variable-length items are strings if `text` is True, and bytes otherwise. A fill value spelled
+    as
+    bytes is interpreted as the dtype `raw`, including its byte order. The default is little endian,
+    which v3 prescribes regardless of the codecs.
     """
     if value is None:
         return None
@@ -130,7 +131,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings are valid Unicode; NumPy crashes when it hashes others."""
+    """Return whether all strings are valid Unicode; NumPy crashes when it hashes any other."""
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
@@ -177,7 +178,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
-    """Render a scalar of `dtype` as ``fill_value`` of v1 or v2, or None as null."""
+    """Render a scalar of `dtype`, or None as null, as the ``fill_value`` of v1 or v2."""
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
@@ -186,7 +187,7 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
 def render_fill_value(
     value: Any, dtype: DType, *, listed: bool = False, named: bool = False
 ) -> Json:
-    """Render a scalar of `dtype` as ``fill_value`` of v3.
+    """Render a scalar of `dtype` as the ``fill_value`` of v3.
 
     None, which v3 does not permit, is rendered as zero, as in zarr-python. If `listed`, raw bytes
     are rendered as a list, as in the core specification, otherwise as Base64, as in zarr-python. If
@@ -205,7 +206,7 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Render a scalar as JSON; if `exact`, spell a NaN by its bits if it differs from NumPy's."""
+    """Render a scalar as JSON; if `exact`, spell NaNs other than NumPy's by their bits."""
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

@@ -1,4 +1,4 @@
-"""The interface through which other packages use the documents and keys of a Zarr version."""
+"""The interface of all Zarr versions, through which other packages use their documents and keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NodeKind = Literal["array", "group"]
 
 @dataclass(slots=True)
 class Parsing:
-    """The state of parsing one node.
+    """The inputs and intermediate results of parsing one node.
 
     Attributes
     ----------
@@ -137,8 +137,8 @@ class Format(ABC):
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
         """Return the chunk keys of the array at `path`.
 
-        `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` stands for
-        the default of the version.
+        `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` selects the
+        version's default.
         """
 
     def listing_prefix(self, path: str) -> str:
@@ -146,14 +146,14 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return possible names of a group's children, from a listing of `listing_prefix`.
+        """Return possible names of a group's children from a listing of `listing_prefix`.
 
-        The listing consists of the names of `objects` and of common `prefixes`.
+        `objects` and `prefixes` are the names of the listed objects and common prefixes.
         """
         return prefixes
 
     def node_path(self, folder: str) -> str | None:
-        """Return the path of the node whose keys are in `folder`, or None for a shared folder."""
+        """Return the path of the node with keys in `folder`, or None if nodes share the folder."""
         return f"/{folder}"
 
     @abstractmethod
@@ -166,10 +166,10 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of this format that the documents of the root use.
+        """Return the variant of this format that the root documents use.
 
         With `data_type_fallback`, the variant reads unknown data types as their fallback types, if
-        the version has fallback types.
+        the version defines fallback types.
         """
         return self
 
@@ -183,9 +183,10 @@ class Format(ABC):
     ) -> Node | None:
         """Parse the node at `path` from its documents.
 
-        Returns a BrokenNode if a document is invalid, and None if there is no node. `parsed` is a
-        cache of arrays by the content of their document, extended in place: many arrays have equal
-        documents.
+        Returns a BrokenNode if a document is invalid, and None if there is no node. Many arrays
+        have equal
+        documents, so `parsed` caches arrays by the content of their document. It is extended in
+        place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -202,7 +203,7 @@ class Format(ABC):
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node that exists."""
+        """Parse the array or group that a document defines."""
 
     def render_node(self, node: Node) -> dict[str, bytes]:
         """Render the documents of a node by their keys, in the order of writing.
@@ -212,7 +213,7 @@ class Format(ABC):
         UnsupportedError
             If the version cannot express the node.
         NczarrError
-            If the node is a BrokenNode, its error.
+            If the node is a BrokenNode, whose error is raised.
         """
         if isinstance(node, BrokenNode):
             raise node.error
@@ -225,7 +226,7 @@ class Format(ABC):
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
         """Return the documents contained in consolidated metadata, by key.
 
-        Returns None if `document` contains no other documents.
+        Returns None if `document` does not contain consolidated metadata.
         """
         return None
 
@@ -241,7 +242,7 @@ class Format(ABC):
     ) -> tuple[CodecSpec, ...]:
         """Return a codec chain with all codecs that the version requires.
 
-        `kind_of` maps the name of a codec from another package to ``array-array``, ``array-bytes``
+        `kind_of` maps the names of codecs from other packages to ``array-array``, ``array-bytes``
         or ``bytes-bytes``, and all other names to None.
         """
         return tuple(specs)

@@ -1,4 +1,4 @@
-r"""Parse JSON strictly, except for the tokens that netcdf-c accepts in addition.
+r"""Parse JSON strictly, except for invalid numbers and words that netcdf-c accepts.
 
 The standard library's C parser parses the text. If that fails, tokens that only netcdf-c accepts
 are rewritten to JSON first: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
@@ -39,7 +39,7 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """The text of a document as strict JSON, with a map of positions to the stored text.
+    """A document's text as strict JSON, with a map of positions to the stored text.
 
     Attributes
     ----------
@@ -47,7 +47,9 @@ class StrictText:
         The strict text and the stored text, which differ only if the stored text has tokens that
         are not JSON.
     positions, shifts
-        From each position in `text` on, the number to add for the position in `source`.
+        `shifts` contains the numbers to add to a position in `text` to get the position in
+        `source`.
+        Each number applies from the corresponding position in `positions` on.
     """
 
     text: str
@@ -61,7 +63,7 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end in `text` of the value of each member of an object.
+        """Return the start and end of each member's value, as positions in `text`, by name.
 
         `start` is the position of the object in `text`.
         """
@@ -76,7 +78,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Return the position after whitespace and after an optional `token` with whitespace."""
+        """Return the position after whitespace and, if it follows, `token` with more whitespace."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
@@ -105,7 +107,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert a text that `parse_json` accepts to strict JSON."""
+    """Convert JSON text that `parse_json` accepts to strict JSON."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -180,7 +182,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a token to strict JSON; return a token that netcdf-c rejects too unchanged."""
+    """Convert a token to strict JSON. A token that netcdf-c rejects too is returned unchanged."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

@@ -29,7 +29,7 @@ def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
     Raises
     ------
     UnsupportedError
-        If v2 does not have the type, such as ``"|J0"``, which netcdf-c uses for JSON attributes.
+        If v2 does not define the type, such as ``"|J0"``, which netcdf-c uses for JSON attributes.
     LimitError
         If an item is larger than 16 MiB.
     """
@@ -92,7 +92,7 @@ def check_size(size: int, value: Json, place: str) -> None:
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
     """Render a dtype as a typestring or a list of fields.
 
-    The spelling `type_name` is kept if it stands for the same dtype.
+    The spelling `type_name` is used if it is a spelling of the same dtype.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Zarr v1, in which an array has documents ``meta`` and ``attrs``, and groups are directories.
+"""Zarr v1, in which arrays have the documents ``meta`` and ``attrs``, and groups are directories.
 
 This module matches the specification and the output of zarr-python 1.
 """
@@ -86,7 +86,7 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Convert the compression to the ``compressor`` of v2, which has numcodecs' id and parameters.
+    """Convert the compression to the ``compressor`` member of v2, a numcodecs configuration.
 
     Returns None for uncompressed chunks.
     """

@@ -131,7 +131,7 @@ class V2(Format):
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the chunk keys of the array at `path`.
 
-    `separator` is an empty string if the metadata do not declare a separator.
+    `separator` is an empty string if the metadata declare no separator.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -201,7 +201,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of a codec from GDAL's spelling to numcodecs' spelling."""
+    """Convert a codec's configuration from GDAL's spelling to numcodecs' spelling."""
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}

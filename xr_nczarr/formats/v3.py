@@ -59,7 +59,7 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether `path` has a ``zarr.json`` of v3 instead of the draft."""
+        """Return whether there is a ``zarr.json`` of v3, rather than of the draft, at `path`."""
         (key,) = self.node_keys(path)
         if key not in documents:
             return False
@@ -110,7 +110,7 @@ class V3(Format):
         return documents
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the root document with all other documents in it.
+        """Render the root document with all other documents included.
 
         Returns an empty dict if the root is an array.
         """
@@ -155,7 +155,7 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
-    """Parse an array without its attributes, as if it were the root of a store."""
+    """Parse an array without its attributes, as the root of a store."""
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = named(item, "storage_transformers")
@@ -193,8 +193,8 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
     """Parse a chunk grid into the shape of its cells and the runs of cells of equal length.
 
-    A cell is a chunk or a shard. The cells of a regular grid have one shape and no runs. For a
-    rectilinear grid, the shape has the largest length along each dimension.
+    A cell is a chunk or a shard. The cells of a regular grid have one shape, so there are no runs.
+    For a rectilinear grid, the shape is the largest length along each dimension.
     """
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
@@ -216,9 +216,9 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Parse the chunk lengths along a dimension of length `size` into (length, number) runs.
+    """Parse the chunk lengths along a dimension of length `size` into (length, count) runs.
 
-    `value` is one length for all chunks, or a list of lengths and (length, number) pairs.
+    `value` is one length for all chunks, or a list of lengths and (length, count) pairs.
     """
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)

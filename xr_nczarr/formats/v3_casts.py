@@ -48,7 +48,7 @@ def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Jso
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Check a number, and return it unchanged or, if it is spelled by its bits, as its value."""
+    """Check a number, and return it as is or, if it is spelled as a bit pattern, as its value."""
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
@@ -78,7 +78,7 @@ NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
 
 
 def render_parameter(value: Any) -> Json:
-    """Render a parameter of a codec on numbers as JSON: a number, a list or a mapping."""
+    """Render a parameter of a numeric codec as JSON: a number, a list or a mapping."""
     if isinstance(value, Mapping):
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -61,7 +61,7 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
 
 
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
-    """Parse the codecs of one level of sharding and of all levels within it.
+    """Parse the codecs of one sharding level and of all levels nested in it.
 
     The codec ``bytes`` keeps the byte order, which `ordered` moves to the dtype. Codecs before
     ``sharding_indexed`` are applied to each inner chunk. Only codecs that move elements or change
@@ -109,7 +109,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
 
 
 def _named(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an order of axes unchanged, or an empty tuple for the identity."""
+    """Return an order of axes, with the identity replaced by an empty tuple."""
     return () if order == tuple(range(len(order))) else order
 
 
@@ -119,7 +119,7 @@ def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Convert a level of sharding from the axes of a transposed array to the array's own axes."""
+    """Convert a sharding level from the axes of a transposed array to the array's own axes."""
     own = level.order or range(len(order))
     composed = _named(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)
@@ -162,7 +162,7 @@ def parse_spec(
 ) -> CodecSpec:
     """Convert a codec from its name and configuration in v3 to those in `codecs.registry`.
 
-    ``bytes`` keeps its ``endian``, which `ordered` removes if the dtype can represent it.
+    The codec ``bytes`` keeps its ``endian``, which `ordered` removes if the dtype can represent it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -184,7 +184,7 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the ``order`` of a transposition, which early writers spelled ``"C"`` or ``"F"``."""
+    """Parse the ``order`` of a transposition. Early writers spelled it ``"C"`` or ``"F"``."""
     if value in ("C", "F"):
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
@@ -196,8 +196,8 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the codec ``bytes`` to the dtype of the codec's input.
 
-    That dtype is determined by the last codec that changes the data type. Without such a codec, it
-    is the dtype of the array. Returns the dtype of the array and the codecs.
+    That dtype is set by the last codec that changes the data type or, without such a codec, by the
+    array. Returns the dtype of the array and the codecs.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
@@ -267,7 +267,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_spelled(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document, so that rendering keeps its JSON."""
+    """Return whether a codec was parsed from a v3 document. If so, rendering keeps its JSON."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
@@ -284,7 +284,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Return a codec chain with the codec ``bytes`` inserted where v3 requires it.
 
     `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
-    ``bytes-bytes``. These codecs get their JSON in v3 as `CodecSpec.document`.
+    ``bytes-bytes``. Their `CodecSpec.document` is set to the codec's JSON in v3.
     """
     every_kind = _check_order(specs, kinds)
     spelled = []
@@ -319,15 +319,15 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
-    """Return the index at which a codec from array to bytes belongs in `specs`."""
+    """Return the index in `specs` at which an array-to-bytes codec belongs."""
     names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
     return (*names, False).index(False)
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Return a codec chain with ``bytes`` between codecs on arrays and codecs on bytes.
+    """Return a codec chain with ``bytes`` between the array codecs and the bytes codecs.
 
-    A chain that already has a codec from arrays to bytes, or an unknown codec, is unchanged.
+    A chain that already has an array-to-bytes codec, or an unknown codec, is unchanged.
     """
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
@@ -336,7 +336,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Render codecs for elements of `dtype`, which is None for the codecs of a shard index."""
+    """Render codecs for elements of `dtype`. For the codecs of a shard index, `dtype` is None."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))

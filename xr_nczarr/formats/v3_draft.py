@@ -1,7 +1,7 @@
 """The Zarr v3 draft of 25 May 2022, and the variant that programs released at that time wrote.
 
-The entry point ``zarr.json`` shows which of two layouts a store has. In the draft, metadata are
-under ``meta/`` and chunks under ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
+The entry point ``zarr.json`` shows which layout a store has. In the draft, metadata are below
+``meta/`` and chunks below ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
 earlier version of the draft: ``meta/root/``, ``data/root/``, one ``compressor``, typestrings, and
 (zarr-python only) filters in the attributes.
 """
@@ -46,7 +46,7 @@ _ARRAY_MEMBERS = frozenset(
 
 @dataclass(frozen=True)
 class V3Draft(Format):
-    """The Zarr v3 draft, in the variant that one store uses.
+    """The Zarr v3 draft, in the variant that a store uses.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class V3Draft(Format):
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, from its entry point and the root's keys.
+        """Return the variant that a store uses, according to its entry point and the root's keys.
 
         Raises
         ------

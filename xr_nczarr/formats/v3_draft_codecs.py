@@ -61,8 +61,9 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
 def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
 
-    `spelled` is the dtype for which the rendered ``data_type`` stands. If its byte order differs
-    from the node's, the codec ``endian`` is added.
+    `spelled` is the dtype that the rendered ``data_type`` declares. If its byte order differs from
+    the
+    node's, the codec ``endian`` is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

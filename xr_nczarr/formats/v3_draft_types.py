@@ -69,7 +69,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
 
 
 def _find_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a type name or a number's typestring, or None for any other string."""
+    """Return the dtype of a type name or a numeric typestring, or None for any other string."""
     return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
 
 
@@ -89,7 +89,7 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 def render_data_type(dtype: DType, spelling: str) -> Json:
     """Render the ``data_type`` of a dtype.
 
-    `spelling` is kept if it stands for the same dtype. Otherwise numbers are rendered as type
+    `spelling` is used if it is a spelling of the same dtype. Otherwise numbers are rendered as type
     names, without byte order, and other types as an extension with a typestring and, for types of
     fixed size, raw bytes as the fallback.
     """

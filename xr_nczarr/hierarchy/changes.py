@@ -14,8 +14,8 @@ from xr_nczarr.model import Hierarchy, Json
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy by their keys, in the order of writing.
 
-    The documents of a node come before its parent's documents, and the root's documents come last.
-    An interrupted write therefore does not look like a complete dataset.
+    A node's documents precede its parent's documents, and the root's documents come last. An
+    interrupted write therefore does not look like a complete dataset.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
     """Apply changes to stored documents, and return the changed documents by key.
 
-    The documents are in the order of `changes`. All other members keep their exact text.
+    The documents are in the order of `changes`. Members that do not change keep their exact text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
@@ -85,8 +85,9 @@ def refresh_consolidated(
 ) -> dict[str, bytes]:
     """Render the consolidated metadata for the nodes at `paths`.
 
-    The documents in `changed`, by key, take precedence over the documents of `hierarchy`. Returns a
-    dict with one key, or an empty dict if the Zarr version has no consolidated metadata.
+    The documents in `changed`, by key, replace those of `hierarchy`. Returns a dict with one key,
+    or an
+    empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -1,4 +1,4 @@
-"""Fetch metadata documents, and handle absent documents, denied access and HTML error pages."""
+"""Fetch metadata documents, and handle missing documents, denied access and HTML error pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr v2."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set, not to Zarr v2."""
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -47,18 +47,18 @@ def is_record_document(data: Bytes) -> bool:
 
 @dataclass
 class DocumentSource:
-    """A source of metadata documents, which fetches them from a store.
+    """Fetches metadata documents from a store.
 
     Attributes
     ----------
     probed
         The store from which documents are fetched; see `Store.probing`.
     before
-        Documents to return in place of the documents of an interrupted write: their earlier bytes
-        by key, with None for a document that did not exist.
+        Documents to return in place of those that an interrupted write has changed: their earlier
+        bytes by key, with None for a document that did not exist.
     page_for_nothing
-        HTML page that the server sends for missing objects; empty if it sends none, and None if
-        this is not known yet.
+        HTML page that the server sends for missing objects. It is empty if the server sends no
+        page, and None if that is not known yet.
     """
 
     store: Store
@@ -77,8 +77,8 @@ class DocumentSource:
         Parameters
         ----------
         refusals
-            Dict to which the error is added for each key to which access is denied. None raises
-            the error.
+            Dict that receives an error for each key to which access is denied. If it is None, the
+            error is raised.
 
         Raises
         ------
@@ -119,9 +119,9 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove objects from `present` that are the server's HTML page for missing objects.
 
-        This page is known from the response to a request for the journal, a key that hardly ever
-        exists. Any other HTML page, such as a login form, raises an error, because there may be a
-        document that the server does not show.
+        The page is found by requesting the journal, a key that hardly ever exists. Any other HTML
+        page,
+        such as a login form, raises an error, because it may hide a document that exists.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
@@ -137,11 +137,11 @@ class DocumentSource:
 def are_absent(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether root documents to which access is denied can be treated as absent.
+    """Return whether root documents to which access is denied can be treated as missing.
 
-    A public bucket that cannot be listed returns 403 for missing objects. Such documents are not
-    needed if there are consolidated metadata, and `consolidated` allows their use, or if the only
-    candidate format is recognized from the other documents.
+    A public bucket that cannot be listed returns 403 for missing objects. The documents are not
+    needed if there are consolidated metadata that `consolidated` allows to use, or if the other
+    documents identify the only candidate format.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True

@@ -1,4 +1,4 @@
-"""Find existing documents and chunks by the keys that metadata imply, without listing the store."""
+"""Find existing documents and chunks without listing the store, by the keys that metadata imply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a write, which records the earlier state of documents that change together.
+"""The journal of a write, which stores the earlier state of documents that change together.
 
 The journal is one object at the root of a store. It is written before the first document changes,
 and removed after the last document has changed. While the journal exists, readers use the earlier
@@ -28,7 +28,7 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """A record of objects that change together: metadata documents and, in some writes, chunks.
+    """The earlier state of objects that change together: metadata documents, and sometimes chunks.
 
     Attributes
     ----------
@@ -72,8 +72,9 @@ class Journal:
     def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
         """Return the earlier content of the objects by key, or None if the change is complete.
 
-        `stored` is the current content of `keys`. If another program has changed one of the objects
-        since, its change takes precedence, and the result is an empty dict.
+        `stored` is the current content of `keys`. If another program has changed any of the objects
+        in
+        the meantime, all objects stay as they are, and the result is an empty dict.
         """
         ours = True
         done = True
@@ -98,7 +99,7 @@ class Journal:
 
 
 def open_journal(store: Store) -> Journal | None:
-    """Read the journal that an interrupted write left in the store; return None without one."""
+    """Read the journal that an interrupted write left in the store, or return None without one."""
     (data,) = store.fetch([JOURNAL])
     with Place(store=store.name):
         return None if data is None else parse_journal(Document(JOURNAL, data))
@@ -107,7 +108,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Consolidated metadata can be read without a journal that has no chunks, so it may be damaged.
+    A journal without chunks is not needed to read consolidated metadata, so even a damaged journal
+    must not prevent reading them.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

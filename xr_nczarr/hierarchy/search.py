@@ -1,4 +1,4 @@
-"""Find the nodes of a store, with as few round trips as its metadata allow."""
+"""Find the nodes of a store, with as few round trips as the store's metadata allow."""
 
 from __future__ import annotations
 
@@ -71,12 +71,14 @@ def open_hierarchy(
         (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
         raises an error if they differ.
     group
-        Path of the group to read, in addition to the metadata of its ancestors; None for the root.
+        Path of the group to read, in addition to the metadata of its ancestors. None reads the
+        root.
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the arrays and groups that a group's metadata list, or
-        None if they do not list them. It belongs to a convention on top of Zarr.
+        Function that returns the names of the arrays and groups listed in a group's metadata, or
+        None if the metadata contain no such list. A convention on top of Zarr, such as NCZarr,
+        provides the function.
     sidecars
         Names of documents that the convention stores next to the documents of a node.
     with_sidecars
@@ -285,10 +287,10 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Read the groups along the caller's path, without listing any group.
+        """Read the groups along the path that the caller requested, without listing any group.
 
-        Returns a list of the requested group. The list is empty if a group along the path has no
-        document, is not a group, or is missing in the list of its parent's metadata.
+        The result contains only the requested group. It is empty if a group along the path has no
+        document, is not a group, or is not among the children that its parent's metadata list.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -308,10 +310,10 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at some paths, and leave out paths without a node.
+        """Fetch and parse the nodes at some paths. Paths without a node are skipped.
 
         Documents are fetched in one batch of requests (from a local store, in two). If the kind of
-        a node is known, the document of the other kind is not fetched.
+        a node is known, only documents of that kind are fetched.
         """
         keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}
         documents: dict[str, Document] = {}
@@ -337,7 +339,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
-        """Yield, for each group, the kinds of its children by path, from metadata or a listing."""
+        """Yield the children of each group, from metadata or a listing: their kinds by path."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -363,7 +365,8 @@ class _Search:
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
         """Return the kinds of a group's children by name, from its sidecars or else its listing.
 
-        Without sidecars, raise `listing` if it is the error of a store that cannot be listed.
+        `listing` can be the error of a store that cannot be listed. It is raised if there are no
+        sidecars.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
@@ -382,7 +385,7 @@ class _Search:
         return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
-        """Return the children that the sidecars of a group list, or None without such lists.
+        """Return the children that a group's sidecars list, or None if they contain no list.
 
         The sidecars of the group's ancestors are read as well, and added to their nodes.
         """
@@ -399,7 +402,7 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents, without documents of another kind than `kind`."""
+        """Return the keys of a node's documents, or only those for nodes of its `kind` if known."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             own = self.zarr.document_key(path, kind)
@@ -415,7 +418,7 @@ class _Search:
         return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
-        """Return whether `path` is the requested group, a node below it or a group above it."""
+        """Return whether `path` is the requested group, or a node above or below it."""
         if self.group == "/":
             return True
         return f"{path}/".startswith(f"{self.group}/") or self._leads(path)
@@ -429,7 +432,7 @@ class _Search:
             self.nodes[node.path] = node
 
     def break_replaced(self) -> None:
-        """Mark arrays as broken whose files were overwritten by an array with a similar name.
+        """Turn arrays whose files were overwritten by a similarly named array into broken nodes.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata then name both
         arrays, but the files of one array have replaced the other's files.
@@ -495,6 +498,6 @@ class _Search:
 
 
 def _kinds(children: Children) -> Kinds:
-    """Return the kinds of listed children by name; None for a name that is listed as both kinds."""
+    """Return the kinds of listed children by name, with None for a name listed as both kinds."""
     arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
     return arrays | {name: None if name in arrays else "group" for name in children[1]}

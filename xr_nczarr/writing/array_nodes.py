@@ -63,7 +63,7 @@ def make_node(
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         if layout.chunks_within:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-        # A version without shards ignores shards that opening left in the encoding.
+        # A version without shards ignores shards inherited from the opened store.
         requested = encoding.get("shards") if explicit or zarr.has_shards else None
         required = explicit or encoding.get("chunks") == chunk
         shards = _shard_specs(requested, chunk, shape, required=required)
@@ -106,9 +106,10 @@ def make_node(
 
 
 def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return an encoding for characters, given one with chunk lengths for strings.
+    """Return an encoding for an array of characters, with a chunk length for their extra dimension.
 
-    The characters of one string are in one chunk.
+    Encodings of strings have no length for that dimension. Each string's characters stay in one
+    chunk.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -118,9 +119,9 @@ def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Map
 
 
 def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Return an array node whose fill value can be stored by its codecs.
+    """Return an array node with a fill value that its codecs can store.
 
-    Unless the fill value is `required`, zero replaces one that cannot be stored.
+    A fill value that cannot be stored is replaced by zero, unless it is `required`.
     """
     try:
         check_fill(node)
@@ -133,7 +134,7 @@ def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
 
 
 def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable) -> None:
-    """Raise UnsupportedError for a codec that is configured for another dtype or other axes."""
+    """Raise UnsupportedError if a codec is configured for a different dtype or different axes."""
     for codec in codecs:
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
@@ -151,12 +152,17 @@ def _fit_opened(
     shape: Sequence[int],
     growing: Sequence[bool],
 ) -> tuple[dict[str, Any], str]:
-    """Return an encoding whose chunks and shards fit an array, and a note on the differences.
+    """Adapt the chunks and shards of an inherited encoding to an array.
 
-    Chunks that opening left in the encoding are kept, as in `to_zarr`. If ``preferred_chunks``
-    names the dimensions, the chunk lengths follow these when they are transposed. A chunk that is
-    longer than its dimension is shortened, unless the dimension is `growing` or the array still has
-    the shape that was opened. Chunks of another rank, or of axes in an unknown order, are left out.
+    Returns the adapted encoding, and a note on chunks that were changed or dropped (empty if there
+    are no changes).
+
+    Chunks that the encoding inherited from the opened store are kept, as in `to_zarr`. For
+    transposed data, the chunk lengths are reordered if ``preferred_chunks`` names the dimensions. A
+    chunk longer than its dimension is shortened, unless the dimension is `growing` or the array
+    still
+    has its original shape. Chunks are dropped if their rank differs or the order of their axes is
+    unknown.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -188,17 +194,17 @@ def _fit_opened(
 def _rearranged(
     lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return lengths in the order of the new axes.
+    """Reorder chunk lengths to the new axes.
 
-    `axes` has the old axis for each new axis, and `cut` the shortened length of some new axes.
+    `axes` holds the old axis for each new axis. `cut` maps new axes to shortened lengths.
     """
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
 def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Reorder the lengths of shards to the new axes.
+    """Reorder shard lengths to the new axes.
 
-    Return them unchanged unless there is exactly one length for each axis.
+    Shards are returned unchanged unless they have exactly one length for each axis.
     """
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
@@ -208,10 +214,10 @@ def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int])
 
 
 def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
-    """Return ``chunks`` or ``chunksizes``, whichever was changed since opening.
+    """Return the chunk lengths in ``chunks`` or ``chunksizes``: whichever changed since opening.
 
-    This engine sets both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`.
-    Return None if the encoding has neither key.
+    Opening sets both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`. The
+    result is None if the encoding has neither key.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -223,7 +229,7 @@ def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
 def _opened_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had when it was opened; None if the axes are unknown.
+    """Return the original axis of each dimension, or None if the original order is unknown.
 
     Renamed dimensions are assumed to have kept their order.
     """
@@ -251,10 +257,12 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    Use the chunks in `encoding` (-1 for a whole dimension) or, if there are no such chunks, the
-    largest of the dask `blocks` along each dimension. Without either, halve the array along its
-    longest dimension until a chunk has at most 4 MiB. A `lengthened` chunk, which is
-    one-dimensional, has at least 512 elements, and at least 4 KiB as in netcdf-c.
+    The shape comes from the chunks in `encoding` (-1 for a whole dimension) or, without these, from
+    the
+    largest of the dask `blocks` along each dimension. Otherwise, the array is halved along its
+    longest dimension until a chunk has at most 4 MiB. If `lengthened`, one-dimensional chunks have
+    at
+    least 512 elements, and at least 4 KiB as in netcdf-c.
 
     Raises
     ------
@@ -295,7 +303,7 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards that zarr-python's encoding key ``shards`` requests.
+    """Return the shards requested by the value of zarr-python's encoding key ``shards``.
 
     ``"auto"`` means two chunks along each dimension of more than eight chunks, as in zarr-python.
 

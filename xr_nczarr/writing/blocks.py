@@ -91,16 +91,18 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether times can be encoded block by block: with both or neither of units and dtype.
+    """Return whether times can be encoded block by block, so that all blocks have the same units.
 
-    If neither is given, xarray chooses units and a dtype for all times of that resolution.
+    This requires both or neither of units and dtype. With neither, xarray chooses the same units
+    and
+    dtype for all times of a resolution.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether `in_blocks` created a dask array, rather than the caller."""
+    """Return whether a dask array was created by `in_blocks` rather than by the caller."""
     return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
@@ -116,9 +118,10 @@ def _itemsize(variable: Variable) -> int:
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of the blocks in which to read a variable, by dimension.
 
-    Each block consists of whole stored chunks, also in a slice. Chunks of less than 4 MiB are
-    merged, except for objects. Larger chunks that can be read in part are split into blocks of up
-    to 4 MiB.
+    Each block consists of whole stored chunks, even if the variable is a slice. Chunks of less than
+    4 MiB are merged, except for objects. Larger chunks that can be read in part are split into
+    blocks
+    of up to 4 MiB.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -141,7 +144,7 @@ def _selected_lengths(
 ) -> list[_Lengths] | None:
     """Return how many elements of each stored chunk a variable selects, by dimension.
 
-    Return None if that is unknown, for example for a pointwise selection.
+    The result is None if this is unknown, for example for a pointwise selection.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -219,7 +222,7 @@ def refuse_reading(
     values
         Arrays of any type, or variables, by name.
     paths
-        Paths of the arrays that are replaced; None for the whole store.
+        Paths of the arrays that are replaced. None means the whole store.
     """
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):
@@ -235,7 +238,7 @@ def refuse_reading(
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's lazy arrays: within xarray's wrappers, or as sources of a dask graph."""
+    """Yield this engine's lazy arrays found within xarray's wrappers or in a dask graph."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
@@ -289,7 +292,7 @@ def blockwise(
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
     """Decorate a function of an array and a result dtype so that it also accepts dask arrays.
 
-    For a dask array, the function is applied to each block when the block is computed.
+    For dask arrays, the function is applied lazily to each block.
     """
 
     @wraps(function)

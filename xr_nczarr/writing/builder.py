@@ -152,7 +152,7 @@ class Tree:
                 self.retyped.append(f"{name} of {path} ({type(value).__name__} as {kind})")
 
     def hierarchy(self) -> Hierarchy:
-        """Return the Zarr hierarchy that stores this tree."""
+        """Return the Zarr hierarchy in which to store this tree."""
         return annotate(
             self.root,
             zarr_format=self.layout.zarr.version,
@@ -186,7 +186,7 @@ class Tree:
             )
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return the dimension of a group by name: its own, an inherited, or a new dimension."""
+        """Return a group's dimension by name: its own, an inherited one, or else a new one."""
         own = group.dimensions.get(name)
         if own is not None:
             if own.size != size:
@@ -226,7 +226,7 @@ def plan_creation(
 
 
 def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
-    """Return the plan for a new store that holds a tree and replaces the content of the target."""
+    """Return the plan for a new store that contains a tree and replaces the target's content."""
     hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
@@ -246,7 +246,7 @@ def check_names(
     added
         The new nodes by path.
     kept
-        Paths of the stored nodes that remain; see `Store.check_new_keys`.
+        Paths of the nodes that remain in the store; see `Store.check_new_keys`.
     """
     keys = {
         key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)

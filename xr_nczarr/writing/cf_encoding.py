@@ -1,10 +1,12 @@
-"""Encode values by CF conventions, and check that they are decoded to the original.
+"""Encode values by CF conventions, and check that decoding reproduces them.
 
 The check is the same for new variables and for appends: encoded values are decoded again, and must
-equal the original values, except for the rounding that the encoding implies. A new variable is
-stored in the dtype and steps that the caller chose, so its numbers are rounded to them. Values that
-are added to a stored variable may be rounded to the steps of its packing and to its float type, and
-must otherwise be exact.
+equal the original values, except for the rounding that the encoding implies. For a new variable,
+the
+caller chooses the dtype and the packing, so any rounding to these is accepted. Values that are
+added
+to a stored variable may be rounded to the steps of its packing and to its float type, and must
+otherwise be exact.
 """
 
 from __future__ import annotations
@@ -52,16 +54,16 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Return a variable with encoded numbers; other values are only checked, for xarray to encode.
+    """Return a variable whose numbers are encoded; all other values are only checked.
 
-    Numbers that always fit their type are left to xarray as well. NumPy arrays are checked now, and
-    dask arrays block by block when they are computed.
+    xarray encodes the other values, and also numbers that always fit their type. NumPy arrays are
+    checked now, and dask arrays block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        If values would not be decoded to the original: numbers beyond the range of the type, and
-        NaN or NaT among integers without a `_FillValue`.
+        If decoding would not reproduce the values: for numbers beyond the range of the type, and
+        for NaN or NaT among integers without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
@@ -119,7 +121,7 @@ def encode_as_stored(
     Raises
     ------
     ConflictError
-        If values would not be decoded to the original: times that are not multiples of the units,
+        If decoding would not reproduce the values: for times that are not multiples of the units,
         numbers that are out of range or (unless packed) not representable, missing values without a
         `_FillValue`, and text that is too long.
     """
@@ -170,7 +172,7 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if new values are of another kind than the stored values.
 
-    Numbers are accepted as undecoded times.
+    Numbers can be added to stored times, as times that are not decoded.
     """
     units = stored.encoding.get("units")
     ours, theirs = (
@@ -187,7 +189,10 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Return a variable of times, checked if their integers are narrower than xarray's default."""
+    """Check that times fit their integer type, unless it is the type that xarray uses by default.
+
+    Returns the variable. Its dask blocks are checked when they are computed.
+    """
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
@@ -217,7 +222,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        If times are not decoded to the original. The remedy names an encoding that fits, if any.
+        If decoding does not reproduce the times. The remedy names an encoding that fits, if any.
     """
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
@@ -231,10 +236,10 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
 def _encoded_and_same(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of the times that are decoded to the original.
+    """Return encoded times, and a mask of the times that decoding reproduces.
 
-    They are decoded in `units`, or else in the units that xarray chose. xarray replaces the units
-    of the encoding if these do not allow integers.
+    The times are decoded with `units`, by default the units that xarray chose. xarray replaces the
+    units of the encoding if integers in these units cannot represent the times.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
@@ -258,9 +263,9 @@ def _encoded_and_same(
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return the longest units in which all times are whole numbers; None if no unit fits.
+    """Return an encoding with the longest units in which all times are whole numbers.
 
-    The dtype is float64 if that is exact, and int64 otherwise.
+    The dtype is float64 if that is exact, and int64 otherwise. The result is None if no unit fits.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
@@ -298,14 +303,14 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Return a variable as encoded by xarray; raise ConflictError if xarray fails or warns."""
+    """Return a variable encoded by xarray; raise ConflictError if xarray fails or warns."""
     with _in_xarray():
         return conventions.encode_cf_variable(variable, name=name)
 
 
 @contextmanager
 def _in_xarray() -> Iterator[None]:
-    """Convert errors and warnings of xarray's encoders and decoders to ConflictError."""
+    """Raise errors and warnings of xarray's encoders and decoders as ConflictError."""
     try:
         yield
     except (SerializationWarning, ValueError, OverflowError) as error:

@@ -37,7 +37,7 @@ class ArrayWrite:
     appended
         Whether the region makes the array longer.
     write_empty_chunks
-        The value of this key in the encoding of the variable; None if the key is not set.
+        The key ``write_empty_chunks`` of the variable's encoding, or None if it is not set.
     """
 
     node: ArrayNode
@@ -48,9 +48,10 @@ class ArrayWrite:
 
     @property
     def fill_is_spelled(self) -> bool:
-        """Whether to store chunks of the fill value, because netcdf-c misreads this fill value.
+        """Whether to store chunks that contain only the fill value, which netcdf-c would misread.
 
-        netcdf-c does not decode Zarr's Base64: it reads the encoded fill value as the text itself.
+        netcdf-c does not decode a fill value in Zarr's Base64, but takes the encoded string as the
+        value.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
@@ -124,7 +125,7 @@ def write_chunks(
     Parameters
     ----------
     progress
-        Progress of the operation that includes this write; None to show separate progress.
+        Progress of the operation that includes this write. None shows separate progress.
 
     Returns
     -------
@@ -199,7 +200,10 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 
 
 def flush(store: Store, *_: Any) -> None:
-    """Flush all written objects to the disk, after dask has computed the other arguments."""
+    """Flush all written objects to disk.
+
+    The other arguments are dask objects, which dask computes before it calls this function.
+    """
     store.flush()
 
 
@@ -249,7 +253,7 @@ class _StoredRegion:
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return a computed block in the dtype of its dask array.
+    """Return a computed block in the dtype that its dask array declares.
 
     Raises
     ------

@@ -49,13 +49,14 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 
 
 def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
-    """Return the requested codecs as numcodecs configurations, in the order of encoding.
+    """Return the requested codecs as numcodecs configurations, in encoding order.
 
     The keys of xarray's engine zarr take precedence over ``codecs``. That key takes precedence over
     netCDF's flags, unless the flags were changed since the variable was opened. If no codec is
     requested, chunks are stored uncompressed, as in `to_netcdf`: every build of netcdf-c reads them
-    without plugins. In a version without filters, netCDF's compression includes shuffle only if
-    that is requested.
+    without plugins. In a Zarr version without filters, netCDF's compression includes shuffle only
+    if
+    shuffle is requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -83,7 +84,7 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Return the arguments of `Format.chunk_keys` that the key ``chunk_key_encoding`` implies.
+    """Return the arguments for `Format.chunk_keys` that the key ``chunk_key_encoding`` requests.
 
     Raises
     ------
@@ -114,7 +115,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether to store bytes of variable length, as the opened store did."""
+    """Return whether to store variable-length bytes, as the opened store did."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -138,7 +139,7 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
-    """Return the numcodecs configuration of a codec object or its JSON, from any Zarr version."""
+    """Return the numcodecs configuration of a codec object, or of its JSON in any Zarr version."""
     if hasattr(codec, "get_config"):
         codec = codec.get_config()
     elif hasattr(codec, "to_dict"):
@@ -193,7 +194,7 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Return configurations as codec specs: the last is the compressor, the others are filters.
+    """Return codec specs for numcodecs configurations: filters, and a compressor as the last.
 
     `itemsize` is the size in bytes of the elements that are shuffled. It is stored with the codec,
     because netcdf-c uses the stored size.

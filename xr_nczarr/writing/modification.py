@@ -49,7 +49,7 @@ def plan_modification(
     layout: Layout,
     options: WriteOptions,
 ) -> WritePlan:
-    """Return the plan of a change to a store, after checking the change.
+    """Check a change to a store, and return its plan.
 
     The plan is empty if an interrupted run of the same append has already written everything.
 
@@ -75,7 +75,7 @@ def plan_modification(
 
 @dataclass(slots=True)
 class _Planner:
-    """The state of one call of `plan_modification`.
+    """The changes that `plan_modification` collects for one write.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class _Planner:
 
     @property
     def gone(self) -> set[str]:
-        """Paths of the stored nodes that are replaced."""
+        """Paths of the stored nodes that the write replaces."""
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def check_sources(self) -> None:
@@ -146,7 +146,7 @@ class _Planner:
             refuse_reading({key[1]: variable}, self.opened.store, replaced | own)
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError if new members would be added to a store that is a single array."""
+        """Raise ConflictError for new members if the store is a single array."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -156,7 +156,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of a damaged group at or above `path`, unless the group is replaced."""
+        """Raise the error of an unreadable group at or above `path` unless it will be replaced."""
         if _is_in(path, self.replaced_group):
             path = parent_path(str(self.replaced_group))
         while path not in self.kept:
@@ -420,5 +420,5 @@ class _Planner:
 
 
 def _is_in(path: str, group: str | None) -> bool:
-    """Return whether `path` is `group` or lies below it; False without a `group`."""
+    """Return whether `path` is `group` or is below it; False if `group` is None."""
     return group is not None and f"{path}/".startswith(f"{group}/")

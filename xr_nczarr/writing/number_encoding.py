@@ -1,4 +1,4 @@
-"""Encode numbers: pack them, round them, replace missing numbers, and check the decoded values."""
+"""Encode numbers, and check the decoded values: packing, rounding and missing numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If stored numbers are not decoded to the original numbers, except for allowed `rounding`.
+        If decoding would not reproduce the numbers, except for the allowed `rounding`.
     """
     meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
@@ -80,19 +80,19 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether checking the lowest and the highest number checks all in between.
+    """Return whether checking the lowest and the highest number also checks all numbers in between.
 
-    It does not if integers are packed as floats, which may round them by more than one unit of the
-    packing, or if numbers between 0 and 1 become booleans.
+    The result is False if integers are packed as floats, which may round them by more than one step
+    of the packing, or if numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if rounding makes a number equal to a value that marks missing numbers.
+    """Raise ConflictError if rounding makes a number equal to a value that means "missing".
 
-    A number that already equals such a value is one that the caller marks as missing.
+    Numbers that equal such a value before rounding are missing values of the caller.
     """
     for mark in _marks(encoding):
         masked = stored == mark
@@ -110,13 +110,13 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _extremes(data: Any) -> Any:
-    """Return an array of the lowest and the highest number, and NaN if the data contain it."""
+    """Return an array of the lowest and the highest number, and NaN if the data contain NaN."""
     extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
     return np.array(extremes, data.dtype)
 
 
 def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return a mask of stored numbers that are decoded to the original, within the rounding."""
+    """Return a mask of the numbers that decoding reproduces, apart from the allowed rounding."""
     missing, integral = _missing(data), stored.dtype.kind != "f"
     marks = _marks(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
@@ -134,7 +134,7 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
 
 
 def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return a mask of stored numbers that are decoded to approximately the original numbers."""
+    """Return a mask of the numbers that decoding reproduces approximately."""
     scale, offset = encoding.get("scale_factor"), np.asarray(encoding.get("add_offset") or 0)
     step = abs(float(scale)) if scale is not None else float(rounding == "requested")
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
@@ -165,7 +165,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def _marks(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers; the first is the value to write."""
+    """Return all values that represent missing numbers; the first is the value to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -209,20 +209,20 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale is a float, because xarray packs in the type of the scale."""
+    """Return an encoding whose scale factor is a float; xarray packs in the type of the scale."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
 def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the signed or unsigned dtype that ``_Unsigned`` declares for stored integers."""
+    """Return the dtype of stored integers after applying ``_Unsigned``."""
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return an encoding without ``_Unsigned``, and with missing values in the type it declares."""
+    """Return an encoding without ``_Unsigned``, with missing values in the type it declares."""
     meant = _meant_dtype(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if meant != dtype else ():
@@ -242,7 +242,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that is stored for missing numbers, or None if the encoding lacks one."""
+    """Return the value that is stored for missing numbers, or None if the encoding sets none."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 

@@ -66,7 +66,7 @@ DEFAULT_FORMAT = FORMATS["2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The Zarr version and dialect to write.
+    """The Zarr version and NCZarr layout to write.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Layout:
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Return the layout that the fragment of a URL and the arguments request.
+    """Return the layout requested by a URL's fragment and the caller's arguments.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    It is the layout of the store, except that the preview of the layout ``nczarr`` is continued as
+    It is the layout of the store. A store in the preview of the layout ``nczarr`` continues as
     ``nczarr``.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect

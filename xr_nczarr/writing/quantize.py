@@ -29,12 +29,13 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
 
     `encoding` has the key ``least_significant_digit`` (a decimal place), or
     ``significant_digits``, with a ``quantize_mode`` of BitGroom, BitRound (for which digits are
-    bits) or GranularBitRound. Data of other types than float32 and float64 are returned unchanged.
+    bits) or GranularBitRound. Only float32 and float64 data are rounded; other data are returned
+    unchanged.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, or the type does not have as many digits.
+        If the mode is unknown, or more digits are requested than the type has.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
@@ -69,14 +70,14 @@ def _as_bits(values: Array) -> Array:
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
-    """Convert changed bits back to floats; zeros and non-finite numbers keep their value."""
+    """Convert bit patterns back to floats, but keep the original zeros and non-finite numbers."""
     changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
     kept = np.isfinite(values) & (values != 0)
     return np.where(kept, changed, values).astype(values.dtype)
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up to clear the last `drop` bits; `drop` is one number, or one for each value."""
+    """Round half up to clear the last `drop` bits; `drop` is one number, or one per value."""
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit

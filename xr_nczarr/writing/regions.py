@@ -133,7 +133,7 @@ def write_region(
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError if values without the append dimension differ from the stored values."""
+    """Raise ConflictError if new values without the append dimension differ from stored values."""
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):
@@ -165,7 +165,7 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
 def check_coordinate(
     dim: str, stored: Variable, new_coordinate: Variable, size: int, object_size: int
 ) -> None:
-    """Raise ConflictError if an append repeats or overlaps stored values of its coordinate.
+    """Raise ConflictError if appended coordinate values repeat or overlap stored values.
 
     Only the last few stored objects, of `object_size` values each, are read. The cost of an append
     therefore does not depend on the length of the store. If the stored values increase, all new

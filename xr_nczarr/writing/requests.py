@@ -48,7 +48,7 @@ class WriteRequest:
     Attributes
     ----------
     path
-        Path of the group that the caller named.
+        Path of the group that the caller passed.
     """
 
     groups: list[GroupRequest]
@@ -65,7 +65,7 @@ class WriteRequest:
 
 
 def _token(variable: Variable) -> Any:
-    """Return an object that identifies the values: for lazily opened values, their source."""
+    """Return an object that identifies the values to dask; for lazily opened values, the source."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 
@@ -152,11 +152,12 @@ def _as_dataset(obj: Any) -> Dataset:
 def unlimited_dimensions(
     dataset: Dataset, requested: Iterable[str] | str | None, *, required: bool
 ) -> set[str]:
-    """Return the names of the unlimited dimensions of a dataset.
+    """Return the names of a dataset's unlimited dimensions.
 
-    Use `requested` or, if that is None, the names that opening left in the encoding of the dataset.
-    Leave out names that the dataset lacks. If all names are `required`, a missing name raises
-    ValueError if it was requested, and causes a warning if opening left it.
+    These are the `requested` names or, if that is None, the names in the dataset's encoding, which
+    opening sets. Names of dimensions that the dataset lacks are left out. If all names are
+    `required`, such a name raises ValueError if it was requested, and causes a warning if it is in
+    the encoding.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)
@@ -174,7 +175,7 @@ def unlimited_dimensions(
 
 
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
-    """Return the names of the dimensions of a dataset that may grow.
+    """Return the names of a dataset's dimensions that may grow.
 
     These are the dimensions in `declared`. If the dataset has no such dimension, they are the
     dimensions with time coordinates, and the first dimensions of the variables of the highest rank.
@@ -191,7 +192,7 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
 
 
 def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
-    """Return whether the coordinate of a dimension holds times, whether decoded or not."""
+    """Return whether a dimension has a coordinate of times, decoded or not."""
     if dim not in dataset.variables or dataset[dim].dims != (dim,):
         return False
     coordinate = dataset[dim].variable

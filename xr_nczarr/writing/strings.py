@@ -57,7 +57,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     characters
         Whether bytes become characters even if the encoding does not request that.
     joined
-        Whether opening joined characters to these strings.
+        Whether xarray created these strings by joining characters when it opened them.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
@@ -88,29 +88,29 @@ def _ends_in_nul(block: Any) -> int:
 
 @blockwise
 def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return UTF-8 bytes as variable-length strings."""
+    """Decode UTF-8 bytes to variable-length strings."""
     return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
 
 
 @blockwise
 def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return strings that netCDF stored in a fixed width as objects of variable length."""
+    """Convert netCDF's fixed-width strings to variable-length strings."""
     return decode_strings(data).astype(dtype, copy=False)
 
 
 @blockwise
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
-    """Return strings in the fixed-width form of netCDF; raise ConflictError if one is too long."""
+    """Convert strings to netCDF's fixed-width form; raise ConflictError if a string is too long."""
     return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return strings as a layout stores them, and their dtype: objects, or a fixed width.
+    """Return strings in the form that a layout stores, and their dtype: objects, or a fixed width.
 
-    A fixed width is `width` bytes or, if that is None, the length of the longest string, including
-    the `fill` value unless it is None.
+    A fixed width is `width` bytes. If `width` is None, it is the length of the longest string,
+    including the `fill` value if that is not None.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
@@ -126,7 +126,7 @@ def string_data(
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return strings or bytes in a fixed width; raise ConflictError if an item is too long."""
+    """Convert strings or bytes to a fixed width; raise ConflictError if an item is too long."""
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
@@ -145,7 +145,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return items, which are strings or bytes, as bytes."""
+    """Return a list of strings or bytes as a list of bytes."""
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
@@ -156,7 +156,7 @@ def as_bytes(values: Any) -> list[Any]:
 
 
 def _as_texts(values: Any) -> list[Any]:
-    """Return items, which are strings or bytes, as strings."""
+    """Return a list of strings or bytes as a list of strings."""
     try:
         items = values.ravel().tolist()
         return [item.decode() if isinstance(item, bytes) else item for item in items]
@@ -188,7 +188,7 @@ def _missing(block: Any) -> Any:
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of a function, which is called for each block of a dask array.
+    """Return the largest result of a function that is called for each block of a dask array.
 
     For a NumPy array, the function is called once.
     """

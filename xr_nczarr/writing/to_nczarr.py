@@ -145,7 +145,7 @@ def to_nczarr(
         stored uncompressed.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree also a mapping from paths to such names.
-        None uses the names that opening a file left in ``dataset.encoding``.
+        None uses the names in ``dataset.encoding``, which opening a file sets.
     compute
         Whether to write the values of the caller's dask arrays now. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values

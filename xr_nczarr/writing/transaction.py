@@ -10,8 +10,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
    shows whether there is a store, a journal or a marker. Documents are read once, and then kept.
 4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
    replaces it at the end. If the process is killed, either the old or the new store remains.
-5. **Begin.** A new store that cannot be staged has a marker until it is complete. The objects that
-   it replaces are removed, starting with the documents by which readers recognize a store.
+5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
+   that it replaces are removed, starting with the documents by which readers recognize a store.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
 7. **Journal.** If several documents change in place, one object holds their earlier text. Readers
    use it while some documents have changed and others have not.
@@ -63,7 +63,7 @@ from xr_nczarr.storage import (
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
 
-_MAX_TRIES = 10  # to take the writer lock
+_MAX_TRIES = 10  # attempts to take the writer lock
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """Names at the root before the first step; None if the store cannot be listed."""
+        """Names at the root before the first step, or None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -135,7 +135,7 @@ class Transaction:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store; if not, `open` may still find one."""
+        """Whether the root listing shows a complete store. If not, `open` may still find one."""
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -143,7 +143,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object; True if the store cannot be listed."""
+        """Return whether the root may contain an object. True if the store cannot be listed."""
         return self.names is None or key in self.names.objects
 
     @classmethod
@@ -186,7 +186,10 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self) -> None:
-        """Undo an interrupted change of documents, unless all had changed; see also `applied`."""
+        """Undo an interrupted change of documents, unless it was complete.
+
+        A complete append is recorded in `applied`.
+        """
         if self.store.single_file or not self.may_hold(JOURNAL):
             return
         journal = open_journal(self.store)
@@ -211,7 +214,7 @@ class Transaction:
         """Open the target; return None if it does not contain a complete store.
 
         Except in mode ``"r+"``, read the individual documents and keep them in `documents`, because
-        another program may have left the consolidated metadata outdated.
+        another program may not have updated the consolidated metadata.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -239,7 +242,8 @@ class Transaction:
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan; without `compute`, return the dask object that finishes the write.
 
-        The remedy or a note of an error describes the state of the store and how to continue.
+        If an error occurs, its remedy or a note describes the state of the store and how to
+        continue.
 
         Raises
         ------
@@ -395,14 +399,14 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold the lock of an object store: an object, which remains if the writer is killed."""
+    """Hold an object store's writer lock: an object, which remains if the writer is killed."""
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
         if store.create(WRITER_LOCK, lock):
             break
         (other,) = store.fetch([WRITER_LOCK])
-        if other is None:  # released in between: another writer may take it now
+        if other is None:  # released in the meantime, so another writer may take it now
             continue
         if not force and not bytes(other).startswith(mark):
             raise _lock_error(store)
@@ -457,7 +461,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target contains at most files of file managers, such as ``.DS_Store``."""
+    """Return whether a target is empty, apart from files of file managers such as ``.DS_Store``."""
     return _names(store) == ([], [])
 
 

@@ -44,8 +44,9 @@ class Uploads(Underway):
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
         """Run ``work(argument)`` in the background.
 
-        Wait first until the bytes of all work in progress, with `size` more, are within a fixed
-        limit, or no work is in progress. Raise the error of earlier work, if any has failed.
+        First wait until the work in progress, including the new `size`, has at most a fixed number
+        of
+        bytes, or until no work is in progress. If earlier work has failed, raise its error.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)

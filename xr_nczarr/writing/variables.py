@@ -46,7 +46,7 @@ class EncodedVariable:
     data
         NumPy or dask array of `dtype`, except for variable-length strings.
     fill_value
-        The value of elements without a stored chunk; None if it is undefined.
+        The value of elements without a stored chunk, or None if it is undefined.
     encoding
         The remaining encoding keys, for chunks and codecs.
     explicit
@@ -64,7 +64,7 @@ class EncodedVariable:
 
 
 def stored_name(name: Hashable) -> str:
-    """Return the name under which to store a variable or group; None is allowed, as in xarray.
+    """Return the name under which to store a variable or group; it can be None, as in xarray.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def encode_dataset(
     ConflictError
         If `encoding` has unknown keys, or values do not fit their encoding.
     UnsupportedError
-        If the dialect does not support a type.
+        If the layout does not support a type.
     """
     for name in dataset.variables:
         stored_name(name)
@@ -145,7 +145,7 @@ def encode_alone(
 ) -> EncodedVariable:
     """Return an encoded variable, regardless of the rest of its dataset.
 
-    In contrast, `encode_dataset` leaves out attributes of bounds that equal their parent's.
+    In contrast, `encode_dataset` leaves out attributes of bounds that the coordinate also has.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -187,7 +187,7 @@ def user_attributes(
 
 
 def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether xarray's engine zarr left an attribute: an annotation or dimension names."""
+    """Return whether an attribute was set by engine zarr: an annotation or dimension names."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -195,12 +195,12 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose values fit its encoding, ready for xarray's encoders."""
+    """Return a variable whose values and encoding are ready for xarray's encoders."""
     return _set_aside(fit_encoding(_prepared(variable, name, explicit), name), explicit)
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Adapt the encoding of a variable, which opening may have left, to the new store."""
+    """Adapt a variable's encoding, possibly inherited from an opened file, to the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # The dtype has the width of the opened text: xarray would truncate longer text to it.
@@ -229,7 +229,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 
 
 def _set_aside(variable: Variable, explicit: bool) -> Variable:
-    """Return a variable with parts of its encoding moved to its attributes.
+    """Move keys that xarray would drop or convert from a variable's encoding to its attributes.
 
     xarray keeps `_Unsigned` only if there is also a fill value, and converts the fill value of
     characters to text.
@@ -247,7 +247,7 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype in an encoding if it may truncate text, and None otherwise.
+    """Return the dtype in an encoding if it may truncate text, or else None.
 
     The dtypes ``str`` and S1 of netCDF, and text dtypes without a width, do not truncate.
     """
@@ -260,7 +260,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable, already encoded by xarray, to types that the layout supports."""
+    """Convert a variable that xarray has already encoded to types that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
@@ -313,7 +313,7 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return the fill value of an array: as declared, as requested, or netCDF's default."""
+    """Return an array's fill value: the declared or the requested value, or netCDF's default."""
     # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
     independent = layout.pure and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
@@ -327,7 +327,7 @@ def _fill_value(
 
 
 def _with_booleans(variable: Variable) -> Variable:
-    """Return a variable in which integers that xarray encoded from booleans are bool again."""
+    """Convert integers that xarray encoded from booleans back to booleans."""
     if variable.attrs.get("dtype") != "bool" or variable.dtype != np.dtype("i1"):
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
@@ -338,7 +338,7 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether opening joined characters to strings, whose fill value is a character."""
+    """Return whether opening joined characters to strings; the fill value is then a character."""
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
@@ -346,8 +346,9 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the requested fill value in the dtype of the array.
 
-    Ignore a value that opening left in the encoding and that does not fit; raise ConflictError if
-    the caller passed it.
+    A value that does not fit raises ConflictError if the caller passed it. Otherwise, it is
+    inherited
+    from the opened file and ignored.
     """
     requested = encoding.get("fill_value")
     if requested is None:

@@ -29,8 +29,8 @@ _MAX_JOURNAL_BYTES = 48 << 20
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
     """Return a copy of a fixed-width text node, with items of at least `width` bytes.
 
-    The width is at least doubled, so that a series of ever longer strings does not rewrite the
-    array each time. The dtype is text, or raw bytes in version 3.
+    The width is at least doubled, so that appending ever longer strings does not rewrite the array
+    each time. The dtype is text, or raw bytes in version 3.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -47,7 +47,7 @@ def plan_widening(
 ) -> WritePlan:
     """Return the plan that stores the text of some arrays with a larger width.
 
-    Unless the store is replaced atomically, the journal holds all old chunks of these arrays.
+    Unless the store is replaced atomically, the journal contains all old chunks of these arrays.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes to an array's document that make a node wider."""
+    """Yield the changes that replace a node by a wider one in its array's document."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
