@@ -1,4 +1,4 @@
-"""Arrays in a store, of which selections can be read and written."""
+"""Arrays in a store, with methods that read and write selections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ReadOptions:
         How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
-        Number of threads that one read uses; None for the number of processors.
+        Number of threads that one read uses. None uses one thread per processor.
     codecs
         Additional codec classes by id.
     plugins
@@ -68,7 +68,7 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array in a store, of which selections can be read and written.
+    """An array in a store, with methods that read and write selections.
 
     Only the node, the store and the options are pickled. The codec chain is compiled again after
     unpickling.
@@ -91,7 +91,7 @@ class ChunkedArray:
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The codec chain, compiled on first access, which raises the errors of `compile_codec`."""
+        """The compiled codec chain. The first access can raise the errors of `compile_codec`."""
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
@@ -117,9 +117,9 @@ class ChunkedArray:
 
     @cached_property
     def _source(self) -> Store:
-        """The store, restricted to objects that are not much longer than an encoded chunk can be.
+        """The store, wrapped to reject objects that are much longer than an encoded chunk can be.
 
-        It is not restricted if the chunks are in shards, or their size depends on the values.
+        It is not wrapped if the chunks are in shards, or their size depends on the values.
         """
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
@@ -128,11 +128,11 @@ class ChunkedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one decoded chunk in bytes, which includes only pointers to objects."""
+        """Size of one decoded chunk in bytes. Of Python objects, only the pointers are counted."""
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
-        """Split a selection of an array with a regular chunk grid into parts, one per chunk."""
+        """Split a selection into parts, one per chunk. The array must have a regular chunk grid."""
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)
 
@@ -144,7 +144,7 @@ class ChunkedArray:
         dtype: npt.DTypeLike | None = None,
         convert: Convert | None = None,
     ) -> Array:
-        """Read the selected values, and fetch and decode each chunk only once.
+        """Read the selected values. Each chunk is fetched and decoded only once.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class ChunkedArray:
         pointwise
             Whether index arrays select points together, as described in `plan_points`.
         dtype
-            Dtype of the result; None for the dtype of the array.
+            Dtype of the result, by default the dtype of the array.
         convert
             Function that converts the selected part of each chunk and writes it to the result, in
             the thread that decoded the chunk. None copies the values.
@@ -163,7 +163,7 @@ class ChunkedArray:
         ChunkError
             If a chunk cannot be decoded to an array as the metadata declare it.
         MissingChunkError
-            If a chunk is absent, and ``missing_chunks="raise"`` is set or the array has no fill
+            If a chunk is missing, and ``missing_chunks="raise"`` is set or the array has no fill
             value.
         StorageError
             If the store fails: it neither returns a chunk's bytes nor reports it as missing.
@@ -207,7 +207,7 @@ class ChunkedArray:
         write_empty_chunks: bool = False,
         submit: Submit | None = None,
     ) -> None:
-        """Write values to an orthogonal selection, and write each affected chunk once as a whole.
+        """Write values to an orthogonal selection. Each affected chunk is written once, as a whole.
 
         A partly selected chunk is read, merged with the values and written under the store's lock.
 
@@ -308,7 +308,7 @@ class ChunkedArray:
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized array, aligned to a cache line if it is large.
 
-    NumPy's own large arrays start 16 bytes after a page boundary. On AMD Zen 3, copying from the
+    NumPy starts large arrays 16 bytes after a page boundary. On AMD Zen 3, copying from the
     system's page cache to such an address takes three times as long.
     """
     size = math.prod(shape) * dtype.itemsize
@@ -322,7 +322,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def _processors() -> int:
     """Return the number of processors that this process may use.
 
-    Where the system does not report it, return the number of processors of the machine.
+    If the system does not report this number, return the number of all processors.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

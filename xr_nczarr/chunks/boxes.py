@@ -1,6 +1,6 @@
 """Read arrays with a rectilinear chunk grid, whose chunks differ in length along a dimension.
 
-The grid is split into boxes, which are rectangular regions in which all chunks have the same shape.
+The grid is split into rectangular regions in which all chunks have the same shape, called boxes.
 Each box is read like an array with a regular grid.
 """
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box, whose first stored object has the grid index `first`."""
+    """The chunk keys of a box, whose first stored object has index `first` in the array's grid."""
 
     first: tuple[int, ...]
 
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies in one run of stored objects.
+    """The part of a selector that falls into one run of stored objects.
 
     Axes whose index arrays select points together have one run and one `source` for each axis.
     """
@@ -136,7 +136,7 @@ def _selector_parts(
 
 
 def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
-    """Return the box that is covered by one run along each dimension, as an array of its own."""
+    """Return the box that is covered by one run along each dimension, as a separate array."""
     keys, lengths = node.chunk_keys, tuple([run.length for run in runs])
     first = tuple([run.first for run in runs])
     box = replace(

@@ -19,7 +19,7 @@ Selector = int | slice | Positions
 
 
 class ChunkPart(NamedTuple):
-    """The part of a selection that lies in one chunk.
+    """The part of a selection that falls into one chunk.
 
     Attributes
     ----------
@@ -30,8 +30,8 @@ class ChunkPart(NamedTuple):
     target
         NumPy index of the same elements in the result.
     whole
-        Whether all elements of the chunk that lie within the array are selected, so that a write
-        need not read the stored chunk.
+        Whether the selection includes all elements of the chunk that are inside the array. If so, a
+        write need not read the stored chunk.
     """
 
     chunk: tuple[int, ...]
@@ -42,7 +42,7 @@ class ChunkPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A selection split into its parts, over which the plan iterates.
+    """A selection split into parts, one for each chunk. Iterating over the plan yields the parts.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Plan:
     count
         Number of parts, and of touched chunks.
     axes
-        Order in which to transpose the axes of a chunk before indexing it with `source`; None
+        Order in which to transpose the axes of a chunk before indexing it with `source`. None
         keeps the order.
     sliced
         Whether all sources and targets consist of slices only.
@@ -100,7 +100,7 @@ _NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that lie in the same chunk along the indexed axes."""
+    """The points of a pointwise selection that fall into the same chunk along the indexed axes."""
 
     chunk: tuple[int, ...]
     source: tuple[Positions, ...]
@@ -180,7 +180,7 @@ def plan_points(
     Returns
     -------
     Plan
-        Its `shape` is the number of points followed by the lengths of the slices. Its
+        The plan's `shape` is the number of points followed by the lengths of the slices. Its
         `result_shape` is the broadcast shape of the arrays followed by the lengths of the slices.
 
     Raises
@@ -262,7 +262,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` up to `stop`, which select at most two chunks in part."""
+    """Split the elements from `start` up to `stop`. At most two chunks are partly selected."""
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
@@ -308,7 +308,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices in the sources by one object, so that ids can be cache keys."""
+    """Replace equal slices among the sources by one object, whose id can then be a cache key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -319,7 +319,7 @@ def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
 
 
 def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
-    """Return whether a source selects all elements of a chunk that are within the array."""
+    """Return whether a source selects all elements of a chunk that are inside the array."""
     inside = min(chunk, size - number * chunk)
     if isinstance(source, slice):
         return (source.start, source.stop, source.step) == (0, inside, 1)
@@ -327,7 +327,7 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return a slice of positive step that selects the same positions, or None if no slice does."""
+    """Return a slice with a positive step for the same positions, or None if there is none."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
@@ -340,7 +340,7 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return a slice of positive step that selects the same positions, if any, or `positions`."""
+    """Return a slice with a positive step for the same positions if possible, else `positions`."""
     regular = _as_slice(positions)
     return positions if regular is None else regular
 
@@ -366,9 +366,9 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Return the Cartesian product of the parts along all dimensions, one iterator per field.
+    """Combine the parts along all dimensions to chunk parts, as one iterator per field.
 
-    The product is computed by `itertools` instead of slower Python code.
+    The Cartesian product is computed by `itertools`, which is faster than Python code.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

@@ -1,6 +1,6 @@
 """The layout of an array without shards, in which each encoded chunk is a stored object.
 
-The layout with shards is in the module `sharding`.
+The module `sharding` contains the layout with shards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout with one stored object per chunk.
 
-    `spellings` are the chunk keys to try. The keys that the metadata declare come first.
+    `spellings` are the chunk keys to try, starting with the keys that the metadata declare.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -36,7 +36,7 @@ class ChunkObjects:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each chunk in the order of `chunks`; None if it is missing."""
+        """Yield the encoded bytes of each chunk in the order of `chunks`, or None if missing."""
         return self._either(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(

@@ -35,7 +35,7 @@ Both arguments may be the same array."""
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
-    """A reader of the chunks of one plan into one result array, which threads can share.
+    """Reads the chunks of one plan into one result array. Several threads can share it.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return the part's target in the result, or None if a chunk cannot be decoded into it."""
+        """Return the part's target in the result if a chunk can be decoded into it, else None."""
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -183,7 +183,7 @@ class PartReader:
     def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
     ) -> Iterator[Bytes | None]:
-        """Yield the fetched bytes, and add the variable and the chunk to errors of the store."""
+        """Yield the fetched bytes, and add the variable and the chunk to the store's errors."""
         try:
             yield from fetched
         except NczarrError as error:
@@ -249,7 +249,7 @@ class PartReader:
     def _read_windows_into(
         self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows into a reused buffer, and return the parts and windows of absent chunks.
+        """Read windows into a reused buffer, and return the parts and windows of missing chunks.
 
         Without reuse, each window's buffer would be requested from and returned to the system.
         """
@@ -287,7 +287,7 @@ class PartReader:
         return [decoded[start : start + length].data for start, length in spans]
 
     def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk, from the blocks that contain them.
+        """Return byte ranges of a decoded Blosc chunk by decoding only the blocks that are needed.
 
         Returns None if the chunk does not exist, cannot be decoded by blocks, or is faster to
         decode as a whole.
@@ -314,7 +314,7 @@ class PartReader:
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    """Return the part of `box`, as a memoryview, that each of the consecutive `spans` fills."""
+    """Return a memoryview of `box` for each of the consecutive `spans` that together fill it."""
     memory = box.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))

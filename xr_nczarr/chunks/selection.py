@@ -20,7 +20,7 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments with which to read a selection, and the order of axes in the values read.
+    """The arguments with which to read a selection, and the axis order of the values that are read.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class ReadRequest(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The result of all selections and transpositions of an array so far.
+    """A composed selection: the result of all selections and transpositions of an array so far.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Index the selection with `key`, whose items each select along their own axis.
+        """Index the selection with `key`, each of whose items selects along its own axis.
 
         Raises
         ------
@@ -174,7 +174,7 @@ def whole(shape: tuple[int, ...]) -> Selection:
 
 
 def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
-    """Index a selector with items, each along its own axis of the selector."""
+    """Index a selector with `items`, one for each axis of the selector."""
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):
@@ -186,7 +186,7 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return the positions of a selector at points, which index some or all of its axes.
+    """Return a selector's positions at points, which index some or all of its axes.
 
     In the result, the axes of the points come first, followed by the other axes of the selector.
     """

@@ -1,4 +1,4 @@
-"""Read inner chunks, whose byte ranges are in shard indices, and assemble shards."""
+"""Read inner chunks, whose byte ranges are listed in shard indices, and assemble shards."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Shards:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each inner chunk in the order of `chunks`; None if missing.
+        """Yield the encoded bytes of each inner chunk in the order of `chunks`, or None if missing.
 
         A shard is fetched as a whole if at least half of its chunks are requested. Otherwise its
         index is fetched first, and then the requested chunks. A remote store gets two batches of
@@ -107,8 +107,9 @@ class Shards:
     ) -> Iterator[Bytes | None]:
         """Yield chunks of a remote store like `fetch`.
 
-        If a shard is replaced by a writer in between, fetch the remaining chunks again, up to
-        `tries` times.
+        If a writer replaces a shard between two requests, the remaining chunks are fetched again,
+        up
+        to `tries` times.
         """
         done = 0
         try:
@@ -133,10 +134,10 @@ class Shards:
             yield None if place is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch the shards to read as a whole, by key, decoded by the codecs of the whole shard.
+        """Fetch the shards that are read as a whole, by key, after applying whole-shard codecs.
 
-        These are shards with such codecs, and shards of which at least half is requested. `counts`
-        are the numbers of requested chunks by the key of the shard.
+        These are shards with such codecs, and shards with at least half of their chunks requested.
+        `counts` maps the key of each shard to the number of requested chunks.
         """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -158,9 +159,10 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up the byte range of each chunk in the shard indices of level `number`.
 
-        For levels other than the last, this is the range of the shard of the next level that
-        contains the chunk. It is None if the chunk is missing. `places` are the byte ranges of the
-        shards that contain the chunks at this level.
+        At any level but the last, this is the range of the next level's shard that contains the
+        chunk.
+        The range is None if the chunk is missing. `places` are the byte ranges of the shards that
+        contain the chunks at this level.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -233,7 +235,7 @@ class Shards:
 
 
 class _Opened:
-    """A local store that opens each object once, so that all ranges come from the same version."""
+    """Opens each object of a local store once, so that all ranges come from the same version."""
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
         self.store = store
@@ -254,7 +256,7 @@ class _Opened:
 
 
 class _OneVersion:
-    """A remote store that reads all byte ranges of an object from the same version of the object.
+    """Reads all byte ranges of an object of a remote store from the same version of the object.
 
     If the store reports versions, reading another version raises _ReplacedError, and shard indices
     are cached for later reads.
@@ -331,7 +333,7 @@ _Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
-    """A reader of byte ranges, from `objects` in memory if they are there, or from the store."""
+    """Reads byte ranges from the `objects` that are in memory, or else from the store."""
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store

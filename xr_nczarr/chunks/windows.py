@@ -16,7 +16,7 @@ _GAP_BYTES = 16 << 10
 class Window(NamedTuple):
     """Byte ranges of a chunk that contain all elements of a selection.
 
-    Read one after another, the ranges form an array, the *box*.
+    Concatenated, the ranges form an array, which is called the box.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ def byte_window(
 ) -> Window | None:
     """Return the byte ranges of the rows that contain the elements `source` of a chunk.
 
-    Returns None if these are the whole chunk. Fixed-width strings always need the whole chunk,
+    Returns None if the whole chunk is needed. Fixed-width strings always need the whole chunk,
     whose size shows whether the width has changed.
 
     Parameters
@@ -81,7 +81,7 @@ def byte_window(
 def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int, int]], Any]:
     """Return the (start, length) of each run of adjacent rows, and the index relative to the runs.
 
-    Rows at a distance of at most `near` are in the same run, together with the rows between them.
+    Rows that are at most `near` apart are in the same run, together with the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):
@@ -100,7 +100,7 @@ def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int
 
 
 def _extent(item: Any) -> tuple[int, int]:
-    """Return the lowest and the highest index that a source selects; slices have positive steps."""
+    """Return the lowest and the highest index that a source selects. Slices have positive steps."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
     return int(item.min()), int(item.max())

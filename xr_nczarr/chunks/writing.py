@@ -1,4 +1,4 @@
-"""Encode and write chunks, and merge values into stored chunks that they cover only in part."""
+"""Encode and write chunks, and merge values into stored chunks that they only partly cover."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """A writer of the chunks of one plan, which several threads can share.
+    """Writes the chunks of one plan. Several threads can share it.
 
     Attributes
     ----------
     source
-        The values to write, in which the targets of the parts are indices.
+        The values to write. The targets of the parts are indices into this array.
     write_empty_chunks
         Whether to store chunks that contain only fill values.
     """
@@ -42,7 +42,7 @@ class PartWriter:
     write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
-        """Encode and write one batch, which must contain all parts of each object it touches."""
+        """Encode and write one batch, which must contain all parts of each object it affects."""
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
@@ -59,9 +59,9 @@ class PartWriter:
                         self.store.put([(key, data)])
 
     def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
-        """Yield the key and the bytes of each chunk that is selected as a whole.
+        """Encode each chunk that is selected as a whole, and yield its key and bytes.
 
-        A chunk is encoded when it is requested. A chunk of fill values is deleted instead.
+        A chunk of fill values is deleted instead of encoded.
         """
         for part in batch:
             if part.whole:
@@ -105,10 +105,11 @@ class PartWriter:
             self.store.delete(key)
 
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
-        """Return the encoded chunk, in which elements that are not selected keep stored values.
+        """Merge values into a stored chunk, and return the encoded chunk.
 
-        `stored` is the encoded chunk in the store, or None. Returns None if the chunk contains only
-        fill values and need not be stored.
+        Elements that are not selected keep their stored values. `stored` is the encoded chunk in
+        the
+        store, or None. Returns None if the chunk contains only fill values and need not be stored.
         """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
@@ -155,7 +156,9 @@ class PartWriter:
     def _is_empty(self, chunk: Array) -> bool:
         """Return whether a chunk contains only fill values and need not be stored.
 
-        Numbers are compared bitwise, so that -0.0 differs from 0.0, and NaN from other NaNs.
+        Numbers are compared bitwise, so that -0.0 differs from 0.0, and NaNs differ from each other
+        if
+        their bits do.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False

@@ -25,7 +25,7 @@ _MIN_BLOCK = 1 << 10  # the starts of smaller blocks would be larger than the bl
 
 
 class BloscFrame(NamedTuple):
-    """A Blosc frame, by its header.
+    """The sizes and positions in a Blosc frame, as its header declares them.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class BloscFrame(NamedTuple):
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
         """Return the sorted numbers of the blocks that contain some byte ranges of the data.
 
-        `spans` are the start and length of each range.
+        `spans` contains the start and the length of each range.
         """
         numbers: set[int] = set()
         for start, length in spans:
@@ -77,7 +77,7 @@ class BloscFrame(NamedTuple):
         return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode the stored `blocks` with these `numbers`, and return their data joined."""
+        """Decode the stored `blocks` with these `numbers`, and return their concatenated data."""
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
         size = sum(min(self.block, self.size - number * self.block) for number in numbers)
@@ -95,7 +95,7 @@ class BloscFrame(NamedTuple):
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
     """Parse the header of a frame, or return None if the frame cannot be decoded by blocks.
 
-    Its data must have `size` bytes, and must be compressed and split into blocks.
+    The frame must contain `size` bytes of data, compressed and split into blocks.
     """
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:

@@ -76,7 +76,7 @@ def _stream(
     unpack
         Function that creates a decompressor.
     magic
-        Signature at which another member of a multi-member file begins; None for formats without
+        Signature at which another member of a multi-member file begins. None for formats without
         such files.
     max_piece
         Maximum output of one call in bytes, for decompressors that return their unconsumed input.
@@ -189,7 +189,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the step for numcodecs' LZ4 format, a block preceded by its size in four bytes."""
+    """Build the step for numcodecs' LZ4 format: one block, after its size in four bytes."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -278,8 +278,8 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Measure Zstandard frames: declared data size, upper bound on this size, and end offset.
 
-    The declared size is None if a frame does not declare the size of its data. Frames are measured
-    until their data have the `expected` size; the bytes after these frames are ignored.
+    The declared size is None if any of the frames does not declare one. Frames are measured until
+    their data have the `expected` size; the bytes after these frames are ignored.
 
     Source: RFC 8878, section 3.1.
     """

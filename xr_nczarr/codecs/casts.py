@@ -1,6 +1,6 @@
 """The v3 codecs ``scale_offset`` and ``cast_value``, which are exact or raise an error.
 
-Source: the registered extensions of these names. Where the specification requires an error for a
+Source: the registered extensions of these names. If the specification requires an error for a
 value, reading and writing raise ChunkError.
 """
 
@@ -87,8 +87,8 @@ def _check_integers(
 ) -> None:
     """Raise ChunkError if scaling and shifting integers overflows their type.
 
-    Only the smallest and the largest value are checked, because both operations are monotonic. On
-    decoding, a stored value that is not a multiple of the scale is an error as well.
+    Only the smallest and the largest value are checked, because both operations are monotonic. When
+    decoding, a stored value that is not a multiple of the scale also raises ChunkError.
     """
     if not values.size:
         return
@@ -166,10 +166,10 @@ class Cast:
         Dtypes of the values and of the results.
     rounding, out_of_range
         Rules with the names of the specification. If `out_of_range` is None, a value out of range
-        is an error.
+        raises an error.
     pairs
         Pairs of a value and its result, which take precedence over the rules. If a value occurs
-        more than once, its first pair counts.
+        more than once, its first pair is used.
     """
 
     source: np.dtype[Any]
@@ -264,7 +264,7 @@ class Cast:
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     """Round `values` to floats by the rule `rounding`, starting from the `nearest` floats.
 
-    In `nearest`, infinity stands for the power of two above the largest float, so that smaller
+    In `nearest`, infinity represents the power of two above the largest float, so that smaller
     values can be rounded down from it.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
@@ -300,7 +300,7 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert a number of the configuration to a scalar of `dtype`; a float may be a string."""
+    """Convert a number in the configuration to a scalar of `dtype`. Floats can be strings."""
     number = value
     if isinstance(value, str):
         try:
@@ -335,5 +335,5 @@ def _pairs(
 
 
 def _as_elements(target: Array, flow: Flow) -> Array:
-    """Return a view of the bytes of `target` as the flow's elements."""
+    """View the bytes in `target` as elements with the dtype and shape of `flow`."""
     return target.view(flow.dtype).reshape(flow.shape or ())

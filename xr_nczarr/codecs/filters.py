@@ -1,4 +1,4 @@
-"""Checksums, and filters, which transform bytes or elements without compressing them."""
+"""Checksums and filters, which transform bytes or elements without compressing them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Build the step for HDF5's shuffle, which stores all first bytes, then all second bytes, etc.
+    """Build the step for HDF5's shuffle, which groups the bytes of all elements by their position.
 
-    Trailing bytes that do not fill an element stay in place. Returns None if shuffling would not
-    change the data.
+    The first bytes of all elements come first, followed by the second bytes, and so on. Trailing
+    bytes that do not fill an element stay in place. Returns None if shuffling would not change the
+    data.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -103,7 +104,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return by how much `values` of `dtype` may change when a filter stores them as `stored`."""
+    """Return how much `values` of `dtype` may change when a filter stores them as `stored`."""
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -168,7 +169,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """CRC-32C in pure Python, whose 10 MB/s are fast enough for shard indices."""
+    """CRC-32C in pure Python. Its 10 MB/s are fast enough for shard indices."""
 
     codec_id = "crc32c"
     location = "end"

@@ -1,4 +1,4 @@
-"""Codec chains.
+"""Compiled codec chains.
 
 A `Flow` describes the data between two codecs, a `Step` is one compiled codec, and a `ChunkCodec`
 is the whole chain of an array.
@@ -52,7 +52,7 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A description of the data between two steps of a codec chain.
+    """The type and size of the data between two steps of a codec chain.
 
     The data are elements of a `dtype` and `shape`, or a stream of bytes (uint8, `shape` None).
 
@@ -61,7 +61,7 @@ class Flow:
     chunk
         Description of the chunk, for messages.
     size
-        Size in bytes; None if the size depends on the values.
+        Size in bytes, or None if the size depends on the values.
     bound
         Largest possible size in bytes. It follows from the shape of the chunk or, if `limited`,
         from the caller's limit.
@@ -83,7 +83,7 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the flow after a step that encodes to elements of this dtype and shape."""
+        """Return the flow after a step that encodes to elements of `dtype` and `shape`."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
@@ -92,7 +92,7 @@ class Flow:
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the flow after a compressor, with a bound that allows for incompressible data."""
+        """Return the flow after a compressor, whose bound allows for data that grow slightly."""
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
@@ -106,14 +106,14 @@ class Flow:
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """Return a view of bytes as elements of this flow; return Python objects unchanged."""
+        """View bytes as elements of this flow; return Python objects unchanged."""
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, cut: bool = False) -> None:
         """Check that data of `size` bytes are possible in this flow.
 
-        `cut` means that decoding stopped after `size` bytes although there were more.
+        If `cut` is True, decoding stopped after `size` bytes, before the end of the data.
 
         Raises
         ------
@@ -152,7 +152,8 @@ class Step:
     encoded
         The flow of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument, to fill and return.
+        Whether `decode` accepts an array of bytes as its second argument, which it fills and
+        returns.
     place
         Name of the step for messages.
     tolerance
@@ -176,14 +177,14 @@ def unlimited_tolerance(_: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The argument of a builder of steps: the codec's spec, and the flow that it encodes."""
+    """The argument of a function that builds a step: the codec's spec and the flow it encodes."""
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the codec's parameters, completed by `defaults`.
+        """Return the codec's parameters, with `defaults` for the parameters that are not set.
 
         Raises
         ------
@@ -206,9 +207,9 @@ class StepRequest:
         Parameters
         ----------
         codec_class
-            Class of the codec; None for the class that numcodecs registers under its name.
+            Class of the codec, by default the class that numcodecs registers under its name.
         settings
-            Parameters of the codec; None for the configuration in the spec.
+            Parameters of the codec, by default the configuration in the spec.
 
         Raises
         ------
@@ -279,7 +280,7 @@ class ChunkCodec:
     encoded
         The stored bytes of a chunk. Their size is known if no codec compresses.
     raw
-        Whether a chunk is stored without codecs: its elements in C order and the node's dtype.
+        Whether chunks are stored without codecs, as elements in C order and the node's dtype.
     fills
         Whether the chain decodes directly into the caller's array, instead of copying to it.
     lossy

@@ -1,6 +1,6 @@
 """Codecs that other packages register with zarr-python, through ``zarr.codecs`` entry points.
 
-zarr-python is imported only if the metadata name a codec that no other registry has.
+zarr-python is imported only if the metadata name a codec that is not in any other registry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point of a Zarr v3 codec, or None if no installed package has one."""
+    """Return the entry point of a Zarr v3 codec, or None if no installed package provides it."""
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
     is_version_3 = spec.place == "codecs" and isinstance(name, str)
@@ -35,7 +35,7 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"`` for the name of a codec.
+    """Return the kind of a codec: ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
 
     Returns None if no installed package provides the codec.
     """
@@ -82,7 +82,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
 
 
 class _Adapter:
-    """An adapter from a codec with zarr-python's interface to the functions of a `Step`."""
+    """Adapts a codec with zarr-python's interface to the functions of a `Step`."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
@@ -125,7 +125,7 @@ class _Adapter:
         return decoded
 
     def encode(self, data: Any) -> Any:
-        """Encode elements or bytes to bytes, also if the codec encodes to elements."""
+        """Encode elements or bytes to bytes, even if the codec itself encodes to elements."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
         return self._checked(encoded, self.stored, "encodes") if self.to_elements else encoded
 

@@ -118,10 +118,11 @@ def check_codec(
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Raise ConflictError if a v3 codec on numbers cannot store the array's fill value.
+    """Raise ConflictError if a numeric v3 codec cannot store the array's fill value.
 
-    ``cast_value`` must also preserve it exactly. The specification requires this because partial
-    chunks contain fill values.
+    ``cast_value`` must also preserve the fill value exactly. The specification requires this
+    because
+    partial chunks contain fill values.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
@@ -161,7 +162,7 @@ def flow_of(
     LimitError
         If a chunk has more than `limits.max_chunk_bytes`.
     UnsupportedError
-        If `dtype` is a structure with items of variable length.
+        If `dtype` is a structure with variable-length items.
     """
     if dtype.hasobject and dtype.kind != "O":
         raise UnsupportedError(f"dtype {quote(dtype)} is a structure with items of variable length")
@@ -210,7 +211,7 @@ def _place(spec: CodecSpec) -> str:
 
 
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
-    """Return the builder for a codec of the caller, this package, numcodecs or a plugin."""
+    """Return the builder for a codec from the caller, this package, numcodecs or a plugin."""
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
         return (
@@ -244,10 +245,9 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 
 
 def registered_kind(name: str) -> str | None:
-    """Return the kind of a codec that only a plugin of zarr-python provides.
+    """Return the kind of a codec that only a plugin of zarr-python provides, or None for any other.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. For any other codec,
-    None is returned.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None

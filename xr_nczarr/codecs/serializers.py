@@ -1,4 +1,4 @@
-"""Codecs for the layout of elements in bytes: byte order, axis order and variable-length items."""
+"""Codecs that lay out elements as bytes: byte order, axis order and variable-length items."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def build_vlen(request: StepRequest) -> Step:
 
 
 def build_text(request: StepRequest) -> Step:
-    """Build the step for numcodecs' JSON or msgpack, a list of items with their dtype and shape."""
+    """Build the step for numcodecs' JSON or msgpack: a list of items, then dtype and shape."""
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
     codec, growth = request.construct(), _PACKED_GROWTH
@@ -150,7 +150,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Flatten nested lists; the outermost list ends with a dtype and the shape."""
+    """Flatten nested lists of items. The outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError("found no list that ends in a dtype and a shape", remedy=DAMAGED)
     *values, _, shape = items
@@ -166,14 +166,14 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Build the step for pickled objects, which is used only if the caller allows ``pickle``."""
+    """Build the step for pickled objects, which requires that the caller allows ``pickle``."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the step that stores strings from a list of labels as numbers.
+    """Build the step that stores each string as the number of its label in a list.
 
     A string that is not among the labels is stored as 0, which is decoded to an empty string.
     """

@@ -1,4 +1,4 @@
-"""Shard indices, which hold the offsets of inner chunks: address arithmetic without I/O.
+"""Shard indices, which list the offsets and lengths of inner chunks, without any I/O.
 
 Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
 """
@@ -22,8 +22,9 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 class ShardIndex:
     """The format of the shard index at one level of sharding.
 
-    A shard consists of inner chunks, or of the shards of the next level; both are called inner
-    chunks here.
+    A shard consists of inner chunks or, above the last level, of the shards of the next level.
+    These
+    shards are also called inner chunks here.
 
     Attributes
     ----------
@@ -88,7 +89,7 @@ class ShardIndex:
         Parameters
         ----------
         object_size
-            Size of the shard in bytes; None if it is unknown.
+            Size of the shard in bytes, or None if it is unknown.
 
         Returns
         -------

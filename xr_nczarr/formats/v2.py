@@ -62,7 +62,7 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node, with other hidden documents, such as netcdf-c 4.8.0's, as sidecars."""
+        """Parse a node; its other hidden documents, such as netcdf-c 4.8.0's, become sidecars."""
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
         array = parsing.parsed.get(content) if parsing.kind == "array" else None
