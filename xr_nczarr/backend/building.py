@@ -227,8 +227,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
     """Remove scalar variables that have the name of a dimension, which a Dataset cannot hold.
 
     Returns the warning messages to issue. With ``on_unsupported="raise"``, a MetadataError is
-    raised
-    instead.
+    raised instead.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}

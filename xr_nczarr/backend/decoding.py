@@ -402,10 +402,8 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
     the CF packing attributes to ``fixedscaleoffset`` but left `_FillValue` packed (VirtualiZarr
     issue 670). A value that fits the packed dtype could be packed or unpacked, so a warning is
-    issued
-    unless both readings give the same number. Such a value is unpacked only if no chunk can decode
-    to
-    it. All other values are returned unchanged.
+    issued unless both readings give the same number. Such a value is unpacked only if no chunk can
+    decode to it. All other values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -108,8 +108,7 @@ class Shards:
         """Yield chunks of a remote store like `fetch`.
 
         If a writer replaces a shard between two requests, the remaining chunks are fetched again,
-        up
-        to `tries` times.
+        up to `tries` times.
         """
         done = 0
         try:
@@ -160,9 +159,8 @@ class Shards:
         """Look up the byte range of each chunk in the shard indices of level `number`.
 
         At any level but the last, this is the range of the next level's shard that contains the
-        chunk.
-        The range is None if the chunk is missing. `places` are the byte ranges of the shards that
-        contain the chunks at this level.
+        chunk. The range is None if the chunk is missing. `places` are the byte ranges of the shards
+        that contain the chunks at this level.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -252,7 +250,7 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Accept that a chunk is missing, because its index comes from the file that is open."""
+        """Do nothing: the chunk is certainly missing, as the index comes from the open file."""
 
 
 class _OneVersion:

@@ -108,8 +108,8 @@ class PartWriter:
         """Merge values into a stored chunk, and return the encoded chunk.
 
         Elements that are not selected keep their stored values. `stored` is the encoded chunk in
-        the
-        store, or None. Returns None if the chunk contains only fill values and need not be stored.
+        the store, or None. Returns None if the chunk contains only fill values and need not be
+        stored.
         """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
@@ -157,8 +157,7 @@ class PartWriter:
         """Return whether a chunk contains only fill values and need not be stored.
 
         Numbers are compared bitwise, so that -0.0 differs from 0.0, and NaNs differ from each other
-        if
-        their bits do.
+        if their bits do.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False

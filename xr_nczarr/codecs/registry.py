@@ -121,8 +121,7 @@ def check_fill(node: ArrayNode) -> None:
     """Raise ConflictError if a numeric v3 codec cannot store the array's fill value.
 
     ``cast_value`` must also preserve the fill value exactly. The specification requires this
-    because
-    partial chunks contain fill values.
+    because partial chunks contain fill values.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)

@@ -23,8 +23,7 @@ class ShardIndex:
     """The format of the shard index at one level of sharding.
 
     A shard consists of inner chunks or, above the last level, of the shards of the next level.
-    These
-    shards are also called inner chunks here.
+    These shards are also called inner chunks here.
 
     Attributes
     ----------
@@ -127,7 +126,7 @@ class ShardIndex:
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
-        """Assemble a shard from encoded inner chunks by index, without those not in `parts`."""
+        """Assemble a shard from encoded inner chunks. Chunks that `parts` omits are missing."""
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
         bodies = []

@@ -212,8 +212,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
     """Return a list of lengths as a shape, or raise MetadataError at `place`.
 
     A shape has at most 64 integers, each at least `least`. The product of its nonzero lengths is
-    below
-    2**63.
+    below 2**63.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(

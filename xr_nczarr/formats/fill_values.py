@@ -63,9 +63,8 @@ def parse_fill_value(
     """Parse a fill value into a scalar of `dtype`, or null into None.
 
     Variable-length items are strings if `text` is True, and bytes otherwise. A fill value spelled
-    as
-    bytes is interpreted as the dtype `raw`, including its byte order. The default is little endian,
-    which v3 prescribes regardless of the codecs.
+    as bytes is interpreted as the dtype `raw`, including its byte order. The default is little
+    endian, which v3 prescribes regardless of the codecs.
     """
     if value is None:
         return None

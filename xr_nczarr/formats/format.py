@@ -184,9 +184,8 @@ class Format(ABC):
         """Parse the node at `path` from its documents.
 
         Returns a BrokenNode if a document is invalid, and None if there is no node. Many arrays
-        have equal
-        documents, so `parsed` caches arrays by the content of their document. It is extended in
-        place.
+        have equal documents, so `parsed` caches arrays by the content of their document. It is
+        extended in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)

@@ -48,8 +48,7 @@ class StrictText:
         are not JSON.
     positions, shifts
         `shifts` contains the numbers to add to a position in `text` to get the position in
-        `source`.
-        Each number applies from the corresponding position in `positions` on.
+        `source`. Each number applies from the corresponding position in `positions` on.
     """
 
     text: str

@@ -62,8 +62,7 @@ def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
 
     `spelled` is the dtype that the rendered ``data_type`` declares. If its byte order differs from
-    the
-    node's, the codec ``endian`` is added.
+    the node's, the codec ``endian`` is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

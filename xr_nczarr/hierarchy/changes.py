@@ -86,8 +86,7 @@ def refresh_consolidated(
     """Render the consolidated metadata for the nodes at `paths`.
 
     The documents in `changed`, by key, replace those of `hierarchy`. Returns a dict with one key,
-    or an
-    empty dict if the Zarr version has no consolidated metadata.
+    or an empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -120,8 +120,7 @@ class DocumentSource:
         """Remove objects from `present` that are the server's HTML page for missing objects.
 
         The page is found by requesting the journal, a key that hardly ever exists. Any other HTML
-        page,
-        such as a login form, raises an error, because it may hide a document that exists.
+        page, such as a login form, raises an error, because it may hide a document that exists.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:

@@ -73,8 +73,7 @@ class Journal:
         """Return the earlier content of the objects by key, or None if the change is complete.
 
         `stored` is the current content of `keys`. If another program has changed any of the objects
-        in
-        the meantime, all objects stay as they are, and the result is an empty dict.
+        in the meantime, all objects stay as they are, and the result is an empty dict.
         """
         ours = True
         done = True

@@ -1,8 +1,8 @@
-"""Stores of keys and bytes: the only layer that touches anything outside the process.
+"""Stores of keys and bytes: the only layer that accesses anything outside the process.
 
-A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. Reading an absent object
-returns ``None``. Denied access, failed requests, and responses that are too short or too long raise
-an error that names the key.
+A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. Reading an object that
+does not exist returns ``None``. Denied access, failed requests, and responses that are too short or
+too long raise an error that names the key.
 """
 
 from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchingStore, Wave

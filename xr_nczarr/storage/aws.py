@@ -1,6 +1,6 @@
 """Translate storage options of s3fs, the environment and AWS configuration files to obstore.
 
-Environment variables and files are those in botocore's documentation.
+The environment variables and files are those that botocore documents.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LIFETIME = timedelta(minutes=5)
 
 
 class NoEquivalent(Exception):  # noqa: N818 (control flow: fsspec is used instead)
-    """A setting has no exact equivalent in obstore."""
+    """Raised if a setting has no exact equivalent in obstore."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class StaticCredentials:
 
 
 class FoundCredentials:
-    """A credential provider for obstore with credentials that botocore finds and refreshes.
+    """A credential provider for obstore, with credentials that botocore finds and refreshes.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def _is_configured() -> bool:
 
 
 def _static(words: Sequence[str | None]) -> StaticCredentials | None:
-    """Return credentials from key, secret and token, or None if all of them are missing.
+    """Return credentials for a key, a secret and a token, or None if all three are missing.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     try:
         with urlopen(request, timeout=10) as answer:  # noqa: S310
             headers = answer.headers
-    except HTTPError as error:  # redirects to the region and denials of access also report it
+    except HTTPError as error:  # redirects and denials of access also report the region
         headers = error.headers
     except OSError as error:
         raise NoEquivalent(f"the unknown region of the bucket ({error})") from error

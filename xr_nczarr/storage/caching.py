@@ -1,4 +1,4 @@
-"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
+"""Stores that wrap another store to cache or prefetch objects, or to present an earlier state."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class _FrontStore(Store):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two stores if they hold the same objects."""
+        """A string that is equal for stores that access the same objects."""
         return self.source.identity
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time; None for one per processor."""
+        """Number of threads that each read one chunk at a time. None means one per processor."""
         return self.source.max_threads
 
     def list_names(self, prefix: str) -> Listing:
@@ -70,16 +70,16 @@ class CachingStore(_FrontStore):
     """A store that fetches each object once, as a whole, like fsspec's ``simplecache::``.
 
     While fsspec downloads an object, the incomplete file already has its final name in the cache. A
-    concurrent reader, or the next reader after a broken connection, would read a truncated object.
+    concurrent reader, or the next reader after a lost connection, would read a truncated object.
 
-    Absent objects are requested again each time.
+    Missing objects are requested again each time.
 
     Parameters
     ----------
     url
         The URL of `source`, which distinguishes its objects in the cache.
     folder
-        Directory for a cache that several stores can share; None for a temporary cache.
+        Directory for a cache that several stores can share. None creates a temporary cache.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -95,15 +95,15 @@ class CachingStore(_FrontStore):
         return CachingStore, (self.source, self.url, self.folder)
 
     def probing(self) -> CachingStore:
-        """Return the variant of this store for finding metadata; see `Store.probing`."""
+        """Return a variant of this store for finding metadata; see `Store.probing`."""
         return CachingStore(self.source.probing(), self.url, self._cache.root)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied (401, 403)."""
+        """Yield each object as `fetch` does, or the error if access to it is denied (401, 403)."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
@@ -132,7 +132,7 @@ class CachingStore(_FrontStore):
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return, by key, the addresses of the original objects behind the cache."""
+        """Return the addresses of the original objects, not those in the cache, by key."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:
@@ -143,7 +143,8 @@ class CachingStore(_FrontStore):
     ) -> dict[str, _Answer]:
         """Fetch the objects that are not cached yet, and cache the successful responses.
 
-        Return the others by key: None for an absent object, web pages and AccessDeniedErrors.
+        Return all other responses by key: None for a missing object, web pages and
+        AccessDeniedErrors.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
@@ -157,7 +158,7 @@ class CachingStore(_FrontStore):
         return answers
 
     def _cached(self, key: str) -> str:
-        """Return the file name of a key in the cache: a digest, because keys can be too long."""
+        """Return the cache's file name for a key. It is a digest, because keys can be too long."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
@@ -169,7 +170,7 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that takes objects from `wave` if possible. The store is pickled as its source."""
+    """A store that takes objects from `wave` if possible. It is pickled without the wave."""
 
     def __init__(self, source: Store, wave: Wave) -> None:
         super().__init__(source)
@@ -187,7 +188,7 @@ class PrefetchingStore(_FrontStore):
         return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         fetched = self.wave.fetch(keys)
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
@@ -200,7 +201,7 @@ class PrefetchingStore(_FrontStore):
 
 
 class Wave:
-    """A group of objects that are all fetched together when the first is needed, and then kept.
+    """A group of objects that are fetched together when the first is needed, and then kept.
 
     If a request fails, or an object has more than `max_bytes`, nothing is kept. Stores then request
     the objects individually, so that a failure affects only the object itself.
@@ -228,9 +229,9 @@ class Wave:
 
 
 class KeepingStore(_FrontStore):
-    """A store that fetches each object once and keeps it in `objects` (None if it is absent).
+    """A store that fetches each object once and keeps it in `objects`, or None if it is absent.
 
-    Web pages are not kept, because they may stand for absent objects.
+    Web pages are not kept, because servers may send them in place of missing objects.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
@@ -238,7 +239,7 @@ class KeepingStore(_FrontStore):
         self.objects = objects
 
     def probing(self) -> KeepingStore:
-        """Return the variant of this store for finding metadata; see `Store.probing`."""
+        """Return a variant of this store for finding metadata; see `Store.probing`."""
         return KeepingStore(self.source.probing(), self.objects)
 
     def bounded(self, max_bytes: int) -> KeepingStore:
@@ -246,11 +247,11 @@ class KeepingStore(_FrontStore):
         return KeepingStore(self.source.bounded(max_bytes), self.objects)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         return self._kept(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied."""
+        """Yield each object as `fetch` does, or the error if access to it is denied."""
         return self._kept(keys, self.source.probe)
 
     def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
@@ -263,9 +264,9 @@ class KeepingStore(_FrontStore):
 
 
 class EarlierStore(_FrontStore):
-    """A store that shows some objects as they were earlier.
+    """A store that presents some objects in an earlier state.
 
-    `before` contains their earlier content by key, or None for objects that were absent.
+    `before` contains their earlier content by key, with None for objects that did not exist.
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
@@ -276,13 +277,13 @@ class EarlierStore(_FrontStore):
         return EarlierStore, (self.source, self.before)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         current = self.source.fetch([key for key in keys if key not in self.before])
         for key in keys:
             yield self.before[key] if key in self.before else next(current)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object is absent."""
+        """Yield each byte range in order, or None if its object does not exist."""
         current = self.source.fetch_ranges([item for item in ranges if item.key not in self.before])
         for item in ranges:
             if item.key in self.before:

@@ -48,7 +48,7 @@ _KINDS = {
 
 
 class _Arguments(NamedTuple):
-    """The name of an obstore class, its bucket or URL, the path in it, and keyword arguments."""
+    """The name of an obstore class, a bucket or URL, the path within it, and keyword arguments."""
 
     kind: str
     place: str
@@ -67,7 +67,7 @@ def connection(
         Storage options of s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
         selects the library: ``"fsspec"`` or ``"obstore"``.
     trust
-        The places to which a web server may redirect; None for no restriction.
+        The places to which a web server may redirect. None means no restriction.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def connection(
 class _ByObstore(Connection):
     """A connection that uses obstore, or fsspec in a forked process, where obstore would hang.
 
-    The connection is pickled as the arguments of `connection`.
+    It is pickled as the arguments of `connection`.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class _ByObstore(Connection):
 
 
 def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
-    """Return the arguments for obstore, or None if fsspec must be used."""
+    """Return the arguments for obstore, or None if fsspec must be used instead."""
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
@@ -186,7 +186,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     network: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=retry.timeout_seconds),
         "read_timeout": timedelta(seconds=retry.timeout_seconds),
-        "timeout": _NEVER,  # no limit on the time of one request, however large the object
+        "timeout": _NEVER,  # no limit on the duration of a request, because objects can be large
     }
     arguments: dict[str, Any] = {
         "client_options": network,
@@ -211,7 +211,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options in fsspec's configuration for a kind of store."""
+    """Return the storage options that fsspec's configuration sets for a kind of store."""
     from fsspec.config import conf
 
     sections = [conf.get(scheme, {}) for scheme in _KINDS if _KINDS[scheme] == kind]
@@ -219,7 +219,7 @@ def _configured(kind: str) -> dict[str, Any]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether obstore uses a component of a path unchanged."""
+    """Return whether obstore leaves a component of a path unchanged."""
     return part not in ("", ".", "..") and part.isprintable()
 
 

@@ -1,4 +1,4 @@
-"""The client that uses an fsspec filesystem."""
+"""The client that accesses objects through an fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class FilesystemClient(Transport):
     ) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        In place of an HTTP filesystem, another one is created with the same options, and with
-        checks of the responses.
+        An HTTP filesystem is replaced by one with the same options that also checks the responses.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -71,13 +70,13 @@ class FilesystemClient(Transport):
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write a file unless it exists; return whether it is new, or None if that fails."""
+        """Write a file unless it exists; return whether it is new, or None if that is unknown."""
         with suppress(StorageError):
             return self._do(partial(_create, bytes(data)), self.path(key), key)
         return None
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; for HTTP, from an index page."""
+        """Return the sorted names directly below `prefix`, for HTTP from an index page."""
         if self.web:
             if not self.rules.pages_are_answers:
                 raise self.unlisted(prefix)
@@ -105,7 +104,7 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files, if they exist; on S3, 1,000 files per request."""
+        """Remove files that exist. On S3, one request removes up to 1,000 files."""
         paths = [self.path(key) for key in keys]
         if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
             self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
@@ -129,7 +128,7 @@ class FilesystemClient(Transport):
             raise cache_error(self.name)
 
     def _index(self, prefix: str) -> Listing:
-        """Return the names on the index page of a folder on a web server."""
+        """Return the names on the index page of a web server's folder."""
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
@@ -147,7 +146,7 @@ class FilesystemClient(Transport):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL, or no bytes if it does not exist or access is denied."""
+        """Return the page at a URL, or empty bytes if it does not exist or access is denied."""
         return self._do(_page, url + self.query, prefix)
 
 

@@ -14,7 +14,7 @@ def file_fingerprint(path: str) -> str:
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of all files below a folder: paths, sizes and modification times."""
+    """Return a fingerprint of all files below a folder: of paths, sizes and modification times."""
     return digest([name, *sorted(_files(path))])
 
 

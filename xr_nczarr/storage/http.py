@@ -1,4 +1,4 @@
-"""Check the requests to web servers, and the servers' responses."""
+"""Check the requests that are sent to web servers, and the servers' responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
-    """A request in progress: its first host, its current host, and the longest response allowed."""
+    """A request in progress: its first host, its current host, and the maximum response size."""
 
     first: str | None = None
     now: str | None = None
@@ -46,7 +46,7 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """A response whose body consists of exactly the requested bytes; anything else is an error.
+    """A response whose body is exactly the requested bytes. Any other body raises an error.
 
     This is a subclass of aiohttp's response, because fsspec exposes only the body of a response,
     but not the headers.
@@ -89,7 +89,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Raise an error unless the request succeeded and the response has the requested range.
+        """Raise an error unless the request succeeded and the response covers the requested range.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._check_range()
 
     def _part(self, body: bytes) -> bytes:
-        """Return the requested range from the body of a response, which may contain more bytes."""
+        """Extract the requested range from a response body, which may contain more bytes."""
         if self._requested is None or self.status not in (200, 206):
             return body
         begin = 0
@@ -129,8 +129,8 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _check_range(self) -> tuple[int, int, int]:
         """Return the first and last byte of a partial response, and the size of the object.
 
-        Raise an error if the range begins after the requested one, or contradicts the size. A range
-        that ends early is detected later, by its length.
+        Raise an error if the range in the headers begins after the requested range, or contradicts
+        the size. If it ends early, this is detected later, by the number of bytes.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -149,7 +149,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _bounds(self, size: int) -> tuple[int, int]:
         """Return the positions of the first and last requested byte in an object of `size` bytes.
 
-        The size matters only if the request is for a suffix or for everything from a first byte.
+        `size` is used only if the request is for a suffix or has no last byte.
         """
         assert self._requested is not None
         first, last = self._requested
@@ -163,9 +163,9 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
-        """The first and last requested byte (None for the end of the object).
+        """The first and last requested byte, or None for the last if the range has no end.
 
-        For a suffix, None and its length; for a request without a range, None.
+        For a suffix, the result is None and the length. Without a requested range, it is None.
         """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:
@@ -184,7 +184,7 @@ class CheckedResponse(aiohttp.ClientResponse):
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
-    """Return the sorted names on an index page for the folder at `url`; None for any other page.
+    """Return the sorted names on the index page of the folder at `url`, or None for any other page.
 
     Names of folders end in a slash. Only links to direct children are included. An index page is
     recognized by its title, which contains the path of the folder on all common servers ("Index of
@@ -198,13 +198,13 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # Behind a proxy, links can point outside the folder: an empty index is then not trusted.
+    # Behind a proxy, links can lead outside the folder, so an empty index is not trusted.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the name of the child of the folder at `url` to which a link points, or None."""
+    """Return the name of the direct child of `url` to which a link points, or else None."""
     try:
         folder, target = urlsplit(url), urlsplit(urljoin(url, link))
     except ValueError:
@@ -219,7 +219,7 @@ def _name_below(link: str, url: str) -> str | None:
 
 
 class _IndexParser(HTMLParser):
-    """A parser that collects the links and headings of a page."""
+    """Collects the links and headings of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,14 +245,14 @@ class _IndexParser(HTMLParser):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A factory of aiohttp sessions that never forward credentials to another server.
+    """Creates aiohttp sessions that never forward credentials to another server.
 
     Attributes
     ----------
     trust
-        The servers to which requests and redirects may go; None for no restriction.
+        The servers to which requests and redirects may go. None means no restriction.
     max_bytes
-        Maximum size of a whole object, unless the request has its own limit; None for no limit.
+        Maximum size of a whole object, unless the request has its own limit. None means no limit.
     make
         Function that creates a session, given the options of `aiohttp.ClientSession`.
     """
@@ -262,7 +262,7 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Create a session with these options and with checks of its requests."""
+        """Create a session with these options that checks its requests."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
@@ -298,7 +298,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """A DNS resolver that returns only addresses to which a reference set may connect."""
+    """Resolves host names only to addresses to which a reference set may connect."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()

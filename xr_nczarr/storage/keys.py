@@ -30,7 +30,7 @@ class Listing(NamedTuple):
 
 
 def check_key(key: str, store: str) -> None:
-    """Raise RefusedError for a key that points outside `store`, or that is not a plain path."""
+    """Raise RefusedError for a key that leads outside `store`, or that is not a plain path."""
     if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is not a plain relative path",
@@ -46,7 +46,7 @@ def is_plain_key(key: str) -> bool:
 
 
 class Alike(NamedTuple):
-    """Two names in `folder` that some file systems do not distinguish; `name` is part of `key`."""
+    """Two names in `folder` that some file systems do not distinguish. `name` is part of `key`."""
 
     key: str
     folder: str
@@ -83,12 +83,12 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a normalized name, equal for all names that some file system does not distinguish."""
+    """Return a normalized name, equal for names that some file system does not distinguish."""
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def check_prefix(prefix: str, store: str) -> None:
-    """Raise RefusedError for a prefix that is neither empty nor a plain key before a ``/``."""
+    """Raise RefusedError for a prefix that is neither empty nor a plain key followed by ``/``."""
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
 
@@ -101,12 +101,12 @@ def check_target(target: str, store: str) -> bool:
 
 
 def is_desktop_file(name: str) -> bool:
-    """Return whether Finder, Explorer or Dolphin creates files with this name."""
+    """Return whether a file manager (Finder, Explorer or Dolphin) creates files with this name."""
     return name.startswith("._") or name.casefold() in _DESKTOP_FILES
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the names directly below `prefix`, sorted, from the sorted `keys`.
+    """Return the sorted names directly below `prefix` from the sorted `keys`.
 
     Deeper keys are skipped by binary search, so that listing one group does not visit them all.
     """
@@ -121,7 +121,7 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """A lock for each key, which excludes only the other threads of the same process."""
+    """One lock per key, which excludes only the other threads of the same process."""
 
     def __init__(self) -> None:
         self._asking = ProcessLock()

@@ -1,6 +1,6 @@
 """Stores in directories of plain files, implemented with strings and `os` calls.
 
-pathlib and fsspec are not used, because either takes longer than reading a small chunk.
+pathlib and fsspec are not used, because their overhead exceeds the time to read a small chunk.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ class LocalStore(Store):
         When written bytes are flushed to the disk: when `flush` is called (``"commit"``), after
         each object (``"all"``), or whenever the operating system decides (``"none"``).
     must_exist
-        Whether a missing `root` is an error. If False, it is a store without objects.
+        Whether a missing `root` raises an error. If False, it is a store without objects.
     follow_symlinks
         Whether symbolic links may lead out of `root`.
     max_object_bytes
-        Larger objects raise LimitError before anything is allocated.
+        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
+        allocated.
     """
 
     root: str
@@ -86,7 +87,7 @@ class LocalStore(Store):
         return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         for key in keys:
             descriptor = self._open(key)
             if descriptor is None:
@@ -101,8 +102,8 @@ class LocalStore(Store):
     def fetch_into(self, key: str, buffer: Any) -> int | None:
         """Read an object into `buffer`, an array or memoryview; return the object's size in bytes.
 
-        Return None if the object does not exist. The content of `buffer` is valid only if `buffer`
-        has exactly the returned size.
+        Return None if the object does not exist. The content of `buffer` is valid only if the
+        buffer has exactly the returned size.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -166,7 +167,7 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
-        """Yield each byte range in order, or None if its object is absent."""
+        """Yield each byte range in order, or None if its object does not exist."""
         for key, group in groupby(ranges, itemgetter(0)):
             descriptor = self._open(key)
             if descriptor is None:
@@ -189,7 +190,7 @@ class LocalStore(Store):
                 os.close(descriptor)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write each object atomically, replacing an existing one."""
+        """Write each object atomically, replacing any existing object."""
         for key, data in items:
             path = self._path(key)
             with translated_os_errors(self.name, key):
@@ -228,7 +229,7 @@ class LocalStore(Store):
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
+        """Return the sorted names directly below `prefix`, or an empty listing."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -266,7 +267,7 @@ class LocalStore(Store):
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, even if unreadable, or None if it is absent."""
+        """Return the size of an object, even an unreadable one, or None if it does not exist."""
         path = self._path(key)
         try:
             status = os.stat(path)
@@ -279,7 +280,7 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of `key` in all processes; an empty key locks the whole store."""
+        """Exclude other writers of `key` in all processes. An empty key locks the whole store."""
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with translated_os_errors(self.name, key):
@@ -288,7 +289,7 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Return a staging store beside this one, for `commit` to put in its place.
+        """Return a staging store in the same directory, with which `commit` can replace this store.
 
         The staging store starts with hard links to the objects of this store, whose files are never
         changed in place. If `empty`, it starts with only the files that a file manager created at
@@ -328,7 +329,7 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(target))
 
     def discard(self) -> None:
-        """Remove the whole directory of this store: a staging store that will not be committed."""
+        """Remove the whole directory of this store, a staging store that will not be committed."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
@@ -352,7 +353,7 @@ class LocalStore(Store):
             return folder_fingerprint(self.root, self.name)
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error if the file system cannot hold `new` keys beside the `existing` ones.
+        """Raise an error if the file system cannot store `new` keys beside the `existing` ones.
 
         Raises
         ------
@@ -403,9 +404,9 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        The lock file is in the directory of the store, because the parent may not be writable, and
-        moves with it. On systems that cannot move a directory with an open file, the lock file is
-        beside the directory.
+        The lock file is in the directory of the store, because the parent may not be writable. It
+        is moved together with the directory. On systems that cannot move a directory with an open
+        file, the lock file is beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
@@ -461,7 +462,7 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError if the object is only absent because a symbolic link has no target.
+        """Raise StorageError if an object only seems absent: a symbolic link without a target.
 
         The target may be on a file system that is not mounted. Raise NotFoundError if the store
         must exist and does not.

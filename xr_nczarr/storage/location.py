@@ -45,22 +45,22 @@ class Location:
     Attributes
     ----------
     url
-        An absolute path, or an fsspec URL without its fragment; empty for a target that has
+        An absolute path, or an fsspec URL without its fragment. It is empty for targets that are
         neither.
     medium, format, zarr_format
-        The storage medium, the format and its version that ``mode=`` in the fragment requests; None
-        for whatever it does not mention. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
+        The storage medium, the format and its version that ``mode=`` in the fragment requests. Each
+        is None if the fragment does not mention it. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
-        Whether the fragment requests ``_ARRAY_DIMENSIONS``; None if it does not mention them.
+        Whether the fragment requests ``_ARRAY_DIMENSIONS``, or None if it does not mention them.
     group
         Path of the group that the target names: a ``zarr.Group``, or a group in a reference set
         (``reference://group``). Empty for the root.
     storage_options
         Storage options for fsspec that the fragment and the host name of the URL imply.
     filesystem
-        The filesystem of an fsspec mapper or open file; None if the URL determines the filesystem.
+        The filesystem of an fsspec mapper or open file. None if the URL determines the filesystem.
     folder
         Whether the location is known to be a folder, such as the root of an fsspec mapper.
     read_only
@@ -155,7 +155,7 @@ def _location(target: object) -> Location:
 
 
 def _place(url: str, medium: Medium | None) -> Location:
-    """Return the location for a URL without fragment; `medium` is from the fragment."""
+    """Return the location for a URL without a fragment. `medium` comes from its former fragment."""
     if _REFERENCE.match(url):
         return Location("reference::", group=_group(url))
     if _is_local(url):
@@ -167,7 +167,7 @@ def _place(url: str, medium: Medium | None) -> Location:
 
 
 def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
-    """Return the storage options for a fragment: the AWS profile, if the fragment names one."""
+    """Return the storage options that a fragment requests: the AWS profile, if it names one."""
     names = [name for name in _PROFILE if name in options]
     if names and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
@@ -179,7 +179,7 @@ def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
 
 
 def _group(link: str) -> str:
-    """Return the group that the first link of a chain names: ``a`` for ``reference://a``."""
+    """Return the group named by the first link of a chained URL: ``a`` for ``reference://a``."""
     return link.removeprefix("reference").lstrip(":").strip("/")
 
 
@@ -210,8 +210,8 @@ def _of_store_object(target: Any) -> Location:
     """Return the location of a zarr-python or obstore store, of a path in it, or of a group.
 
     If this package has its own class for the same kind of store, that class is used, because it
-    makes writes durable, checks responses, and retries requests. zarr-python and obstore are only
-    imported if the caller passed one of their objects.
+    makes writes durable, checks responses, and retries requests. zarr-python and obstore are
+    imported only if the caller passed one of their objects.
     """
     if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
         return _of_obstore_store(target, "", read_only=False)
@@ -265,7 +265,7 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    Options with which the filesystem of the target was created may be passed again.
+    The options with which the target's filesystem was created may be passed again.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -280,7 +280,7 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     """Split a URL into the part before the fragment, and the fragment's keys and values.
 
-    A word without a key is a mode.
+    A word in the fragment without a key is a mode.
     """
     base, mark, fragment = url.rpartition("#")
     if not mark:
@@ -334,7 +334,7 @@ def _is_local(url: str) -> bool:
 
 
 def _local_path(url: str) -> str:
-    """Return the absolute path for a path, or for a ``file:`` URL (percent-encoded or not)."""
+    """Return the absolute path for a path or a ``file:`` URL, percent-encoded or not."""
     if not url.lower().startswith(("file:", "local:")):
         return absolute_path(url)
     path = str(local_path(url))

@@ -32,10 +32,10 @@ _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the value of ``__reduce__`` for an object that exists only in this process.
+    """Return the result of ``__reduce__`` for an object that exists only in this process.
 
-    Unpickling returns the same object, identified by `token`, in this process, and the result of
-    ``elsewhere(*arguments)`` in any other process.
+    In this process, unpickling returns the same object, identified by `token`. In any other
+    process, it returns the result of ``elsewhere(*arguments)``.
     """
     _sent[token] = item
     return _arrived, (token, os.getpid(), elsewhere, arguments)
@@ -50,9 +50,9 @@ def _arrived(
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """A store in any mapping from keys to bytes. If the mapping is immutable, it is read-only.
+    """A store in any mapping from keys to bytes. It is read-only if the mapping is immutable.
 
-    In another process, the store of a dictionary is a read-only copy.
+    Unpickled in another process, the store of a dict is a read-only copy.
     """
 
     mapping: Mapping[str, Any]
@@ -66,11 +66,11 @@ class MemoryStore(Store):
         return within_process(self, self.token, _copy, self.mapping, self.name)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         return map(self._object, keys)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write copies of objects, replacing existing ones."""
+        """Write copies of objects, replacing any existing objects."""
         mapping = self._changeable()
         for key, data in items:
             check_key(key, self.name)
@@ -133,5 +133,5 @@ class MemoryStore(Store):
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the store of a mapping that was pickled in another process; read-only for a dict."""
+    """Return the store of a mapping from another process, which is read-only if it was a dict."""
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 class _Process:
     """Whether this process was forked after obstore was imported.
 
-    The threads of obstore do not survive a fork, and obstore does not start new ones.
+    A fork does not copy the threads of obstore, and obstore does not start new ones.
     """
 
     forked = False
@@ -63,7 +63,7 @@ call_after_fork(process.after_fork)
 
 @lru_cache(None)
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads that wait for responses; all stores of this process share them."""
+    """Return the thread pool that waits for responses, which all stores of this process share."""
     return ThreadPoolExecutor(_SMALL_IN_FLIGHT, "obstore")
 
 
@@ -74,7 +74,7 @@ class ObstoreClient(RemoteClient):
     ----------
     store
         An instance of a class in ``obstore.store``. If it retries requests itself, this package
-        does so in addition, according to `rules`.
+        still retries them according to `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
@@ -137,11 +137,11 @@ class ObstoreClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two clients if they access the same objects."""
+        """A string that is equal for clients that access the same objects."""
         return self.name if self.shared else f"{self.name} {id(self.store)}"
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the responses in order, while threads wait for the next ones.
+        """Yield the response to each request, while threads wait for the next responses.
 
         The larger the objects are, the fewer are requested ahead.
         """
@@ -173,7 +173,7 @@ class ObstoreClient(RemoteClient):
                 future.cancel()
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
+        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
         check_key(key, self.name)
         try:
             answer = self._end(key, max_bytes)
@@ -217,7 +217,7 @@ class ObstoreClient(RemoteClient):
         return self._do(key, create)
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; for HTTP, fsspec lists them."""
+        """Return the sorted names directly below `prefix`. For HTTP, fsspec lists the names."""
         if self.web:
             if self._substitute is None:
                 raise self.unlisted(prefix)
@@ -251,7 +251,7 @@ class ObstoreClient(RemoteClient):
             return
         paths = [self._path(key) for key in keys]
         removed = not paths or self._do("", lambda _: not self.store.delete(paths), missing=_ABSENT)
-        if not removed:  # some kinds of stores stop at an absent object
+        if not removed:  # some kinds of stores stop at an object that does not exist
             for key in keys:
                 self.remove([key])
 
@@ -302,7 +302,7 @@ class ObstoreClient(RemoteClient):
         return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _get(self, key: str, span: Any = None) -> Versioned | None:
-        """Return the bytes in `span`, or the whole object, with its entity tag.
+        """Return the bytes in `span`, or the whole object, together with the entity tag.
 
         `span` is a range in the form that ``obstore.get`` accepts. Return None if the object does
         not exist.
@@ -339,7 +339,7 @@ class ObstoreClient(RemoteClient):
     ) -> _Result | None:
         """Call `action` with the path of an object; retry transient failures.
 
-        Return None if the HTTP status is one of `missing`, which mean that the object is absent.
+        Return None for the HTTP statuses in `missing`, which mean that the object does not exist.
         """
         for _ in self.rules.retry.tries():
             try:

@@ -1,4 +1,4 @@
-"""Translate obstore's errors. Their status and cause are only in their messages."""
+"""Translate obstore's errors, which contain status and cause only in their messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _UNKNOWN_HOST = "dns error"
 def is_missing(error: Exception, statuses: Collection[int]) -> bool:
     """Return whether an obstore error means that an object does not exist.
 
-    `statuses` are the HTTP statuses with this meaning. Return False if the bucket does not exist.
+    `statuses` are the HTTP statuses with this meaning. The result is False if the whole bucket does
+    not exist.
     """
     from obstore.exceptions import PermissionDeniedError
 
@@ -86,6 +87,6 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the message of an obstore error, or None without a status."""
+    """Return the HTTP status in the message of an obstore error, or None if there is none."""
     match = _STATUS.search(text.partition("\n")[0])
     return None if match is None else int(next(filter(None, match.groups())))

@@ -74,7 +74,10 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The storage options without those that this package adds, except `client`."""
+        """The storage options for the client library: all except the options of this package.
+
+        The option `client` is included.
+        """
         options = self.storage_options or {}
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
@@ -222,7 +225,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _kind_of_file(path: str) -> str:
-    """Describe the format of a file, based on its first bytes."""
+    """Describe a file's format, based on its first bytes."""
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",
@@ -247,7 +250,7 @@ def _open_object(target: Any) -> Store:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote store; raise an error for URL parts or options without effect."""
+    """Return a remote store's URL; raise an error for URL parts or options without effect."""
     url = location.url
     check_chain(url)
     location.check_medium("s3", "zip")
@@ -306,7 +309,7 @@ def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a URL: those not grouped under a protocol."""
+    """Return the options for the first link of a URL: those that are not grouped by protocol."""
     return {name: options[name] for name in options if not is_protocol(name)}
 
 
@@ -315,7 +318,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first bytes of a plain file, or no bytes for anything else."""
+    """Return the first bytes of a plain file, or empty bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     size = min(os.path.getsize(path), _SNIFFED_BYTES)

@@ -12,7 +12,7 @@ Read = Callable[[int, int], Bytes | None]
 
 
 class ByteRange(NamedTuple):
-    """`length` bytes of the object at `key` from `start`; a negative start counts from the end."""
+    """`length` bytes of the object at `key` from `start`. A negative start counts from the end."""
 
     key: str
     start: int
@@ -20,7 +20,7 @@ class ByteRange(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """Bytes of an object, and a string that changes whenever the object does; None if unknown."""
+    """Bytes of an object, and a string that changes whenever the object does (None if unknown)."""
 
     data: Bytes
     version: str | None = None
@@ -29,8 +29,8 @@ class Versioned(NamedTuple):
 class MergedRange(NamedTuple):
     """A byte range to request, which covers one or more of the ranges passed to `merge_ranges`.
 
-    Each item of `parts` locates one of these: its position in the list passed, its offset within
-    `range`, and its length.
+    Each item of `parts` describes one of the covered ranges: its position in the list that was
+    passed, its offset within `range`, and its length.
     """
 
     range: ByteRange
@@ -61,7 +61,7 @@ def too_large(
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the position of the first byte of a range in its object of `size` bytes.
+    """Return the position of a range's first byte in its object, which has `size` bytes.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, given the whole objects, or None for an absent object."""
+    """Yield the bytes of each range, given the whole objects; None stays None."""
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
         yield None if data is None else memoryview(data)[first : first + item.length]
@@ -123,7 +123,7 @@ def merge_ranges(
 def windows(
     ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[ByteRange]]:
-    """Split a list of ranges into batches that are fetched and kept in memory together."""
+    """Split a list of ranges into batches, each of which is fetched and kept in memory at once."""
     first, size = 0, 0
     for position, item in enumerate(ranges):
         if position > first and (position - first >= max_count or size + item.length > max_bytes):

@@ -32,7 +32,10 @@ _Result = TypeVar("_Result")
 
 
 class Request(NamedTuple):
-    """An object, or `length` bytes of it from `start`; a negative start counts from the end."""
+    """A request for an object, or for `length` bytes of it from `start`.
+
+    A negative start counts from the end.
+    """
 
     key: str
     start: int | None = None
@@ -40,7 +43,7 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """The byte range as shown in messages, or None for a whole object."""
+        """The requested byte range, as messages show it, or None for a whole object."""
         if self.start is None:
             return None
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
@@ -57,7 +60,7 @@ def cut_error(request: Request, size: int, store: str) -> StorageError:
 
 
 class ListedObject(NamedTuple):
-    """An object in a listing; `mark` is a string that changes with the object, such as its ETag."""
+    """An object in a listing. `mark` is a string that changes with the object, such as its ETag."""
 
     key: str
     size: int | None
@@ -73,11 +76,11 @@ class Rules:
     retry
         How to retry transient failures.
     missing_status
-        HTTP statuses that mean *not found*. Some servers respond with 403 for absent objects.
+        HTTP statuses that mean *not found*. Some servers respond with 403 for missing objects.
     max_object_bytes
-        Larger objects raise an error and are not read any further; None for no limit.
+        Maximum size of an object. Reading a larger object stops with an error. None means no limit.
     pages_are_answers
-        Whether a web page in place of a whole object is returned; otherwise it raises an error.
+        Whether a web page in place of a whole object is returned. Otherwise it raises an error.
     objects_are_small
         Whether objects are so small that many fit in memory, and more can be requested at once.
     """
@@ -90,14 +93,14 @@ class Rules:
 
 
 class Connection(ABC):
-    """The place of a remote store, such as a folder in a bucket, and the rules for requests to it.
+    """Access to a remote place, such as a folder in a bucket, with the rules for requests to it.
 
     Attributes
     ----------
     name
         A URL without secrets, for messages.
     web
-        Whether this is plain HTTP, which has no listings and cannot be written.
+        Whether the place is accessed by plain HTTP, which cannot list or write objects.
     remote
         Whether a request costs a round trip.
     shared
@@ -118,7 +121,7 @@ class Connection(ABC):
 
     @abstractmethod
     def client(self) -> RemoteClient:
-        """Return the client that makes the requests; each process may need its own client."""
+        """Return the client that makes the requests. Each process may need its own client."""
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> Connection:
@@ -126,7 +129,7 @@ class Connection(ABC):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two connections if they access the same objects."""
+        """A string that is equal for connections to the same objects."""
         return self.name
 
 
@@ -154,17 +157,17 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the bytes that each request asks for, or None if the object is absent."""
+        """Yield exactly the requested bytes for each request, or None without such an object."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
+        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
         return _data(next(self.answers(requests), None))
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the responses in order, or the error if access is denied (401, 403)."""
+        """Yield the response to each request, or the error if access is denied (401, 403)."""
         return self.at_once(self._probe, requests)
 
     def _probe(self, request: Request) -> Bytes | AccessDeniedError | None:
@@ -196,7 +199,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
+        """Return the sorted names directly below `prefix`, or an empty listing."""
 
     @abstractmethod
     def below(self, prefix: str) -> Iterator[ListedObject]:
@@ -204,7 +207,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, if they exist."""
+        """Remove objects. Objects that do not exist are ignored."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -220,7 +223,7 @@ class RemoteClient(Connection):
             raise UnsupportedError("plain HTTP is read only", store=self.name)
 
     def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
-        """Return the error to raise for an attempt to list a place without listings."""
+        """Return the error to raise for an attempt to list objects where that is impossible."""
         return UnsupportedError(
             problem,
             remedy="Consolidate the metadata, or pass another URL of the same data",
@@ -245,7 +248,7 @@ class RemoteStore(Store):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two stores if they hold the same objects."""
+        """A string that is equal for stores that access the same objects."""
         return self.connection.identity
 
     @property
@@ -255,7 +258,7 @@ class RemoteStore(Store):
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time; None for one per processor."""
+        """Number of threads that each read one chunk at a time. None means one per processor."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
@@ -275,23 +278,23 @@ class RemoteStore(Store):
         return self._with(max_object_bytes=limit)
 
     def probing(self) -> RemoteStore:
-        """Return the variant of this store for finding metadata; see `Store.probing`."""
+        """Return a variant of this store for finding metadata; see `Store.probing`."""
         return self._with(pages_are_answers=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
-        """Return the variant of this store for small objects, which fetches more concurrently."""
+        """Return a variant of this store that requests more objects at once, for small objects."""
         return self._with(objects_are_small=True)
 
     def _with(self, **changes: Any) -> RemoteStore:
         return RemoteStore(self.connection.with_rules(replace(self.connection.rules, **changes)))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         for answer in self._client.answers([Request(key) for key in keys]):
             yield _data(answer)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied (401, 403)."""
+        """Yield each object as `fetch` does, or the error if access to it is denied (401, 403)."""
         return self._client.probes([Request(key) for key in keys])
 
     def at_once(
@@ -301,12 +304,12 @@ class RemoteStore(Store):
         return self._client.at_once(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object is absent."""
+        """Yield each byte range in order, or None if its object does not exist."""
         for answer in self.fetch_versions(ranges):
             yield _data(answer)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, or None if the object is absent."""
+        """Yield each byte range with the version of its object, or None if that does not exist."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
@@ -323,18 +326,21 @@ class RemoteStore(Store):
             yield from results
 
     def _nothing_of(self, item: ByteRange) -> Versioned | None:
-        """Return an empty range, which cannot be requested, or None if the object is absent."""
+        """Return empty bytes for a range that is empty, or None if the object does not exist.
+
+        HTTP cannot request an empty range.
+        """
         size = self.size(item.key)
         if size is not None:
             first_byte(item, size, self.name)
         return None if size is None else Versioned(b"")
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
+        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
         return self._client.end(key, max_bytes)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write each object in one request, replacing an existing one.
+        """Write each object in one request, replacing any existing object.
 
         Objects are written concurrently, in no particular order. Use a separate call for an object
         that must be written last.
@@ -346,7 +352,7 @@ class RemoteStore(Store):
                 pass
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether the stored object equals `data`.
+        """Write an object unless it exists, and return whether the stored object equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
         writers succeeds. Otherwise, this method first checks whether the object exists.
@@ -361,10 +367,9 @@ class RemoteStore(Store):
         return True
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever an object does, based on the listing, or None.
+        """Return a string that changes whenever an object does, based on the listing.
 
-        None means that the store is on a plain web server, or that its listing does not show
-        changes.
+        The result is None on a plain web server, and if the listing does not show changes.
         """
         if self.connection.web:
             return None
@@ -374,7 +379,7 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
+        """Return the sorted names directly below `prefix`, or an empty listing."""
         check_prefix(prefix, self.name)
         return self._client.children(prefix)
 

@@ -38,7 +38,7 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
 
 
 def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Copy `size` bytes from the current position of an open file, like `write_file`.
+    """Copy `size` bytes from the current position of an open file to a new file; see `write_file`.
 
     Return the number of bytes copied. If fewer than `size` bytes are available, no file is written.
     """
@@ -48,8 +48,8 @@ def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
 def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
     """Create a file with the content that `fill` writes; return the number of bytes written.
 
-    `fill` takes a descriptor and returns that number. If it is less than `size`, no file is
-    created.
+    `fill` takes a file descriptor and returns the number of bytes written. If this is less than
+    `size`, no file is created.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -122,7 +122,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of files that a file manager created in `folder`, which need not exist."""
+    """Return the names of files in `folder`, if it exists, that a file manager created."""
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
@@ -130,7 +130,7 @@ def desktop_files(folder: str) -> list[str]:
 
 
 def made_meanwhile(name: str) -> ExistsError:
-    """Return the error for a store that another writer created at the same time."""
+    """Return the error for a store that another writer has created in the meantime."""
     return ExistsError(
         "another writer created the store at the same time",
         remedy="Check it first. Pass mode='w' to replace it",

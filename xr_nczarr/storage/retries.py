@@ -37,7 +37,7 @@ _FOREIGN = (
     ("gcsfs.retry", "HttpError"),
     ("azure.core.exceptions", "AzureError"),
 )
-# Names of exception classes of these libraries for failed or broken connections.
+# Names of exception classes that these libraries raise for failed or lost connections.
 _BROKEN = {
     "ClientConnectionError",
     "ClientPayloadError",
@@ -70,7 +70,7 @@ class Retry:
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt, and each wait is randomly shortened by up to half.
     timeout_seconds
-        Maximum time in seconds that the server may stay silent during an attempt.
+        Maximum time in seconds for which the server may send nothing during an attempt.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class Retry:
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the exception classes that filesystems raise: built-in, and from loaded libraries."""
+    """Return the exception classes that filesystems raise: built-in, or from loaded libraries."""
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
@@ -118,7 +118,7 @@ def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of `error` or of one of its causes."""
     for cause in _causes(error):
         if _is_broken(cause):
-            # The causes of such an error are parser errors, whose codes are not HTTP statuses.
+            # The cause of a lost connection is a parser error, whose code is not an HTTP status.
             return None
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -144,14 +144,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_unknown_host(error: BaseException) -> bool:
-    """Return whether the host name cannot be resolved."""
+    """Return whether a request failed because the host name cannot be resolved."""
     from socket import gaierror
 
     return any(isinstance(cause, gaierror) for cause in _causes(error))
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Return whether the bucket does not exist, rather than only the object."""
+    """Return whether a request failed because the bucket does not exist, not only the object."""
     responses = [getattr(cause, "response", None) for cause in _causes(error)]
     return any(
         isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
@@ -196,7 +196,7 @@ def missing_bucket_error(store: str, key: str | None) -> StorageError:
 
 
 def page_in(data: Bytes) -> str:
-    """Return the beginning of `data` if it is a web page, or an empty string if it is not.
+    """Return the beginning of `data` if it is a web page, or else an empty string.
 
     Some servers send a web page in place of an object that does not exist.
     """
@@ -209,7 +209,10 @@ def page_in(data: Bytes) -> str:
 def page_error(
     problem: str, page: str, *, store: str | None = None, key: str | None = None
 ) -> StorageError:
-    """Return the error for a web page, beginning with `page`, that was received as an object."""
+    """Return the error for a web page that a server sent in place of an object.
+
+    `page` is the beginning of the web page.
+    """
     return StorageError(
         f"{problem}; the server sent a web page that begins with {quote(page)}",
         remedy="Open the URL in a browser: either the object does not exist, or the server "

@@ -21,10 +21,10 @@ class S3(S3FileSystem):  # type: ignore[misc]
     async def _ls(
         self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
     ) -> list[Any]:
-        """Return the entries below a prefix, or an empty list if nothing exists.
+        """Return the entries below a prefix, or an empty list if there are no entries.
 
-        In the latter case, s3fs would look for an object with the name of the prefix, and list its
-        whole parent folder.
+        If there are no entries, s3fs would look for an object with the name of the prefix, and list
+        its whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -35,7 +35,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove objects from one bucket, 1,000 per request.
 
-        Unlike this method, s3fs ignores the errors of single objects.
+        Unlike s3fs, this method does not ignore errors of single objects.
 
         Raises
         ------

@@ -21,7 +21,7 @@ class SharedCache(Generic[_Key, _Value]):
     max_weight
         Maximum total weight of the values. The latest value is kept, whatever its weight.
     weigh
-        Function that returns the weight of a value, or 0 if the value is not to be cached.
+        Function that returns the weight of a value, or 0 if the value must not be cached.
     """
 
     def __init__(self, max_weight: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
@@ -39,7 +39,7 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return the values at `keys`; load those that are not cached, or all of them if `again`.
+        """Return the values at `keys`, after loading those that are not cached (all if `again`).
 
         `load` takes a list of keys, and returns their values in the same order.
         """
@@ -48,9 +48,9 @@ class SharedCache(Generic[_Key, _Value]):
         if len(values) == len(wanted):
             return values
         with ExitStack() as loading:
-            for key in wanted:  # every thread locks in the same order
+            for key in wanted:  # in the same order in every thread, to avoid deadlocks
                 loading.enter_context(self._loading(key))
-            values = {} if again else self._held(wanted)  # another thread may have loaded some
+            values = {} if again else self._held(wanted)  # maybe loaded by another thread
             missing = [key for key in wanted if key not in values]
             for key, value in zip(missing, load(missing), strict=True):
                 values[key] = value

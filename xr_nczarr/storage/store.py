@@ -86,17 +86,17 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two stores if they hold the same objects."""
+        """A string that is equal for stores that access the same objects."""
         return self.name
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time; None for one per processor."""
+        """Number of threads that each read one chunk at a time. None means one per processor."""
         return None
 
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent.
+        """Yield the object at each key, or None if it does not exist.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Store(ABC):
         """
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write each object atomically, replacing an existing one."""
+        """Write each object atomically, replacing any existing object."""
         raise self._read_only()
 
     def delete(self, prefix: str) -> None:
@@ -139,9 +139,9 @@ class Store(ABC):
                 yield key, data
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied.
+        """Yield each object as `fetch` does, or the error if access to it is denied.
 
-        A store that cannot determine which object was denied raises the error, as `fetch` does.
+        A store that cannot determine to which object access was denied raises the error instead.
         """
         return self.fetch(keys)
 
@@ -157,11 +157,11 @@ class Store(ABC):
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded chunk at each index of one array, or None if the chunk is absent."""
+        """Yield the encoded chunk at each index of an array, or None if it does not exist."""
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object is absent.
+        """Yield each byte range in order, or None if its object does not exist.
 
         Raises
         ------
@@ -171,12 +171,12 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, or None if the object is absent."""
+        """Yield each byte range with the version of its object, or None if that does not exist."""
         for data in self.fetch_ranges(ranges):
             yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
+        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
         size = self.size(key)
         if size is None:
             return None
@@ -186,8 +186,8 @@ class Store(ABC):
     def fetch_into(self, key: str, buffer: Any) -> int | None:
         """Read an object into `buffer`, a contiguous array; return the object's size in bytes.
 
-        Return None if the object does not exist. The content of `buffer` is valid only if `buffer`
-        has exactly the returned size.
+        Return None if the object does not exist. The content of `buffer` is valid only if the
+        buffer has exactly the returned size.
         """
         (data,) = self.fetch([key])
         if data is None:
@@ -201,8 +201,8 @@ class Store(ABC):
     ) -> bool:
         """Read ranges of an object into `buffers`, one buffer for each range.
 
-        Each of the `spans` is a pair of first byte and length; its buffer has that many bytes.
-        Return False if the object does not exist.
+        Each of the `spans` is a pair of first byte and length, and the corresponding buffer has
+        that length. Return False if the object does not exist.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Store(ABC):
         return None if data is None else len(data)
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size in bytes of each object in the order of `keys`, or None if absent."""
+        """Yield the size in bytes of the object at each key, or None if it does not exist."""
         return self.at_once(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
@@ -260,8 +260,8 @@ class Store(ABC):
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
         """Return the sizes of objects in bytes, as far as they are known without a request.
 
-        A size is 0 if the object is absent, and None if it is unknown. Return None instead of a
-        list if no size is known.
+        A size is 0 if the object does not exist, and None if it is unknown. If no size is known,
+        None is returned instead of a list.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
@@ -273,7 +273,7 @@ class Store(ABC):
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return, by key, the addresses of the objects that other programs can read directly.
+        """Return the addresses of objects that other programs can read directly, by key.
 
         Raises
         ------
@@ -290,7 +290,7 @@ class Store(ABC):
         return self
 
     def probing(self) -> Store:
-        """Return the variant of this store for finding metadata.
+        """Return a variant of this store for finding metadata.
 
         If a web server sends a web page in place of an object, this variant returns the page
         instead of raising an error, so that the caller can decide whether the object exists. It
@@ -300,7 +300,7 @@ class Store(ABC):
         return self
 
     def of_small_objects(self) -> Store:
-        """Return the variant of this store for small objects, which fetches more concurrently."""
+        """Return a variant of this store that requests more objects at once, for small objects."""
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:
@@ -316,14 +316,14 @@ class Store(ABC):
         return False
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever an object does, or None.
+        """Return a string that changes whenever an object does.
 
-        None means that the string cannot be determined without reading the objects.
+        The result is None if it cannot be determined without reading the objects.
         """
         return None
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error if the store cannot hold `new` keys beside the `existing` ones.
+        """Raise an error if the store cannot contain `new` keys beside the `existing` ones.
 
         Raises
         ------
@@ -337,8 +337,8 @@ class Store(ABC):
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each of the `keys` is a pair: the key in `source`, and the key in this store. Objects absent
-        from `source` are skipped. Each object is written atomically.
+        Each of the `keys` is a pair: the key in `source`, and the key in this store. Objects that
+        do not exist in `source` are skipped. Each object is written atomically.
         """
         pairs = list(keys)
         fetched = source.fetch([source_key for source_key, _ in pairs])
@@ -349,7 +349,7 @@ class Store(ABC):
         return len(items)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether the stored object equals `data`."""
+        """Write an object unless it exists, and return whether the stored object equals `data`."""
         (stored,) = self.fetch([key])
         if stored is None:
             self.put([(key, data)])
@@ -358,8 +358,9 @@ class Store(ABC):
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager that excludes other writers of an object.
 
-        Hold it while the object is read, merged and written. An empty key stands for the writer
-        lock of the whole store. By default, locks exclude only other threads of this process.
+        Hold the lock while the object is read, merged and written. An empty key stands for the
+        writer lock of the whole store. By default, locks exclude only other threads of this
+        process.
         """
         return _locks(f"{self.identity}\0{key}")
 
@@ -368,7 +369,7 @@ class Store(ABC):
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store, whose content replaces this store's if the block succeeds.
+        """Yield a staging store, whose content replaces this store's content if the block succeeds.
 
         The staging store starts without objects if `empty`, and otherwise with the objects of this
         store.
@@ -392,7 +393,7 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new staging store for `commit`: empty, or with the objects of this store."""
+        """Return a new staging store for `commit`, empty or with the objects of this store."""
         self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""System calls for files, and substitutes for operating systems without them.
+"""System calls for files, and replacements on operating systems that lack them.
 
 No other module of this package depends on the operating system. docs/reference/versions.md lists
-the substitutes.
+the replacements.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # per call
-_MIN_EARLY_BYTES = 256 << 10  # smaller files wait until the disk is flushed
+_MIN_EARLY_BYTES = 256 << 10  # smaller files are written when the disk is flushed
 # Waits in seconds. Readers of a chunk, virus scanners and indexers soon close a file.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
@@ -78,7 +78,7 @@ _renamex_np = getattr(_library, "renamex_np", None)
 
 
 def open_to_read(path: str) -> int:
-    """Return a descriptor of an existing file; opening a pipe or a device does not block."""
+    """Return a file descriptor of an existing file. Opening a pipe or a device does not block."""
     try:
         return os.open(path, _READ)
     except PermissionError:
@@ -89,20 +89,20 @@ def open_to_read(path: str) -> int:
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Stand in for ``os.readv``: fill the first buffer; report at most one byte beyond it."""
+    """Substitute for ``os.readv``: fill the first buffer; report at most one byte beyond it."""
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Stand in for ``os.pread``: seek to `start`, and read once."""
+    """Substitute for ``os.pread``: seek to `start`, and read once."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Stand in for ``os.preadv``: seek to `start`, and read once into the first buffer."""
+    """Substitute for ``os.preadv``: seek to `start`, and read once into the first buffer."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -125,9 +125,10 @@ def write(descriptor: int, view: memoryview) -> int:
 
 
 def copy(source: int, target: int, size: int) -> int:
-    """Copy up to `size` bytes between files at their current positions; return the number copied.
+    """Copy up to `size` bytes between open files, and return the number of bytes copied.
 
-    The kernel copies the bytes if the system and the file system support that.
+    Copying starts at the current positions of the files. The kernel copies the bytes if the system
+    and the file system support that.
     """
     done = 0
     for copier in _copiers:
@@ -162,17 +163,17 @@ _copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_an
 
 
 def open_to_create(path: str) -> int:
-    """Return a descriptor of a new file for writing."""
+    """Return a file descriptor of a new file for writing."""
     return os.open(path, _CREATE, 0o666)
 
 
 def replace(source: str, target: str) -> None:
-    """Rename a file, replacing an existing one."""
+    """Rename a file, replacing any existing file of the new name."""
     _patiently(os.replace, source, target)
 
 
 def rename(source: str, target: str) -> None:
-    """Rename a file or directory; the new name must be unused."""
+    """Rename a file or directory to a name that must be unused."""
     _patiently(os.rename, source, target)
 
 
@@ -237,7 +238,7 @@ def syncs_each(sync: Sync) -> bool:
 def start_sync(descriptor: int, size: int) -> None:
     """Start writing a large file to the disk, so that `sync_filesystem` takes less time.
 
-    The function neither waits nor reports failures, because `sync_filesystem` will report them.
+    This function neither waits nor reports failures, because `sync_filesystem` will report them.
     """
     if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
         _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
@@ -246,7 +247,7 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system of the directory `path` to the disk; see `syncs_each`.
 
-    On systems without ``syncfs``, each file has been flushed already. Only the cache of the drive
+    On systems without ``syncfs``, each file has been flushed already. Only the drive's own cache
     remains, which macOS flushes by a separate call.
     """
     if _syncfs is None:
@@ -376,7 +377,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def why_refused(key: str) -> str | None:
-    """Return why a key contains an invalid file name (on Windows), or None if all are valid.
+    """Return why a key contains a file name that is invalid on Windows, or None if it does not.
 
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
@@ -403,7 +404,10 @@ def is_device(path: str) -> bool:
 
 
 def are_one_name(folder: str, name: str, other: str) -> bool:
-    """Return whether the file system of `folder` treats two names as one, by creating a file."""
+    """Return whether the file system of `folder` treats two names as one.
+
+    The function creates a file to find out.
+    """
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
     path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (name, other))
@@ -421,7 +425,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def is_same_place(name: str, other: str) -> bool:
-    """Return whether two paths are the same file or directory, existing or not."""
+    """Return whether two paths refer to the same file or directory, which need not exist."""
     try:
         return os.path.samefile(name, other)
     except OSError:  # at least one does not exist

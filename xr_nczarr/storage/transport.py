@@ -116,7 +116,7 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the bytes that each request asks for, or None if the file is absent.
+        """Yield exactly the requested bytes for each request, or None if the file does not exist.
 
         The bytes are extracted from the whole file if the server sent all of it.
         """
@@ -127,14 +127,14 @@ class Transport(RemoteClient):
                 yield Versioned(self._exactly(request, answer))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of a file (all of a shorter one), or None if it is absent."""
+        """Return up to `max_bytes` from the end of a file, or None if it does not exist."""
         (answer,) = self._answers([Request(key, -max_bytes, max_bytes)])
         if answer is not None and (page := page_in(answer)):
             raise page_error("expected an object", page, store=self.name, key=key)
         return None if answer is None else answer[-max_bytes:]
 
     def _answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
-        """Yield the responses in order, while threads request the next batches."""
+        """Yield the response to each request, while threads request the next batches."""
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
@@ -166,7 +166,7 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the responses in order, or the error if access is denied (401, 403)."""
+        """Yield the response to each request, or the error if access is denied (401, 403)."""
         refusals: dict[int, AccessDeniedError] = {}
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
@@ -195,7 +195,7 @@ class Transport(RemoteClient):
         return None if answer is None else len(answer)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the size of a file; None if it is absent, -1 if the server does not report it."""
+        """Return the size of a file, None if it does not exist, or -1 if it is not reported."""
         filesystem.invalidate_cache()  # from an older listing
         try:
             size = filesystem.info(path)["size"]
@@ -213,7 +213,7 @@ class Transport(RemoteClient):
         requests: Sequence[Request],
         refusals: dict[int, AccessDeniedError] | None = None,
     ) -> list[bytes | None]:
-        """Return all responses (None for absent files), after retrying transient failures.
+        """Return all responses (None for missing files), after retrying transient failures.
 
         If access is denied (401, 403), the error is added to `refusals` under the position of the
         request, unless `refusals` is None.
@@ -255,7 +255,7 @@ class Transport(RemoteClient):
         return refusals
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
-        """Return a response or an error for each request. Names are never treated as patterns."""
+        """Return a response or an error for each request. Wildcards in names have no effect."""
         most = None if self.web else self.rules.max_object_bytes
         whole = (None, None) if most is None else (0, most + 1)
         bounds = [
@@ -330,7 +330,7 @@ class Transport(RemoteClient):
         raise cut_error(request, len(answer), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
-        """Return whether a request failed only because the object is empty, an error on S3."""
+        """Return whether a request failed only because the object is empty, as it does on S3."""
         if request.start is not None or status_of(error) != 416:
             return False
         return self.size(request.key) == 0
@@ -346,7 +346,7 @@ class Transport(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Return the NczarrError for `error`.
+        """Translate `error` to an NczarrError.
 
         `error` is not chained if its message can contain secrets. An aiohttp error is not chained
         either, because it contains the headers of the request and cannot be pickled.
@@ -374,7 +374,7 @@ def is_http(filesystem: Any) -> bool:
 def is_web_filesystem(filesystem: Any) -> bool:
     """Return whether a filesystem is plain HTTP or a cache of it.
 
-    fsspec lists the links on web pages as files there.
+    Such a filesystem lists the links on web pages as files.
     """
     below = getattr(filesystem, "fs", None)
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))
@@ -385,8 +385,8 @@ def filesystem_at(
 ) -> tuple[Any, str]:
     """Return the filesystem for an fsspec URL, chained or not, and the path in it.
 
-    Nothing is requested, unless there is an archive in a chain. `trust` restricts redirects of web
-    servers.
+    No requests are made, unless the URL chain contains an archive. `trust` restricts redirects of
+    web servers.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {

@@ -51,7 +51,7 @@ class Trust:
     def narrowed(self, document: str | None) -> Trust:
         """Return the rules for an untrusted set.
 
-        `document` is the absolute path or the URL of the set; None if the set is in memory.
+        `document` is the absolute path or the URL of the set, or None if the set is in memory.
         """
         if document is None:
             return Trust("nowhere:", self.allow, narrow=True)
@@ -72,7 +72,7 @@ class Trust:
         Raises
         ------
         RefusedError
-            If it may not. The message names the option that would allow the place.
+            If the set may not refer to it. The message names the option that would allow the place.
         """
         if _NO_NAME.search(url):
             raise RefusedError(f"refers to {quote(url)}, which is not a valid name")
@@ -135,7 +135,7 @@ class Trust:
     def _may_resolve(self, path: str) -> bool:
         """Return whether a path may be accessed at all.
 
-        Even resolving the path of a share makes Windows log in to its server.
+        On Windows, merely resolving the path of a network share logs in to its server.
         """
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
@@ -170,7 +170,8 @@ def _protocols(url: str) -> list[str]:
 def origin_of(url: str) -> str:
     """Return the scheme and host (or bucket) of a URL, such as ``s3://bucket``.
 
-    In a chain, the last URL counts. All ``memory://`` URLs have the same origin.
+    For a chained URL, this is the origin of the last URL. All ``memory://`` URLs have the same
+    origin.
     """
     last = url.rpartition("::")[2]
     return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])
@@ -203,17 +204,17 @@ def is_private(host: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Return the host in a URL, as HTTP clients parse it, or an empty string."""
+    """Return the host in a URL, as HTTP clients parse it, or an empty string without a host."""
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
 
 def _server(url: str) -> str:
-    """Return the host and port as a URL spells them, in lower case."""
+    """Return the host and port as spelled in a URL, in lower case."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _folder(url: str) -> str:
-    """Return the value of `allow` that permits a URL: its folder, or all of a chained URL."""
+    """Return the value of `allow` that permits a URL: its folder, or the whole of a chained URL."""
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
 

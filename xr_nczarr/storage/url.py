@@ -17,12 +17,12 @@ _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORE
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute path with ``/`` as separator, as all local paths in this package have."""
+    """Return an absolute path with ``/`` as separator, like all local paths in this package."""
     return os.path.abspath(path).replace(os.sep, "/")
 
 
 def local_path(url: str) -> str | None:
-    """Return the local path, with ``/``, for a path or a ``file:`` URL; None for any other URL.
+    """Return the local path, with ``/``, for a path or a ``file:`` URL, or None for any other URL.
 
     Examples
     --------
@@ -80,8 +80,8 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
 def check_chain(url: str) -> None:
     """Raise UnsupportedError for a chained URL if fsspec would ignore a part of it.
 
-    fsspec ignores what follows a protocol that does not wrap another URL, the path of a cache, and
-    ``reference`` unless it comes first. A zip file in a zip file needs its name.
+    fsspec ignores everything after a protocol that does not wrap another URL, the path of a cache,
+    and ``reference`` unless it comes first. A zip file inside a zip file must be named.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -114,7 +114,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options; `overrides` take precedence, also within ``client_kwargs``."""
+    """Merge storage options. `overrides` take precedence, also within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -129,7 +129,7 @@ def is_protocol(name: str) -> bool:
 
 
 def mask(url: str) -> str:
-    """Return a URL for messages, with user, password and query masked, as they can be secret."""
+    """Return a URL for messages, without its user, password and query, which can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 
@@ -157,7 +157,7 @@ def is_web(url: str) -> bool:
 def split_query(url: str) -> tuple[str, str]:
     """Split an http(s) URL into the part before its query, and the query with its ``?``.
 
-    The query is an empty string for a URL without query, and for any other kind of URL.
+    The query is an empty string for a URL without a query, and for any other kind of URL.
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

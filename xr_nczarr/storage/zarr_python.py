@@ -46,8 +46,8 @@ class ZarrPythonClient(RemoteClient):
     Notes
     -----
     Stores limited to Zarr v3, such as icechunk's, reject the objects that mark an unfinished write.
-    This process keeps these markers in memory, which suffices, because the user's commit is the
-    transaction.
+    This process keeps these markers in memory. That is sufficient, because the changes take effect
+    only when the user commits them.
     """
 
     def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
@@ -75,7 +75,7 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for two clients if they access the same objects."""
+        """A string that is equal for clients that access the same objects."""
         is_url = self.shared and "://" in self.name
         return self.name if is_url else f"{self.name} {id(self.store)}"
 
@@ -86,7 +86,7 @@ class ZarrPythonClient(RemoteClient):
         return client
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the requested bytes in order, or None if the object is absent."""
+        """Yield the requested bytes in order, or None if the object does not exist."""
         for request in requests:
             check_key(request.key, self.name)
         for first in range(0, len(requests), IN_FLIGHT):
@@ -94,7 +94,7 @@ class ZarrPythonClient(RemoteClient):
                 yield None if data is None else Versioned(data)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
-        """Yield the responses in order; raise an error if access to any object is denied."""
+        """Yield the response to each request; raise an error if access to any object is denied."""
         return (answer and answer.data for answer in self.answers(requests))
 
     def put(self, key: str, data: Bytes) -> None:
@@ -107,7 +107,7 @@ class ZarrPythonClient(RemoteClient):
             self._marks[key] = bytes(data)
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists; return False, because zarr-python hides the outcome."""
+        """Write an object unless it exists. Return False: zarr-python does not report success."""
         check_key(key, self.name)
         if self._holds(key):
             action = self.store.set_if_not_exists
@@ -179,11 +179,11 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether `store` accepts a key; other keys are kept in memory."""
+        """Return whether `store` accepts a key. Other keys are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless a key belongs to a marker of an unfinished write."""
+        """Raise UnsupportedError unless a key is that of a marker for an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
                 f"a {type(self.store).__name__} is limited to Zarr v3",
@@ -286,7 +286,7 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
-    """Return a client for the unpickled copy of a store that exists in another process."""
+    """Return a client for the unpickled copy of a store that exists only in another process."""
     client = ZarrPythonClient(store, path, rules)
     client._copied = True
     return client

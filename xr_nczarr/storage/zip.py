@@ -43,7 +43,8 @@ class ZipStore(Store):
     key
         Key of the zip file in `folder`.
     max_object_bytes
-        Larger objects raise LimitError before anything is allocated.
+        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
+        allocated.
     """
 
     shared = False
@@ -83,16 +84,16 @@ class ZipStore(Store):
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if it is absent."""
+        """Yield the object at each key, or None if it does not exist."""
         entries = [self._entry(key) for key in keys]
         spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
             yield None if entry is None else decode(next(spans), entry, key, self.name)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object is absent.
+        """Yield each byte range in order, or None if its object does not exist.
 
-        Uncompressed entries are read in part, compressed entries as a whole.
+        Of uncompressed entries, only the ranges are read. Compressed entries are read as a whole.
         """
         places = self._uncompressed_ranges(item.key for item in ranges)
         spans = []
@@ -113,7 +114,7 @@ class ZipStore(Store):
         return None if entry is None else entry.info.file_size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return, by key, the byte ranges of the zip file that contain objects.
+        """Return the byte ranges of the zip file that contain objects, by key.
 
         Raises
         ------
@@ -133,7 +134,7 @@ class ZipStore(Store):
         return {key: Address(file.url, *places[key]) for key in keys}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return, by key, the offset and length in the file of each object that is not deflated.
+        """Return the offset and length in the file of each object that is not deflated, by key.
 
         The local headers, which determine the offsets, are fetched together.
         """
@@ -186,7 +187,7 @@ class ZipStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` into a file that atomically replaces this one, then remove `staging`.
 
-        Entries are uncompressed and below a folder named after the file; directories come first.
+        Entries are uncompressed and below a folder named after the file, with directories first.
         netcdf-c cannot read any other layout. zarr-python can read this layout if the folder is
         passed as the path.
         """
@@ -248,7 +249,7 @@ class ZipStore(Store):
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Return the entries by key, reading the directory of the zip file only once."""
+        """Return the entries by key. The directory of the zip file is read only once."""
         if self._index is None:
             end = self.folder.fetch_end(self.key, END_BYTES)
             if end is None:
@@ -258,7 +259,7 @@ class ZipStore(Store):
         return self._index
 
     def _keys(self) -> list[str]:
-        """Return the sorted keys, sorting them only once."""
+        """Return the sorted keys, which are sorted only once."""
         if self._sorted is None:
             self._sorted = sorted(self._entries())
         return self._sorted
@@ -289,7 +290,7 @@ class ZipStore(Store):
 
 
 def _pack(file: zipfile.ZipFile, root: str, prefix: str) -> None:
-    """Write everything below `root` to a zip file: first the directories, then the files."""
+    """Write everything below `root` to a zip file, first all directories, then all files."""
     folders, files = [prefix], []
     for parent, below, names in os.walk(root):
         inside = os.path.relpath(parent, root).replace(os.sep, "/")

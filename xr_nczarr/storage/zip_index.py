@@ -1,4 +1,4 @@
-"""Locate and decode the entries of a zip file, which is treated as untrusted."""
+"""Locate and decode the entries of a zip file. The file is not trusted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class FileEnd:
-    """The last bytes of a zip file, and the size of the file, which they imply.
+    """The last bytes of a zip file, and the size of the file, which these bytes imply.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class FileEnd:
 
 
 def _implied_size(end: bytes) -> int:
-    """Return the size of a zip file, computed from its last bytes; 0 if they do not contain it.
+    """Return the size of a zip file, computed from its last bytes; 0 if they are not a zip's end.
 
     Source: PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
     """
@@ -83,7 +83,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
     StorageError
         If the file is damaged, or entries overlap.
     RefusedError
-        If a name points outside the store.
+        If a name leads outside the store.
     """
     source: Any = _RangeFile(read, size)
     try:
@@ -111,7 +111,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
 
 
 def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
-    """Return the folder of the store with a trailing slash; empty for the root of the archive.
+    """Return the folder of the store with a trailing slash, or an empty string for the root.
 
     Normally, the folder of the store contains all entries. netcdf-c, however, always uses the
     folder of the first entry. This function does so as well if that folder is named after the
@@ -128,7 +128,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Decode an object from `data`, the bytes of its entry from the local header on."""
+    """Decode an object from `data`, the bytes of its entry, which start with the local header."""
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
     if entry.deflated:
@@ -144,7 +144,7 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
 
 
 def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
-    """Return the distance in bytes from an entry's local header to its data."""
+    """Return the number of bytes between the start of an entry's local header and its data."""
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
     # With this flag, the checksum follows the data.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
@@ -159,7 +159,7 @@ def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
 
 
 class _RangeFile:
-    """A minimal file object for `zipfile`, which reads only the ranges it needs."""
+    """A minimal file object for `zipfile`, which reads only the ranges that are needed."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read

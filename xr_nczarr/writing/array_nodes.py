@@ -160,9 +160,8 @@ def _fit_opened(
     Chunks that the encoding inherited from the opened store are kept, as in `to_zarr`. For
     transposed data, the chunk lengths are reordered if ``preferred_chunks`` names the dimensions. A
     chunk longer than its dimension is shortened, unless the dimension is `growing` or the array
-    still
-    has its original shape. Chunks are dropped if their rank differs or the order of their axes is
-    unknown.
+    still has its original shape. Chunks are dropped if their rank differs or the order of their
+    axes is unknown.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -258,11 +257,9 @@ def chunk_shape(
     """Return the shape of the chunks to store.
 
     The shape comes from the chunks in `encoding` (-1 for a whole dimension) or, without these, from
-    the
-    largest of the dask `blocks` along each dimension. Otherwise, the array is halved along its
+    the largest of the dask `blocks` along each dimension. Otherwise, the array is halved along its
     longest dimension until a chunk has at most 4 MiB. If `lengthened`, one-dimensional chunks have
-    at
-    least 512 elements, and at least 4 KiB as in netcdf-c.
+    at least 512 elements, and at least 4 KiB as in netcdf-c.
 
     Raises
     ------

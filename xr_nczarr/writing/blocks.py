@@ -94,8 +94,7 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
     """Return whether times can be encoded block by block, so that all blocks have the same units.
 
     This requires both or neither of units and dtype. With neither, xarray chooses the same units
-    and
-    dtype for all times of a resolution.
+    and dtype for all times of a resolution.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
@@ -120,8 +119,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 
     Each block consists of whole stored chunks, even if the variable is a slice. Chunks of less than
     4 MiB are merged, except for objects. Larger chunks that can be read in part are split into
-    blocks
-    of up to 4 MiB.
+    blocks of up to 4 MiB.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)

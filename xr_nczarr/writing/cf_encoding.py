@@ -2,11 +2,9 @@
 
 The check is the same for new variables and for appends: encoded values are decoded again, and must
 equal the original values, except for the rounding that the encoding implies. For a new variable,
-the
-caller chooses the dtype and the packing, so any rounding to these is accepted. Values that are
-added
-to a stored variable may be rounded to the steps of its packing and to its float type, and must
-otherwise be exact.
+the caller chooses the dtype and the packing, so any rounding to these is accepted. Values that are
+added to a stored variable may be rounded to the steps of its packing and to its float type, and
+must otherwise be exact.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     netCDF's flags, unless the flags were changed since the variable was opened. If no codec is
     requested, chunks are stored uncompressed, as in `to_netcdf`: every build of netcdf-c reads them
     without plugins. In a Zarr version without filters, netCDF's compression includes shuffle only
-    if
-    shuffle is requested.
+    if shuffle is requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")

@@ -45,8 +45,7 @@ class Uploads(Underway):
         """Run ``work(argument)`` in the background.
 
         First wait until the work in progress, including the new `size`, has at most a fixed number
-        of
-        bytes, or until no work is in progress. If earlier work has failed, raise its error.
+        of bytes, or until no work is in progress. If earlier work has failed, raise its error.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)

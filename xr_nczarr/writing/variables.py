@@ -347,8 +347,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
     """Return the requested fill value in the dtype of the array.
 
     A value that does not fit raises ConflictError if the caller passed it. Otherwise, it is
-    inherited
-    from the opened file and ignored.
+    inherited from the opened file and ignored.
     """
     requested = encoding.get("fill_value")
     if requested is None:
