@@ -327,7 +327,7 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return a slice with a positive step for the same positions, or None if there is none."""
+    """Return a slice with a positive step for the same positions, or None if not possible."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])

@@ -159,8 +159,8 @@ class Shards:
         """Look up the byte range of each chunk in the shard indices of level `number`.
 
         At any level but the last, this is the range of the next level's shard that contains the
-        chunk. The range is None if the chunk is missing. `places` are the byte ranges of the shards
-        that contain the chunks at this level.
+        chunk. A missing chunk has None in place of a range. `places` are the byte ranges of the
+        shards that contain the chunks at this level.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))

@@ -278,7 +278,7 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Measure Zstandard frames: declared data size, upper bound on this size, and end offset.
 
-    The declared size is None if any of the frames does not declare one. Frames are measured until
+    Without a declared size in one of the frames, the first item is None. Frames are measured until
     their data have the `expected` size; the bytes after these frames are ignored.
 
     Source: RFC 8878, section 3.1.

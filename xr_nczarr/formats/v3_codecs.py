@@ -336,7 +336,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Render codecs for elements of `dtype`. For the codecs of a shard index, `dtype` is None."""
+    """Render codecs for elements of `dtype`. A shard index has no `dtype` (None)."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))

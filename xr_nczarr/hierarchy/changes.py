@@ -85,8 +85,8 @@ def refresh_consolidated(
 ) -> dict[str, bytes]:
     """Render the consolidated metadata for the nodes at `paths`.
 
-    The documents in `changed`, by key, replace those of `hierarchy`. Returns a dict with one key,
-    or an empty dict if the Zarr version has no consolidated metadata.
+    The documents in `changed`, by key, replace documents of `hierarchy`. Returns a dict with one
+    key, or an empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

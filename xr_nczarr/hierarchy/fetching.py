@@ -77,8 +77,8 @@ class DocumentSource:
         Parameters
         ----------
         refusals
-            Dict that receives an error for each key to which access is denied. If it is None, the
-            error is raised.
+            Dict that receives an error for each key to which access is denied. None raises the
+            error.
 
         Raises
         ------

@@ -71,14 +71,12 @@ def open_hierarchy(
         (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
         raises an error if they differ.
     group
-        Path of the group to read, in addition to the metadata of its ancestors. None reads the
-        root.
+        Path of the group to read, in addition to its ancestors' metadata. None reads the root.
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
         Function that returns the names of the arrays and groups listed in a group's metadata, or
-        None if the metadata contain no such list. A convention on top of Zarr, such as NCZarr,
-        provides the function.
+        None without such a list. A convention such as NCZarr provides the function.
     sidecars
         Names of documents that the convention stores next to the documents of a node.
     with_sidecars
@@ -365,8 +363,7 @@ class _Search:
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
         """Return the kinds of a group's children by name, from its sidecars or else its listing.
 
-        `listing` can be the error of a store that cannot be listed. It is raised if there are no
-        sidecars.
+        Without sidecars, `listing` is raised if it is the error of a store that cannot be listed.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)

@@ -165,7 +165,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _requested(self) -> tuple[int | None, int | None] | None:
         """The first and last requested byte, or None for the last if the range has no end.
 
-        For a suffix, the result is None and the length. Without a requested range, it is None.
+        For a suffix, the first is None and the last is its length. Without a range: None.
         """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:

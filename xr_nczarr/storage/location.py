@@ -48,8 +48,8 @@ class Location:
         An absolute path, or an fsspec URL without its fragment. It is empty for targets that are
         neither.
     medium, format, zarr_format
-        The storage medium, the format and its version that ``mode=`` in the fragment requests. Each
-        is None if the fragment does not mention it. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
+        The storage medium, the format and its version that ``mode=`` in the fragment requests. None
+        means that the fragment does not mention it. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray

@@ -87,6 +87,6 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the message of an obstore error, or None if there is none."""
+    """Return the HTTP status that the message of an obstore error contains, or else None."""
     match = _STATUS.search(text.partition("\n")[0])
     return None if match is None else int(next(filter(None, match.groups())))

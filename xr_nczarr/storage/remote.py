@@ -369,7 +369,7 @@ class RemoteStore(Store):
     def fingerprint(self) -> str | None:
         """Return a string that changes whenever an object does, based on the listing.
 
-        The result is None on a plain web server, and if the listing does not show changes.
+        Returns None on a plain web server, and if the listing does not show changes.
         """
         if self.connection.web:
             return None

@@ -293,9 +293,9 @@ class Store(ABC):
         """Return a variant of this store for finding metadata.
 
         If a web server sends a web page in place of an object, this variant returns the page
-        instead of raising an error, so that the caller can decide whether the object exists. It
-        also lists folders by their index pages, which may omit objects whose names begin with a
-        dot.
+        instead of raising an error. The caller can then decide whether the object exists. The
+        variant also lists folders by their index pages, which may omit objects whose names begin
+        with a dot.
         """
         return self
 
@@ -318,7 +318,7 @@ class Store(ABC):
     def fingerprint(self) -> str | None:
         """Return a string that changes whenever an object does.
 
-        The result is None if it cannot be determined without reading the objects.
+        Returns None if it cannot be determined without reading the objects.
         """
         return None
 

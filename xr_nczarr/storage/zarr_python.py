@@ -183,7 +183,7 @@ class ZarrPythonClient(RemoteClient):
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless a key is that of a marker for an unfinished write."""
+        """Raise UnsupportedError unless a key belongs to a marker of an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
                 f"a {type(self.store).__name__} is limited to Zarr v3",

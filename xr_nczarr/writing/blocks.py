@@ -142,7 +142,7 @@ def _selected_lengths(
 ) -> list[_Lengths] | None:
     """Return how many elements of each stored chunk a variable selects, by dimension.
 
-    The result is None if this is unknown, for example for a pointwise selection.
+    Returns None if this is unknown, for example for a pointwise selection.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):

@@ -263,7 +263,7 @@ def _encoded_and_same(
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding with the longest units in which all times are whole numbers.
 
-    The dtype is float64 if that is exact, and int64 otherwise. The result is None if no unit fits.
+    The dtype is float64 if that is exact, and int64 otherwise. Returns None if no unit fits.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 

@@ -420,5 +420,5 @@ class _Planner:
 
 
 def _is_in(path: str, group: str | None) -> bool:
-    """Return whether `path` is `group` or is below it; False if `group` is None."""
+    """Return whether `path` is `group` or is below it. False without a `group`."""
     return group is not None and f"{path}/".startswith(f"{group}/")

@@ -154,8 +154,8 @@ def unlimited_dimensions(
 ) -> set[str]:
     """Return the names of a dataset's unlimited dimensions.
 
-    These are the `requested` names or, if that is None, the names in the dataset's encoding, which
-    opening sets. Names of dimensions that the dataset lacks are left out. If all names are
+    These are the `requested` names or, without a request, the names in the dataset's encoding,
+    which opening sets. Names of dimensions that the dataset lacks are left out. If all names are
     `required`, such a name raises ValueError if it was requested, and causes a warning if it is in
     the encoding.
     """

@@ -109,8 +109,8 @@ def string_data(
 ) -> tuple[Any, np.dtype[Any]]:
     """Return strings in the form that a layout stores, and their dtype: objects, or a fixed width.
 
-    A fixed width is `width` bytes. If `width` is None, it is the length of the longest string,
-    including the `fill` value if that is not None.
+    A fixed width is `width` bytes or, by default, the length of the longest string, including the
+    `fill` value if one is passed.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
