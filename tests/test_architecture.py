@@ -117,14 +117,14 @@ def layers_in(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_run_one_way(path):
+def test_layers_import_only_the_layers_below_them(path):
     layer = layer_of(path)
     allowed = {layer, "locks", "errors", "progress", *LAYERS[layer]}
     for name in imports(path):
         assert layers_in(name) <= allowed, f"{layer} imports {name}"
 
 
-def test_the_layers_have_no_circle():
+def test_the_layers_have_no_circular_dependencies():
     left = {layer: below & LAYERS.keys() for layer, below in LAYERS.items()}
     while free := [layer for layer, below in left.items() if not below & left.keys()]:
         for layer in free:
@@ -144,14 +144,14 @@ def test_the_layers_have_no_circle():
     ],
     ids=["bare", "from the package", "a package", "re-exported", "in a function", "import_module"],
 )
-def test_no_import_is_overlooked(tmp_path, source, expected):
+def test_imports_of_every_kind_are_detected(tmp_path, source, expected):
     path = tmp_path / "module.py"
     path.write_text(source)
     assert set().union(*map(layers_in, imports(path))) == expected
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_library_stays_in_its_layer(path):
+def test_each_library_is_imported_only_in_its_layers(path):
     for name in imports(path):
         layers = LIBRARIES.get(name.split(".")[0])
         assert layers is None or layer_of(path) in layers, f"{name} belongs to {layers}"
@@ -173,11 +173,11 @@ OUTSIDE_FORMATS = [path for path in FILES if layer_of(path) != "formats"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE_FORMATS, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_formats_compares_versions(path):
+def test_only_the_formats_layer_compares_zarr_versions(path):
     assert not list(compared_versions(path))
 
 
-def test_one_module_knows_the_operating_system():
+def test_only_one_storage_module_depends_on_the_operating_system():
     asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
     result = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
     # Other uses of `os` and `ctypes`: forks and processor counts, and netcdf-c.
@@ -191,7 +191,7 @@ def test_no_file_is_longer_than_500_lines(path):
     assert len(path.read_text().splitlines()) <= 500
 
 
-def test_a_class_name_occurs_once():
+def test_class_names_are_unique():
     names = [
         node.name
         for path in FILES
@@ -208,7 +208,7 @@ def test_file_names_are_unique():
 
 
 @pytest.mark.parametrize("layer", ["tools", "cli"])
-def test_no_two_files_of_a_layer_need_each_other(layer):
+def test_files_of_a_layer_have_no_circular_imports(layer):
     files = {f"xr_nczarr.{layer}.{path.stem}": path for path in (PACKAGE / layer).glob("*.py")}
     left = {
         name: {

@@ -148,7 +148,7 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
+def test_code_blocks_print_the_output_shown_on_the_page(
     page: str, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "import icechunk" in (ROOT / page).read_text():
@@ -161,7 +161,7 @@ def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_runs_and_draws(
+def test_notebooks_run_and_draw_figures(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import matplotlib as mpl
@@ -181,7 +181,7 @@ def test_a_notebook_runs_and_draws(
     plt.close("all")
 
 
-def test_the_reference_lists_every_error_key_function_and_limit() -> None:
+def test_the_reference_lists_every_error_encoding_key_function_and_limit() -> None:
     result = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
     classes = [name for name, value in vars(errors).items() if name.endswith("Error")]
     for name in classes:
@@ -197,7 +197,7 @@ def test_the_reference_lists_every_error_key_function_and_limit() -> None:
         assert f"`{limit.name}`" in security, limit
 
 
-def test_the_links_of_the_readme_are_absolute_and_valid() -> None:
+def test_links_in_the_readme_are_absolute_and_valid() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pages, source = project["urls"]["Documentation"], project["urls"]["Source"]
     raw = source.replace("github.com", "raw.githubusercontent.com")
@@ -216,7 +216,7 @@ def test_the_links_of_the_readme_are_absolute_and_valid() -> None:
             assert link == pages, link
 
 
-def test_the_version_and_the_minimum_versions_agree_everywhere() -> None:
+def test_versions_agree_in_all_files() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     recipe = (ROOT / ".github/conda/recipe.yaml").read_text()
     versions = (DOCS / "reference/versions.md").read_text()

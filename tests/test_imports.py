@@ -110,16 +110,16 @@ spec.loader.exec_module(xarray)""",
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_object_of_xarray_has_the_accessor_after(order):
+def test_xarray_objects_have_the_accessor_in_any_order_of_imports(order):
     output_of(ORDERS[order] + ACCESSORS)
 
 
-def test_an_opened_dataset_has_the_accessor_without_importing_the_package(store):
+def test_an_opened_dataset_has_the_accessor_without_an_import_of_xr_nczarr(store):
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr')\n"
     output_of(code + "assert 'opened from' in repr(ds.nczarr)", store)
 
 
-def test_a_failed_import_of_xarray_can_be_repeated(tmp_path):
+def test_the_accessor_is_registered_after_a_failed_import_of_xarray(tmp_path):
     folder = tmp_path / "xarray"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise ImportError('half installed')")
@@ -136,7 +136,7 @@ import xarray
     output_of(code + ACCESSORS, tmp_path)
 
 
-def test_info_works_where_xarray_is_not_installed(store):
+def test_info_works_without_xarray(store):
     code = """
 import sys
 class Absent:
@@ -150,11 +150,11 @@ print(xr_nczarr.info(sys.argv[1]))
     assert "v(x)" in output_of(code, store)
 
 
-def test_importing_the_package_imports_nothing_heavy():
+def test_importing_xr_nczarr_imports_no_heavy_dependencies():
     assert imported_by("import xr_nczarr") == set()
 
 
-def test_help_imports_nothing_heavy():
+def test_the_help_option_imports_no_heavy_dependencies():
     code = """
 from xr_nczarr.cli.main import main
 try:
@@ -166,19 +166,19 @@ except SystemExit:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_imports_neither_xarray_nor_dask(command, store):
+def test_commands_import_neither_xarray_nor_dask(command, store):
     name, *arguments = COMMANDS[command]
     code = "import sys\nfrom xr_nczarr.cli.main import main\nassert main(sys.argv[1:]) == 0"
     assert imported_by(code, name, store, *arguments) == {"numpy"}
 
 
-def test_a_command_on_a_reference_set_imports_no_template_language(store, tmp_path):
+def test_commands_on_a_reference_set_do_not_import_jinja2(store, tmp_path):
     xr_nczarr.references.write(store, tmp_path / "set.json")
     code = "import sys\nfrom xr_nczarr.cli.main import main\nassert main(sys.argv[1:]) == 0"
     assert imported_by(code, "info", tmp_path / "set.json") == {"numpy"}
 
 
-def test_opening_imports_nothing_but_xarray(store):
+def test_opening_a_dataset_imports_nothing_beyond_xarray(store):
     # xarray itself imports dask when it decodes times, and when it makes an index.
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr'"
     expected = imported_by("import xarray")
@@ -187,12 +187,12 @@ def test_opening_imports_nothing_but_xarray(store):
     assert imported_by(code + ", decode_times=False).load()", store) == expected
 
 
-def test_opening_with_chunks_reads_through_dask(store):
+def test_opening_with_chunks_imports_and_uses_dask(store):
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr', chunks={})"
     assert "dask" in imported_by(code + "\nassert ds.v.data.sum().compute() == 6", store)
 
 
-def test_explain_as_json_is_the_same_with_and_without_xarray(store):
+def test_explain_returns_the_same_result_with_and_without_xarray(store):
     code = "import sys, json, xr_nczarr\n{}print(json.dumps(xr_nczarr.explain({}).as_dict()))"
     plain = output_of(code.format("", "sys.argv[1]"), store)
     opened = "xarray.open_dataset(sys.argv[1], engine='nczarr', decode_cf=False)"

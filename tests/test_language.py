@@ -41,11 +41,11 @@ def test_docstrings_begin_with_a_precise_verb():
     )
 
 
-def test_tests_are_named_without_reference_to_their_neighbors():
+def test_names_do_not_refer_to_neighboring_tests():
     assert not places(FUNCTIONS, lambda node: NEEDS_ITS_NEIGHBORS.match(node.name), "tests")
 
 
-def test_limits_are_called_max_or_min():
+def test_names_of_limits_begin_with_max_or_min():
     assert not places(
         ast.Name,
         lambda node: isinstance(node.ctx, ast.Store) and VAGUE_LIMIT.match(node.id),

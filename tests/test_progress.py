@@ -19,7 +19,7 @@ def store():
 
 
 @pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_percentage_and_rate_are_shown(kind, capsys, monkeypatch):
+def test_progress_shows_percentage_and_rate(kind, capsys, monkeypatch):
     if kind == "plain":
         monkeypatch.setitem(sys.modules, "tqdm", None)
     with Progress(True, 2_000_000) as progress:
@@ -31,7 +31,7 @@ def test_percentage_and_rate_are_shown(kind, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_without_a_total_the_count_is_shown(kind, capsys, monkeypatch):
+def test_progress_without_a_total_shows_the_count(kind, capsys, monkeypatch):
     if kind == "plain":
         monkeypatch.setitem(sys.modules, "tqdm", None)
     with Progress(True, None, " keys") as progress:
@@ -41,7 +41,7 @@ def test_without_a_total_the_count_is_shown(kind, capsys, monkeypatch):
     assert "%" not in shown
 
 
-def test_an_operation_that_fails_does_not_end_at_the_total(capsys):
+def test_progress_of_a_failed_operation_does_not_reach_100_percent(capsys):
     def fail():
         with Progress(True, 100) as progress:
             progress.advance(50)
@@ -52,7 +52,7 @@ def test_an_operation_that_fails_does_not_end_at_the_total(capsys):
     assert "100%" not in capsys.readouterr().err
 
 
-def test_workers_of_distributed_report_to_the_client(workers):
+def test_dask_workers_report_progress_to_the_client(workers):
     with workers.as_current(), Progress(True, 10) as progress:
         workers.gather([workers.submit(progress.advance, n, pure=False) for n in (3, 4)])
         events = workers.get_events(progress._topic)
@@ -68,12 +68,12 @@ def test_workers_of_distributed_report_to_the_client(workers):
     ],
     ids=["copy as bytes", "copy in other chunks", "verify"],
 )
-def test_functions_show_progress_to_the_end(operation, store, tmp_path, capsys):
+def test_progress_of_each_function_reaches_100_percent(operation, store, tmp_path, capsys):
     operation(store, tmp_path)
     assert "100%" in capsys.readouterr().err
 
 
-def test_listing_and_references_show_counts(store, tmp_path, capsys):
+def test_listing_objects_and_writing_references_show_counts(store, tmp_path, capsys):
     xr_nczarr.info(store, progress=True)
     assert f"{len(store)} objects" in capsys.readouterr().err
     xr_nczarr.copy(store, tmp_path / "copy")
@@ -81,7 +81,7 @@ def test_listing_and_references_show_counts(store, tmp_path, capsys):
     assert " references" in capsys.readouterr().err
 
 
-def test_consolidating_shows_the_documents_that_are_read(tmp_path, capsys):
+def test_consolidate_shows_the_number_of_documents_read(tmp_path, capsys):
     datasets = {f"/g{number}": xr.Dataset({"v": ("x", [1.0])}) for number in range(5)}
     xr_nczarr.to_nczarr(xr.DataTree.from_dict(datasets), tmp_path / "s")
     documents = [*(tmp_path / "s").rglob(".z*")]
@@ -92,7 +92,7 @@ def test_consolidating_shows_the_documents_that_are_read(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_nothing_is_shown_by_default(store, tmp_path, capsys):
+def test_progress_is_not_shown_by_default(store, tmp_path, capsys):
     xr_nczarr.verify(store)
     xr_nczarr.info(store)
     xr_nczarr.copy(store, tmp_path / "copy")

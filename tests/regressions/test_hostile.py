@@ -40,12 +40,12 @@ def store(name="a", dimension="x", shape=(2,), **attributes):
     return result | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
 
 
-def test_an_empty_name_in_a_reference_set_is_not_a_child_of_the_root():
+def test_empty_names_in_a_reference_set_are_not_children():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
 
-def test_a_zip_file_without_entries_is_not_a_store(tmp_path):
+def test_a_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("__MACOSX/a", b"")
@@ -54,7 +54,7 @@ def test_a_zip_file_without_entries_is_not_a_store(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_a_zip_file_whose_names_are_not_text_is_damaged(tmp_path):
+def test_a_zip_file_with_names_that_are_not_text_is_damaged(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("é", b"")
@@ -63,7 +63,7 @@ def test_a_zip_file_whose_names_are_not_text_is_damaged(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_the_first_keys_of_a_generator_need_no_memory_for_all():
+def test_listing_the_first_keys_of_a_huge_generator_takes_little_memory():
     dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
     references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
@@ -79,7 +79,7 @@ def test_the_first_keys_of_a_generator_need_no_memory_for_all():
     ],
     ids=str,
 )
-def test_attributes_that_xarray_cannot_decode_on_opening_are_named(attributes):
+def test_the_warning_for_attributes_that_xarray_cannot_decode_names_them(attributes):
     message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")
@@ -87,7 +87,7 @@ def test_attributes_that_xarray_cannot_decode_on_opening_are_named(attributes):
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_attributes_that_xarray_cannot_decode_on_loading_are_named(attributes):
+def test_the_error_for_attributes_that_fail_to_decode_on_loading_names_the_variable(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,
@@ -120,7 +120,7 @@ def sharded_store(shape, inner):
     }
 
 
-def test_a_shard_index_of_terabytes_is_refused_before_anything_is_allocated():
+def test_a_shard_index_of_terabytes_is_rejected_before_allocation():
     objects = sharded_store([1 << 20, 1 << 20], [1, 1])
     variable = xr.open_dataset(objects, engine="nczarr").v
 
@@ -143,7 +143,7 @@ def test_a_shard_index_of_terabytes_is_refused_before_anything_is_allocated():
     [NotImplementedError(), KeyError("units"), AssertionError()],
     ids=lambda failure: type(failure).__name__,
 )
-def test_the_reason_for_which_xarray_cannot_decode_is_never_empty(failure):
+def test_the_error_for_a_failed_decoding_always_states_a_reason(failure):
     with (
         pytest.raises(MetadataError, match=type(failure).__name__) as caught,
         failing_as_metadata("store", "/a"),
@@ -154,17 +154,17 @@ def test_the_reason_for_which_xarray_cannot_decode_is_never_empty(failure):
     assert "decode_cf=False" in caught.value.remedy
 
 
-def test_lack_of_memory_while_decoding_is_not_a_metadata_error():
+def test_a_memory_error_while_decoding_is_not_a_metadata_error():
     with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
         raise MemoryError
 
 
-def test_a_damaged_reference_document_in_memory_names_itself():
+def test_the_error_for_a_damaged_dictionary_of_references_says_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 
 
-def test_a_storage_error_keeps_its_class_in_the_coders_of_xarray():
+def test_storage_errors_keep_their_class_when_raised_while_xarray_decodes():
     objects = store(units="days since 2000-01-01")
     objects["a/0"] = 3
     with pytest.warns(
@@ -176,7 +176,7 @@ def test_a_storage_error_keeps_its_class_in_the_coders_of_xarray():
 
 
 @pytest.mark.parametrize("size", [1 << 33, 1 << 62])
-def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
+def test_a_coordinate_too_large_for_an_index_is_not_read(size):
     objects = store("x", dimension="x")
     objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [size]}).encode()
     with pytest.warns(xr.SerializationWarning, match=r"^/x is opened without an index: .*max_ind"):
@@ -195,13 +195,13 @@ def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
 
 
 @pytest.mark.parametrize("piece", [b"[],", b"1.5,"])
-def test_a_document_of_many_small_values_is_refused_before_it_is_parsed(piece):
+def test_metadata_with_many_small_values_is_rejected_before_parsing(piece):
     text = b'{"a": [' + piece * 300_000 + b"1]}"
     with pytest.raises(LimitError, match=r"mapping: a/\.zattrs: .* commas.*max_metadata_bytes"):
         xr.open_dataset(store() | {"a/.zattrs": text}, engine="nczarr").load()
 
 
-def test_links_out_of_a_directory_are_rejected_on_request(tmp_path):
+def test_symbolic_links_out_of_an_untrusted_store_are_rejected(tmp_path):
     for key, data in store().items():
         (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "s" / key).write_bytes(data)
@@ -215,7 +215,7 @@ def test_links_out_of_a_directory_are_rejected_on_request(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
-def test_members_of_a_stream_are_joined_and_too_many_empty_ones_rejected(name):
+def test_compressed_streams_may_have_many_members_but_not_too_many_empty_members(name):
     codec = numcodecs.get_codec({"id": name})
     values = np.random.default_rng(0).random(60_000)  # more members than are decoded at once
     array = ARRAY | {"shape": [60_000], "chunks": [60_000], "compressor": codec.get_config()}
@@ -236,7 +236,7 @@ def test_members_of_a_stream_are_joined_and_too_many_empty_ones_rejected(name):
 @pytest.mark.parametrize(
     "where", ["local", "zip", "reference", "whole reference", "filesystem", "http"]
 )
-def test_an_object_much_longer_than_its_chunk_is_not_read(tmp_path, http_server, where, compressor):
+def test_an_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, where, compressor):
     objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
     with open(tmp_path / "long", "wb") as file:
         file.truncate(3 << 20 if where == "http" else 3 << 30)
@@ -294,19 +294,19 @@ BLURRED = {
     ],
     ids=["parsed", "rendered", "generators", "tried", "written out"],
 )
-def test_the_expansion_of_a_small_reference_document_is_bounded(members):
+def test_the_expansion_of_a_reference_document_is_limited(members):
     with pytest.raises(LimitError, match="max_references"):
         parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
 
 
 @pytest.mark.parametrize("url", ["{{", "{{t}}", "{{ 1 // 0 }}", "{{ x.y }}"])
-def test_an_error_of_a_template_names_the_key_that_uses_it(url):
+def test_the_error_for_an_invalid_template_names_the_key_that_uses_it(url):
     document = {"version": 1, "templates": {"t": "{{t}}"}, "refs": {"a/0": [url]}}
     with pytest.raises(NczarrError, match=r"references: a/0: "):
         xr.open_dataset(document, engine="nczarr")
 
 
-def test_a_document_that_is_too_large_is_neither_read_nor_inflated(tmp_path):
+def test_metadata_larger_than_the_limit_is_neither_read_nor_decompressed(tmp_path):
     objects = store()
     del objects["a/.zattrs"]
     with zipfile.ZipFile(tmp_path / "s.zip", "w", zipfile.ZIP_DEFLATED) as file:
@@ -328,7 +328,7 @@ def test_a_document_that_is_too_large_is_neither_read_nor_inflated(tmp_path):
             tracemalloc.stop()
 
 
-def test_empty_consolidated_metadata_of_v3_are_damage():
+def test_consolidated_metadata_of_v3_without_contents_is_an_error():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(
@@ -337,7 +337,7 @@ def test_empty_consolidated_metadata_of_v3_are_damage():
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
 
 
-def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
+def test_the_error_for_a_shard_with_too_many_chunks_names_the_store():
     array = {"zarr_format": 3, "node_type": "array", "shape": [4, 4], "data_type": "int32"}
     array |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2**31]}}}
     array |= {"chunk_key_encoding": {"name": "default"}, "fill_value": 0}
@@ -352,7 +352,7 @@ def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
-def test_a_reference_to_an_invalid_file_name_is_rejected(tmp_path, name):
+def test_references_to_invalid_file_names_are_rejected(tmp_path, name):
     references = {key: data.decode() for key, data in store().items() if not key.endswith("0")}
     (tmp_path / "s.json").write_text(json.dumps(references | {"a/0": [name, 0, 16]}))
     opened = xr.open_dataset(tmp_path / "s.json", engine="nczarr")

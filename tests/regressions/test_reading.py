@@ -77,7 +77,7 @@ def beside_good_ones(path: Path, **broken: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("elementsize", [0, 4, 7])
-def test_d1_shuffle_takes_its_element_size_from_the_dtype(
+def test_d1_shuffle_uses_the_element_size_of_the_dtype(
     tmp_path: Path, way: str, elementsize: int
 ) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": elementsize}]}
@@ -87,7 +87,7 @@ def test_d1_shuffle_takes_its_element_size_from_the_dtype(
     assert_values(read(store, way).v.values, FOUR, "v")
 
 
-def test_d2_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
+def test_d2_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": "0"}]}
     codecs |= {"compressor": {"id": "zlib", "level": "4"}}
     chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
@@ -96,7 +96,7 @@ def test_d2_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) ->
 
 
 @pytest.mark.parametrize("width", [5, 11, 128])
-def test_d3_strings_were_shuffled_as_if_they_were_pointers(
+def test_d3_strings_are_unshuffled_as_elements_of_eight_bytes(
     tmp_path: Path, way: str, width: int
 ) -> None:
     words = np.array(["a", "", "bcde", "é"], object)
@@ -107,7 +107,7 @@ def test_d3_strings_were_shuffled_as_if_they_were_pointers(
     assert_values(read(store, way).v.values, words, "v")
 
 
-def test_d4_shuffle_leaves_the_tail_unshuffled(tmp_path: Path, way: str) -> None:
+def test_d4_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) -> None:
     # Behind zlib the length of the data says nothing of the elements: 13 bytes of 4.
     inner = zlib.compress(FOUR.tobytes() * 4, 1)
     assert len(inner) % 4, "the test needs a tail"
@@ -117,19 +117,19 @@ def test_d4_shuffle_leaves_the_tail_unshuffled(tmp_path: Path, way: str) -> None
     assert_values(read(store, way).v.values, np.tile(FOUR, 4), "v")
 
 
-def test_d5_a_character_variable_blocks_nothing(tmp_path: Path, way: str) -> None:
+def test_d5_a_character_variable_does_not_prevent_reading_others(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     result = read(store, way)
     assert result.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
     assert result.v_i4.values.tolist() == [0, 1, 2, 100]
 
 
-def test_d6_a_scalar_of_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
+def test_d6_a_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
     result = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
     assert (result.scalar.dims, result.scalar.item()) == ((), 3.5)
 
 
-def test_d7_characters_of_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
+def test_d7_characters_from_netcdf_c_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
     content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
     store = write_vintage(tmp_path / "s", content, "4.9.0")
     assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
@@ -137,14 +137,16 @@ def test_d7_characters_of_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> N
 
 
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0", "4.9.2", "4.10", "dev"])
-def test_d8_bookkeeping_attributes_are_hidden(tmp_path: Path, release: str) -> None:
+def test_d8_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR), "w": Var(("/x",), FOUR, {"units": "m"})})
     content.attrs["title"] = "t"
     result = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
     assert (result.v.attrs, result.w.attrs, result.attrs) == ({}, {"units": "m"}, {"title": "t"})
 
 
-def test_d9_a_store_of_4_8_0_opens_with_types(tmp_path: Path, way: str) -> None:
+def test_d9_a_store_from_netcdf_c_4_8_0_opens_with_typed_attributes(
+    tmp_path: Path, way: str
+) -> None:
     attrs = {"n": np.int16(5), "t": "text"}
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
     store = write_vintage(tmp_path / "s", content, "4.8.0")
@@ -156,7 +158,9 @@ def test_d9_a_store_of_4_8_0_opens_with_types(tmp_path: Path, way: str) -> None:
     assert (type(result.attrs["n"]), result.attrs["n"], result.attrs["t"]) == (np.int16, 5, "text")
 
 
-def test_d10_noxarray_stores_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
+def test_d10_stores_written_with_noxarray_have_anonymous_dimensions(
+    tmp_path: Path, way: str
+) -> None:
     result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
     anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
     assert result.padded_f4.dims == anonymous
@@ -178,7 +182,7 @@ def test_d11_dimensions_need_no_array_dimensions_attribute(
 
 
 @pytest.mark.parametrize("release", ["4.9.0", "4.9.2", "4.9.3"])
-def test_d12_groups_inherit_dimensions_by_their_full_name(
+def test_d12_variables_in_groups_find_inherited_dimensions(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, groups={"g": Group(variables={"v": Var(("/x",), FOUR)})})
@@ -188,7 +192,7 @@ def test_d12_groups_inherit_dimensions_by_their_full_name(
 
 
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
-def test_d13_a_dimension_hides_its_parents_of_the_same_name(
+def test_d13_a_dimension_hides_inherited_dimensions_of_the_same_name(
     tmp_path: Path, way: str, release: str
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
@@ -203,7 +207,7 @@ def test_d13_a_dimension_hides_its_parents_of_the_same_name(
 TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e5", "-0", "true")
 
 
-def test_d14_text_that_looks_like_json_stays_the_text_it_was(tmp_path: Path) -> None:
+def test_d14_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         for number, text in enumerate(TEXTS):
@@ -230,14 +234,14 @@ def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_d16_json_in_a_text_attribute_is_the_text_as_stored(tmp_path: Path, literal: str) -> None:
+def test_d16_json_in_a_text_attribute_is_read_as_its_literal(tmp_path: Path, literal: str) -> None:
     store = beside_good_ones(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": literal}
 
 
-def test_d17_escaped_characters_are_understood(tmp_path: Path) -> None:
+def test_d17_escaped_characters_are_decoded(tmp_path: Path) -> None:
     store = beside_good_ones(tmp_path / "s")
     put(store, {".zattrs": '{"t": "\\u00e9\\ud83d\\ude00", "r": "é"}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": "é😀", "r": "é"}
@@ -256,7 +260,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize(("kind", "fill", "values", "meant"), SPELLINGS)
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d18_every_spelling_of_types_and_fill_values_is_accepted(
+def test_d18_data_types_and_fill_values_are_accepted_in_every_spelling(
     tmp_path: Path, kind: str, fill: Any, values: np.ndarray, meant: Any, nczarr: bool, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -273,7 +277,7 @@ def test_d18_every_spelling_of_types_and_fill_values_is_accepted(
         *((">S1", "X", b"X"), (">S1", 5, b"5")),
     ],
 )
-def test_d18_fill_values_of_text_are_accepted(
+def test_d18_fill_values_of_strings_are_accepted_in_every_spelling(
     tmp_path: Path, kind: str, fill: Any, meant: Any, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -283,7 +287,9 @@ def test_d18_fill_values_of_text_are_accepted(
     assert result.tolist() == [first, first[:0], meant, meant]
 
 
-def test_d19_the_rounded_default_fill_means_the_exact_one(tmp_path: Path, way: str) -> None:
+def test_d19_the_rounded_default_fill_value_is_read_as_the_exact_one(
+    tmp_path: Path, way: str
+) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("x", 5)
@@ -300,7 +306,7 @@ def test_d19_the_rounded_default_fill_means_the_exact_one(tmp_path: Path, way: s
 
 
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d20_a_missing_chunk_without_a_fill_value_is_zero_and_told(
+def test_d20_missing_chunks_without_a_fill_value_are_read_as_zero(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -313,7 +319,9 @@ def test_d20_a_missing_chunk_without_a_fill_value_is_zero_and_told(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (1,), "v/1")
 
 
-def test_d21_an_array_whose_size_differs_from_its_dimension_opens(tmp_path: Path, way: str) -> None:
+def test_d21_arrays_shorter_or_longer_than_their_unlimited_dimension_open(
+    tmp_path: Path, way: str
+) -> None:
     times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
     content = Group({"t": Size(4), "x": 2})
     content.variables = {name: Var(("/t",), v, fill=-1) for name, v in times.items()}
@@ -334,7 +342,7 @@ def test_d21_an_array_whose_size_differs_from_its_dimension_opens(tmp_path: Path
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
 
 
-def test_d22_stale_consolidated_metadata_are_found_on_request(tmp_path: Path, way: str) -> None:
+def test_d22_stale_consolidated_metadata_is_detected_on_request(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s.zarr"
     first = xr.Dataset({"v": ("t", np.arange(2))})
     first.to_zarr(store, zarr_format=2, consolidated=True)
@@ -346,7 +354,9 @@ def test_d22_stale_consolidated_metadata_are_found_on_request(tmp_path: Path, wa
         xr.open_dataset(store, engine="nczarr", consolidated="check")
 
 
-def test_d22_nodes_missing_from_consolidated_metadata_are_found_on_request(tmp_path: Path) -> None:
+def test_d22_outdated_attributes_in_consolidated_metadata_are_detected_on_request(
+    tmp_path: Path,
+) -> None:
     store = write_netcdf_c(tmp_path / "s", "nczarr,consolidated")
     xr.open_dataset(store, engine="nczarr", consolidated="check")
     attributes = json.loads((store / "g/.zattrs").read_text()) | {"new": 1}
@@ -355,7 +365,7 @@ def test_d22_nodes_missing_from_consolidated_metadata_are_found_on_request(tmp_p
         xr.open_dataset(store, engine="nczarr", consolidated="check")
 
 
-def test_d23_types_that_netcdf_lacks_block_nothing(tmp_path: Path, way: str) -> None:
+def test_d23_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
     values = {
         "u": np.array(["é", "xy"], "<U2"),
         "c": np.array([1j, 2]),
@@ -388,7 +398,7 @@ def test_d24_integers_without_a_declared_fill_value_stay_integers(
     assert_values(read(store, way).v.values, D24, "v")
 
 
-def test_d24_default_fills_of_netcdf_c_are_values_in_its_plain_zarr(
+def test_d24_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
     tmp_path: Path, way: str
 ) -> None:
     store = file_url(tmp_path / "s", "zarr")
@@ -414,7 +424,7 @@ def test_d24_a_fill_value_of_plain_version_2_masks_as_with_engine_zarr(
     assert_values(result, D24, "v")
 
 
-def test_d25_empty_strings_are_empty_strings(tmp_path: Path, way: str) -> None:
+def test_d25_empty_strings_are_read_as_empty_strings(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
     texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
@@ -424,7 +434,9 @@ def test_d25_empty_strings_are_empty_strings(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d26_fortran_order_is_right(tmp_path: Path, nczarr: bool, way: str) -> None:
+def test_d26_chunks_in_fortran_order_are_read_correctly(
+    tmp_path: Path, nczarr: bool, way: str
+) -> None:
     values = np.arange(12, dtype="i4").reshape(3, 4)
     document = array_document((3, 4), order="F", chunks=[3, 2])
     chunks = {f"0.{n}": values[:, 2 * n : 2 * n + 2].tobytes(order="F") for n in (0, 1)}
@@ -441,7 +453,7 @@ def test_d26_fortran_order_is_right(tmp_path: Path, nczarr: bool, way: str) -> N
         ({}, "/"),
     ],
 )
-def test_d27_nested_chunks_are_found_even_when_they_are_not_declared(
+def test_d27_nested_chunk_keys_are_found_even_if_not_declared(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)
@@ -454,7 +466,7 @@ def test_d27_nested_chunks_are_found_even_when_they_are_not_declared(
 NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
 
 
-def test_d28_names_may_be_anything(tmp_path: Path, way: str) -> None:
+def test_d28_variables_and_groups_may_have_unusual_names(tmp_path: Path, way: str) -> None:
     content = Group({"x": 4})
     for number, name in enumerate(NAMES):
         content.variables[name] = Var(("/x",), FOUR + number, fill=0)
@@ -478,7 +490,7 @@ def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
 @pytest.mark.parametrize("prefix", ["", "inner/"])
 @pytest.mark.parametrize("directories", [True, False])
 @pytest.mark.parametrize("twice", [True, False])
-def test_d29_zip_files_of_all_writers_open(
+def test_d29_zip_files_from_all_writers_open(
     tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
 ) -> None:
     store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), FOUR)}), "4.10")
@@ -493,7 +505,7 @@ def test_d29_zip_files_of_all_writers_open(
     assert_values(read(url, way).v.values, FOUR, "v")
 
 
-def test_d30_an_unlimited_dimension_may_have_no_length_yet(tmp_path: Path, way: str) -> None:
+def test_d30_an_unlimited_dimension_may_have_length_zero(tmp_path: Path, way: str) -> None:
     result = read(write_netcdf_c(tmp_path / "s"), way)
     assert result.none_yet.sizes == {"never": 0, "x": 4}
     assert_values(result.none_yet.values, np.zeros((0, 4)), "none_yet")
@@ -510,7 +522,9 @@ def test_d31_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> N
 
 
 @pytest.mark.parametrize("name", ["checked", "checked_zlib"])
-def test_d32_a_wrong_checksum_names_the_chunk(tmp_path: Path, way: str, name: str) -> None:
+def test_d32_the_error_for_a_wrong_checksum_names_the_chunk(
+    tmp_path: Path, way: str, name: str
+) -> None:
     store = write_netcdf_c(tmp_path / "s")
     chunk = store / name / "1"
     data = bytearray(chunk.read_bytes())
@@ -543,7 +557,7 @@ def test_d33_an_unknown_codec_breaks_only_its_own_variable(
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_broken_variables_do_not_prevent_opening_with_chunks(tmp_path: Path, chunks: Any) -> None:
+def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunks: Any) -> None:
     """With chunks xarray reads an item of every object array; one failure must not refuse all."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
@@ -563,7 +577,7 @@ def test_broken_variables_do_not_prevent_opening_with_chunks(tmp_path: Path, chu
 
 @pytest.mark.parametrize("damage", ["gone", "no JSON", "another shape"])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_an_unknown_coordinate_does_not_block_others_along_its_dimension(
+def test_a_broken_coordinate_does_not_block_variables_along_its_dimension(
     tmp_path: Path, damage: str, chunks: Any
 ) -> None:
     values = xr.Dataset({"v": ("t", FOUR)}, {"t": np.arange(4)})
@@ -595,7 +609,7 @@ COMPRESSORS = [
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_d34_a_truncated_chunk_is_an_error_that_names_it(
+def test_d34_the_error_for_a_truncated_chunk_names_it(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9
@@ -608,7 +622,7 @@ def test_d34_a_truncated_chunk_is_an_error_that_names_it(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (0,), "v/0")
 
 
-def test_d34_a_transient_short_response_is_retried(http_server: HttpServer, way: str) -> None:
+def test_d34_a_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
     values = np.arange(200, dtype="f8") // 9
     chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
     document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)

@@ -83,12 +83,12 @@ def generated(**members):
     return {"version": 1, "refs": metadata(), "gen": [generator]}
 
 
-def test_d35_a_set_of_generators_alone_has_its_values(tmp_path):
+def test_d35_a_reference_set_may_consist_only_of_generators(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     assert read(generated(url=str(tmp_path / "a.bin"))) == VALUES.tolist()
 
 
-def test_d36_the_templates_of_the_specification_are_called(tmp_path):
+def test_d36_templates_with_arguments_are_rendered(tmp_path):
     (tmp_path / "text").write_bytes(VALUES.tobytes())
     templates = {"u": str(tmp_path), "f": "{{u}}/{{c}}"}
     document = generated(url="{{f(c='text')}}") | {"templates": templates}
@@ -96,7 +96,7 @@ def test_d36_the_templates_of_the_specification_are_called(tmp_path):
 
 
 @pytest.mark.parametrize("form", [deflated, raw])
-def test_d37_d38_the_whole_object_in_place_of_a_range_is_cut(served, form):
+def test_d37_d38_the_range_is_cut_from_a_response_with_the_whole_object(served, form):
     served.fault("ignore-range", times=None)
     assert read(form(served)) == VALUES.tolist()
     alone = form(served)
@@ -105,13 +105,13 @@ def test_d37_d38_the_whole_object_in_place_of_a_range_is_cut(served, form):
 
 
 @pytest.mark.parametrize("kind", ["truncate", "wrong-range", "reset", "status"])
-def test_d39_a_transient_failure_is_retried(served, kind):
+def test_d39_transient_failures_are_retried(served, kind):
     served.fault(kind, times=1)
     assert read(raw(served)) == VALUES.tolist()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
-def test_d39_a_target_that_is_refused_or_gone_is_an_error_that_says_so(served, status):
+def test_d39_the_error_for_a_failed_request_names_status_url_and_key(served, status):
     served.fault("status", status=status, times=None)
     store = open_store(raw(served), retry=Retry(first_wait=0))
     with pytest.raises(StorageError) as caught:
@@ -142,7 +142,7 @@ def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind,
     assert ("web page that begins with <!DOCTYPE" in str(caught.value)) == (kind == "html")
 
 
-def test_d40_a_reference_beyond_the_end_is_an_error(served, tmp_path):
+def test_d40_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     for url in (f"{served.url}/raw.bin", str(tmp_path / "a.bin")):
         for start in (20, 32, 1000):
@@ -150,13 +150,13 @@ def test_d40_a_reference_beyond_the_end_is_an_error(served, tmp_path):
                 read(metadata() | {"t/0": [url, 0, 16], "t/1": [url, start, 16]})
 
 
-def test_d40_a_chunk_of_another_length_than_its_array_is_an_error(tmp_path):
+def test_d40_a_referenced_chunk_of_the_wrong_length_is_an_error(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     with pytest.raises(NczarrError, match="12"):
         read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 0, 12]})
 
 
-def test_d41_a_local_document_has_remote_targets(served, tmp_path):
+def test_d41_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(raw(served)))
     assert read(path) == VALUES.tolist()
@@ -164,7 +164,7 @@ def test_d41_a_local_document_has_remote_targets(served, tmp_path):
     assert read(path, chunks={}) == VALUES.tolist()
 
 
-def test_d42_references_to_one_file_in_any_order_stay_apart(served, tmp_path):
+def test_d42_references_to_one_file_may_be_in_any_order(served, tmp_path):
     with open(f"{served.root}/many.bin", "wb") as file:
         file.write(np.arange(1000, dtype="<i4").tobytes())
     order = np.random.default_rng(5).permutation(1000)
@@ -177,7 +177,7 @@ def test_d42_references_to_one_file_in_any_order_stay_apart(served, tmp_path):
 
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_d43_rows_that_are_absent_from_parquet_are_missing_chunks(tmp_path, engine):
+def test_d43_rows_absent_from_parquet_are_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -210,7 +210,7 @@ def test_d44_inline_values_are_text_base64_or_objects(shape):
     "url",
     ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
 )
-def test_d46_a_remote_set_may_not_read_files_of_the_reader(served, url):
+def test_d46_a_remote_set_may_not_refer_to_local_files_or_other_hosts(served, url):
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
     with pytest.raises(RefusedError):
@@ -227,14 +227,14 @@ def test_d46_a_remote_set_may_not_read_files_of_the_reader(served, url):
         "{% for a in 'xx' %}{% for b in 'xx' %}{{a}}{% endfor %}{% endfor %}",
     ],
 )
-def test_d47_templates_that_cost_or_pry_are_refused_at_once(url):
+def test_d47_expensive_or_unsafe_templates_are_rejected_quickly(url):
     started = time.process_time()
     with pytest.raises(NczarrError):
         read(generated(url=url))
     assert time.process_time() - started < 2
 
 
-def test_d47_a_million_million_keys_are_a_formula_or_refused():
+def test_d47_generators_of_a_trillion_keys_are_not_expanded():
     huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
     started = time.process_time()
     formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
@@ -244,7 +244,7 @@ def test_d47_a_million_million_keys_are_a_formula_or_refused():
     assert time.process_time() - started < 2
 
 
-def test_d47_a_dimension_of_any_length_takes_no_memory(tmp_path):
+def test_d47_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     url = str(tmp_path / "a.bin")
     document = generated(url=url, dimensions={"i": {"stop": 10**7}})
@@ -275,7 +275,7 @@ def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
 
 
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_d48_a_fill_value_that_may_be_packed_is_reported(fill, stored, expected):
+def test_d48_a_fill_value_that_may_be_packed_causes_a_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -301,7 +301,7 @@ def _first_values(dataset):
     return dataset.t.values.tolist()
 
 
-def test_d50_a_pickled_set_keeps_its_storage_options(served, workers):
+def test_d50_a_pickled_reference_set_keeps_its_storage_options(served, workers):
     headers = {"headers": {"Authorization": "secret"}}
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": ["raw.bin", 0, 16], "t/1": ["raw.bin", 16, 16]}, file)
@@ -320,7 +320,7 @@ def _first_values_here_and_in_a_fork(references):
     return _first_values(dataset), in_a_child("fork", _first_values, dataset)
 
 
-def test_d50_a_fork_reads_on(served):
+def test_d50_a_forked_process_can_continue_reading(served):
     result = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
     assert result == (VALUES.tolist(), VALUES.tolist())
     assert len(served.requests_for("/raw.bin")) >= 2

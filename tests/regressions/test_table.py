@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 
 
-def test_the_table_and_the_tests_have_the_same_numbers():
+def test_every_number_in_the_table_has_a_test_and_vice_versa():
     named = {
         number
         for path in TESTS.rglob("test_*.py")

@@ -73,7 +73,7 @@ def refused(path, match, dataset, **options):
     assert files(path) == before
 
 
-def test_d51_times_between_the_stored_units_are_refused(path):
+def test_d51_times_that_the_stored_units_cannot_represent_are_rejected(path):
     first = xr.Dataset(coords={"time": np.array(["2000-01-01T00:35"], "M8[ns]")})
     to_nczarr(first, path, unlimited_dims="time")
     assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
@@ -87,7 +87,7 @@ def test_d51_times_between_the_stored_units_are_refused(path):
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
     ids=["hourly", "each 90 s"],
 )
-def test_d51_the_remedy_for_hours_is_an_encoding_that_can_represent_them(path, kind, step, units):
+def test_d51_the_suggested_encoding_can_represent_the_rejected_times(path, kind, step, units):
     def hour(number):
         time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
         if kind == "cftime":
@@ -109,14 +109,14 @@ def test_d51_the_remedy_for_hours_is_an_encoding_that_can_represent_them(path, k
     xr.testing.assert_equal(read(path), expected)
 
 
-def test_d51_floating_point_times_are_exact_or_refused(path):
+def test_d51_times_that_floats_cannot_represent_exactly_are_rejected(path):
     encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
     refused(path, "does not fit", odd, append_dim="time")
 
 
-def test_d51_times_are_stored_in_the_stored_units(path):
+def test_d51_appended_times_are_stored_in_the_existing_units(path):
     encoding = {"time": {"units": "minutes since 1999-12-31", "dtype": "i8"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     to_nczarr(series(2, 4), path, append_dim="time")
@@ -124,44 +124,44 @@ def test_d51_times_are_stored_in_the_stored_units(path):
     assert read(path, decode_times=False).time.values.tolist() == [1440, 1800, 2160, 2520]
 
 
-def test_d52_another_coordinate_is_refused_with_the_first_difference(path):
+def test_d52_the_error_for_a_different_coordinate_names_the_first_difference(path):
     to_nczarr(series(0, 2), path)
     other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
     refused(path, "21 instead of 20 at", other, append_dim="time")
 
 
-def test_d53_a_missing_variable_is_refused(path):
+def test_d53_appends_without_a_stored_variable_are_rejected(path):
     to_nczarr(series(0, 2), path)
     refused(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
 
 
-def test_d53_a_new_variable_along_the_dimension_is_refused(path):
+def test_d53_appends_with_a_new_variable_are_rejected(path):
     to_nczarr(series(0, 2).drop_vars("n"), path)
     refused(path, "'n'.* not in the store", series(2, 4), append_dim="time")
 
 
-def test_d53_appends_reject_omitted_variables_of_other_groups_along_the_dimension(path):
+def test_d53_appends_without_variables_of_subgroups_are_rejected(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
     refused(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
 
 
 @pytest.mark.parametrize("start", [1, 0])
-def test_d54_a_repeated_append_is_refused_unless_allowed(path, start):
+def test_d54_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, start):
     to_nczarr(series(0, 2), path)
     refused(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [0, 1, start, start + 1]
 
 
-def test_d54_an_overlapping_append_is_refused(path):
+def test_d54_an_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
     refused(path, "overlap", between, append_dim="time")
 
 
-def test_the_error_of_an_append_of_earlier_times_has_a_remedy(path):
+def test_the_error_for_appending_earlier_times_suggests_a_remedy(path):
     to_nczarr(series(2, 4), path)
     message = r"time begins at .*T12:00.*ends before it, at .*T06:00.*xarray\.concat"
     refused(path, message, series(0, 2), append_dim="time")
@@ -193,7 +193,7 @@ class Recorded(dict):
 @pytest.mark.parametrize(
     "options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"consolidated": False}], ids=str
 )
-def test_an_append_fetches_the_same_number_of_objects_in_a_store_of_any_length(options, chunk):
+def test_the_cost_of_an_append_does_not_depend_on_the_length_of_the_store(options, chunk):
     encoding = {"a": {"chunks": (chunk, 4)}, "n": {"chunks": chunk}, "time": {"chunks": chunk}}
     encoding["time"] |= {"units": "hours since 2000-01-01", "dtype": "f8"}
     counts = []
@@ -210,7 +210,7 @@ def test_an_append_fetches_the_same_number_of_objects_in_a_store_of_any_length(o
 
 
 @pytest.mark.parametrize("start", [0, 500, 990, 999])
-def test_in_a_long_store_a_repeated_or_earlier_time_is_refused(path, start):
+def test_appending_repeated_or_earlier_times_to_a_long_store_is_rejected(path, start):
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
     refused(path, "already" if start > 990 else "overlaps", again, append_dim="time")
@@ -220,7 +220,7 @@ def test_in_a_long_store_a_repeated_or_earlier_time_is_refused(path, start):
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 
 
-def test_unordered_names_are_compared_with_the_last_objects(path):
+def test_appended_names_are_compared_with_the_last_chunks_of_an_unsorted_index(path):
     names = [f"{number * 7 % 100:02}" for number in range(100)]
     stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
     to_nczarr(stations, path, encoding={"name": {"chunks": 10}})
@@ -244,7 +244,7 @@ def write_element(path, index):
     )
 
 
-def test_d56_processes_that_share_a_chunk_lose_nothing(path):
+def test_d56_concurrent_region_writes_to_one_chunk_lose_no_values(path):
     empty = series(0, 12)[["n"]]
     empty["n"] = xr.zeros_like(empty.n)
     to_nczarr(empty, path, encoding={"n": {"chunks": (12,)}})
@@ -258,7 +258,7 @@ class Remote(MemoryStore):
     remote = True
 
 
-def test_d56_a_partial_chunk_is_rejected_without_locks():
+def test_d56_writing_partial_chunks_is_rejected_if_the_store_has_no_locks():
     store = Remote({})
     to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
     part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
@@ -299,7 +299,9 @@ def test_d57_packed_values_use_the_stored_encoding(path):
         ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
     ],
 )
-def test_d57_values_beyond_the_stored_encoding_are_rejected(path, encoding, value, dask):
+def test_d57_values_that_the_stored_encoding_cannot_represent_are_rejected(
+    path, encoding, value, dask
+):
     to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
     before = read(path)
     wrong = packed(3.0, value)
@@ -308,12 +310,12 @@ def test_d57_values_beyond_the_stored_encoding_are_rejected(path, encoding, valu
     xr.testing.assert_identical(read(path), before)
 
 
-def test_d57_the_smallest_integer_is_not_taken_for_zero(path):
+def test_d57_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
     refused(path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time")
 
 
-def test_d57_signed_integers_with_unsigned_store_unsigned_values(path):
+def test_d57_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -322,7 +324,7 @@ def test_d57_signed_integers_with_unsigned_store_unsigned_values(path):
     assert opened.encoding["dtype"] == "i1"
 
 
-def test_d57_a_missing_value_is_written_for_nan_and_rejected_as_data(path):
+def test_d57_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -338,7 +340,7 @@ def test_d57_a_missing_value_outside_the_stored_type_is_ignored(path):
     np.testing.assert_array_equal(read(path).p, [1.0, 3.0, np.nan])
 
 
-def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):
+def test_d57_values_that_need_a_finer_packing_are_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
@@ -363,7 +365,7 @@ TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
     ],
     ids=str,
 )
-def test_d58_longer_strings_are_appended(tmp_path, options, target, dask):
+def test_d58_longer_strings_can_be_appended(tmp_path, options, target, dask):
     path = target.format(tmp_path)
     for number, text in enumerate(TEXTS):
         first = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
@@ -410,7 +412,7 @@ def test_d58_an_invalid_append_with_longer_strings_is_rejected_before_any_change
     refused(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
 
 
-def test_d58_longer_characters_are_refused_with_the_width_they_need(path):
+def test_d58_appending_longer_characters_is_rejected(path):
     to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
     refused(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
     to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
@@ -421,7 +423,7 @@ def append_one(path, index):
     to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
 
 
-def test_d59_appends_of_two_processes_are_serialized(path):
+def test_d59_concurrent_appends_by_two_processes_are_serialized(path):
     encoding = {"time": {"units": "hours since 2000-01-01"}}
     to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
     run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])
@@ -436,7 +438,7 @@ def append_texts(path, numbers):
         to_nczarr(text, path, append_dim="t")
 
 
-def test_d59_appends_of_longer_and_longer_text_are_serialized(path):
+def test_d59_concurrent_appends_of_longer_strings_are_serialized(path):
     append_texts(path, [1])
     run_in_processes(2, append_texts, [(path, range(2, 40, 2)), (path, range(3, 40, 2))])
     stored = read(path, consolidated="check")
@@ -445,7 +447,7 @@ def test_d59_appends_of_longer_and_longer_text_are_serialized(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_d60_an_append_keeps_unknown_content(path, dialect):
+def test_d60_appends_preserve_unknown_metadata(path, dialect):
     to_nczarr(series(0, 2), path, dialect=dialect)
     edits = {
         ".zattrs": ("user", "kept"),
@@ -462,7 +464,7 @@ def test_d60_an_append_keeps_unknown_content(path, dialect):
     xr.testing.assert_identical(read(path), series(0, 4).assign_attrs(user="kept"))
 
 
-def test_d61_mode_a_never_removes(path):
+def test_d61_mode_a_removes_nothing(path):
     to_nczarr(series(0, 2), path)
     before = files(path)
     url = f"file://{path}#mode=nczarr,file"
@@ -476,7 +478,7 @@ def test_d61_mode_a_never_removes(path):
 
 @pytest.mark.parametrize("mode", ["a", "a-", "w", "w-", "r+"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_variable_never_becomes_a_group_or_the_other_way_round(path, zarr_format, mode):
+def test_replacing_a_variable_by_a_group_or_vice_versa_is_rejected(path, zarr_format, mode):
     tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])})}
     to_nczarr(xr.DataTree.from_dict(tree), path, zarr_format=zarr_format)
     before = files(path)
@@ -494,7 +496,7 @@ def test_a_variable_never_becomes_a_group_or_the_other_way_round(path, zarr_form
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_format):
+def test_consolidated_metadata_of_a_replaced_group_is_removed(path, zarr_format):
     variable = xr.Dataset({"v": ("y", [1, 2])})
     group = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": variable})
     to_nczarr(series(0, 2), path, zarr_format=zarr_format, consolidated=True)
@@ -504,7 +506,7 @@ def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_forma
 
 
 @pytest.mark.parametrize(("zarr_format", "document"), [(2, ".zgroup"), (3, "zarr.json")])
-def test_an_unreadable_node_of_a_group_is_not_overwritten(path, zarr_format, document):
+def test_a_group_with_unreadable_metadata_is_not_overwritten_in_mode_a(path, zarr_format, document):
     tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])}, attrs={"title": "g"})}
     tree = xr.DataTree.from_dict(tree)
     to_nczarr(tree, path, zarr_format=zarr_format, consolidated=False)
@@ -551,7 +553,7 @@ NUMBERS = {
 }
 
 
-def test_d64_numbers_are_exact_here_and_in_netcdf_c(path):
+def test_d64_numeric_attributes_are_exact_in_xr_nczarr_and_netcdf_c(path):
     import netCDF4
 
     to_nczarr(xr.Dataset(attrs=NUMBERS), path)
@@ -594,7 +596,7 @@ def test_d66_incompressible_chunks_are_stored(path):
         (np.array([True, False, True]), [True, False, True]),
     ],
 )
-def test_d67_types_without_a_netcdf_type_are_encoded(path, values, expected):
+def test_d67_values_without_a_netcdf_type_are_encoded(path, values, expected):
     to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
     assert result == expected
@@ -613,7 +615,7 @@ def test_d67_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, v
     "values", [pd.array(["a"], dtype="string"), pd.array([1], dtype="Int64"), pd.Categorical(["u"])]
 )
 @pytest.mark.parametrize("options", [{}, {"append_dim": "x"}, {"region": {"x": slice(0, 1)}}])
-def test_the_types_of_pandas_are_refused_by_name(path, values, options):
+def test_pandas_extension_types_are_rejected(path, values, options):
     to_nczarr(xr.Dataset({"v": ("x", [1])}), path)
     with pytest.raises(UnsupportedError, match=r"pandas dtype.*variable /v.*astype"):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
@@ -667,7 +669,7 @@ def test_d68_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, sour
     assert names
 
 
-def test_d68_inherited_codecs_that_do_not_fit_are_dropped_with_one_log_message(path):
+def test_d68_unknown_inherited_codecs_are_dropped_with_one_warning(path):
     dataset = series(0, 2)
     for name in ("a", "n"):
         dataset[name].encoding["compressors"] = ({"name": "unheard_of", "configuration": {}},)
@@ -677,13 +679,13 @@ def test_d68_inherited_codecs_that_do_not_fit_are_dropped_with_one_log_message(p
     xr.testing.assert_identical(read(path), series(0, 2))
 
 
-def test_d68_requested_codecs_are_not_dropped(path):
+def test_d68_unknown_requested_codecs_are_rejected(path):
     with pytest.raises(UnsupportedError, match="unheard_of"):
         to_nczarr(series(0, 2), path, encoding={"a": {"compressor": {"id": "unheard_of"}}})
     assert not os.path.exists(path)
 
 
-def test_d69_nothing_of_an_overwritten_store_remains(path):
+def test_d69_overwriting_a_store_leaves_none_of_its_objects(path):
     to_nczarr(series(0, 9), path, encoding={"a": {"chunks": (1, 1)}, "n": {"chunks": (2,)}})
     to_nczarr(series(0, 2)[["n"]], path, mode="w")
     other = path + "-fresh"
@@ -691,7 +693,7 @@ def test_d69_nothing_of_an_overwritten_store_remains(path):
     assert files(path) == files(other)
 
 
-def test_d69_nothing_of_an_overwritten_mapping_remains():
+def test_d69_overwriting_a_mapping_leaves_none_of_its_objects():
     store, fresh = {}, {}
     to_nczarr(series(0, 9), store, encoding={"a": {"chunks": (1, 1)}})
     to_nczarr(series(0, 2), store, mode="w")
@@ -723,7 +725,9 @@ def test_d70_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, ch
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_a_source_is_not_overwritten_by_another_variable(path, names, options):
+def test_overwriting_a_variable_that_other_written_values_depend_on_is_rejected(
+    path, names, options
+):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
     group = {"group": options.get("group")}
     to_nczarr(stored, path, **group)
@@ -736,7 +740,7 @@ def test_a_source_is_not_overwritten_by_another_variable(path, names, options):
     assert files(path) == before
 
 
-def test_a_variable_is_not_overwritten_by_one_of_another_group(path):
+def test_swapping_lazy_variables_between_groups_is_rejected(path):
     groups = {
         f"/{name}": xr.Dataset({"v": ("x", np.arange(4) * len(name))}) for name in ("a", "bb")
     }
@@ -764,17 +768,17 @@ def test_d70_new_variables_may_be_computed_from_stored_ones(path):
     np.testing.assert_array_equal(read(path).twice, series(0, 4).a * 2)
 
 
-def test_the_public_name_is_the_function():
+def test_xr_nczarr_exports_to_nczarr():
     assert xr_nczarr.to_nczarr is to_nczarr
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
-def test_a_name_that_cannot_be_stored_is_rejected_with_a_remedy(name):
+def test_the_error_for_an_invalid_name_suggests_renaming(name):
     with pytest.raises(ConflictError, match="Rename it"):
         to_nczarr(xr.Dataset({name: 1}), {})
 
 
-def test_d57_a_refused_block_of_a_region_says_how_to_finish(path):
+def test_d57_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:
@@ -806,7 +810,7 @@ def test_d68_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engin
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1"])
-def test_stores_of_the_oldest_releases_are_appended_to(tmp_path, release):
+def test_stores_from_the_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, release):
     from tests.stores import Group, Var, write_vintage
 
     def field(start, stop):
@@ -824,7 +828,7 @@ def test_stores_of_the_oldest_releases_are_appended_to(tmp_path, release):
         xr.testing.assert_identical(read(path), after)
 
 
-def test_the_fragment_asks_for_consolidated_metadata(path):
+def test_a_url_fragment_can_request_consolidated_metadata(path):
     to_nczarr(series(0, 2), f"file://{path}#mode=nczarr,file&consolidated", zarr_format=3)
     xr.testing.assert_identical(read(path, consolidated=True), series(0, 2))
 
@@ -832,7 +836,7 @@ def test_the_fragment_asks_for_consolidated_metadata(path):
 @pytest.mark.parametrize(
     ("values", "dialects"), [([b"ab\0", b"c"], ["nczarr", "zarr"]), (["ab\0", "c"], ["nczarr"])]
 )
-def test_a_nul_that_would_be_lost_is_refused(values, dialects):
+def test_strings_with_a_trailing_nul_are_rejected(values, dialects):
     dataset = xr.Dataset({"v": ("x", np.array(values, object))})
     for dialect in dialects:
         store = {}
@@ -843,7 +847,7 @@ def test_a_nul_that_would_be_lost_is_refused(values, dialects):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_a_scalar_of_the_other_byte_order_that_was_opened_is_written_and_copied(
+def test_opened_scalars_of_non_native_byte_order_can_be_written_and_copied(
     zarr_format, dialect, chunks
 ):
     first, second, third = {}, {}, {}
@@ -859,7 +863,7 @@ def test_a_scalar_of_the_other_byte_order_that_was_opened_is_written_and_copied(
 
 @pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
 @pytest.mark.parametrize("size", [3, 400])
-def test_an_array_with_one_dimension_twice_is_written_and_copied(size):
+def test_arrays_with_a_repeated_dimension_can_be_written_and_copied(size):
     first, second, third = {}, {}, {}
     values = np.arange(size * size, dtype="f8").reshape(size, size)
     encoding = {"v": {"chunks": (size // 3, size // 2)}}
@@ -872,7 +876,7 @@ def test_an_array_with_one_dimension_twice_is_written_and_copied(size):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_a_dimension_above_one_of_another_size_is_not_inherited(path, dialect):
+def test_a_group_does_not_inherit_a_dimension_that_its_parent_redefines(path, dialect):
     for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
         to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
     opened = xr.open_groups(path, engine="nczarr")

@@ -58,7 +58,7 @@ def library_of(url: str, options: dict[str, Any] | None = None) -> str:
     ]
 
 
-def test_the_options_of_s3fs_become_those_of_obstore() -> None:
+def test_s3fs_options_are_converted_to_obstore_options() -> None:
     options = {
         **KEYS,
         "token": "T",
@@ -116,19 +116,21 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
-def test_obstore_serves_where_it_does_the_same(url: str, options: dict[str, Any]) -> None:
+def test_obstore_is_chosen_where_it_is_equivalent_to_fsspec(
+    url: str, options: dict[str, Any]
+) -> None:
     assert library_of(url, options) == "obstore"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
 
 @pytest.mark.parametrize(("url", "options"), WEB.values(), ids=WEB)
-def test_obstore_serves_the_web_only_on_request(url: str, options: dict[str, Any]) -> None:
+def test_obstore_is_used_for_http_only_on_request(url: str, options: dict[str, Any]) -> None:
     assert library_of(url, options) == "fsspec"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
 
 @pytest.mark.parametrize(("url", "options"), UNLIKE.values(), ids=UNLIKE)
-def test_fsspec_serves_where_obstore_would_do_something_else(
+def test_fsspec_is_chosen_where_obstore_has_no_equivalent(
     url: str, options: dict[str, Any]
 ) -> None:
     assert library_of(url, options) == "fsspec"
@@ -147,7 +149,7 @@ def test_the_configuration_of_fsspec_applies_to_both_clients(
     assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
 
 
-def test_a_configuration_that_obstore_has_no_counterpart_of_chooses_fsspec(
+def test_fsspec_is_chosen_for_configuration_without_an_obstore_equivalent(
     environment: pytest.MonkeyPatch,
 ) -> None:
     environment.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"user_agent": "me"}})
@@ -164,7 +166,7 @@ def test_a_configuration_that_obstore_has_no_counterpart_of_chooses_fsspec(
         ("SSL_CERT_FILE", "https://127.0.0.1:9/a"),
     ],
 )
-def test_a_variable_that_obstore_reads_in_another_way_chooses_fsspec(
+def test_fsspec_is_chosen_for_environment_variables_without_an_obstore_equivalent(
     environment: pytest.MonkeyPatch, name: str, url: str
 ) -> None:
     options = {**KEYS, "client_kwargs": ENDPOINT} if url == S3 else {}
@@ -175,7 +177,7 @@ def test_a_variable_that_obstore_reads_in_another_way_chooses_fsspec(
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
-def test_a_profile_is_read_by_botocore(
+def test_aws_profiles_are_read_by_botocore(
     environment: pytest.MonkeyPatch, tmp_path: Path, s3_server: S3Server
 ) -> None:
     profile = "aws_access_key_id = K\naws_secret_access_key = S\nregion = eu-north-1\n"
@@ -195,7 +197,7 @@ def test_a_profile_is_read_by_botocore(
     assert library_of(S3, options) == "fsspec"
 
 
-def test_keys_of_the_environment_are_used(
+def test_aws_credentials_are_read_from_environment_variables(
     environment: pytest.MonkeyPatch, s3_server: S3Server
 ) -> None:
     variables = {
@@ -213,17 +215,17 @@ def test_keys_of_the_environment_are_used(
     assert "/eu-north-1/" in request.headers["Authorization"]
 
 
-def test_the_region_of_a_bucket_is_what_s3_says(s3_server: S3Server) -> None:
+def test_the_region_of_a_bucket_is_requested_from_s3(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
-def test_an_unknown_client_is_an_error(http_server: HttpServer) -> None:
+def test_an_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='Choose "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 
 
-def test_the_client_is_logged_with_the_reason(
+def test_the_choice_of_client_is_logged_with_its_reason(
     http_server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
@@ -245,7 +247,7 @@ RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-r
 
 @pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
 @pytest.mark.parametrize("kind", RANGE_FAULTS)
-def test_a_range_that_the_server_answers_wrongly_is_the_same_with_both_clients(
+def test_both_clients_treat_wrong_range_responses_alike(
     http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
     data = bytes(range(64))
@@ -280,7 +282,9 @@ def test_an_object_of_unknown_length_is_read(http_server: HttpServer, client: st
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_refusal_is_an_error_and_may_mean_missing(http_server: HttpServer, client: str) -> None:
+def test_status_403_is_an_error_unless_listed_in_missing_status(
+    http_server: HttpServer, client: str
+) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
     options = {"client": client}
     store = open_store(http_server.url, storage_options=options)
@@ -294,7 +298,7 @@ def test_a_refusal_is_an_error_and_may_mean_missing(http_server: HttpServer, cli
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_change_is_never_taken_for_an_absent_object(
+def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -313,7 +317,7 @@ def test_a_change_is_never_taken_for_an_absent_object(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 405, 410, 501])
-def test_an_answer_that_does_not_say_absent_is_an_error(
+def test_statuses_that_do_not_mean_absent_are_errors(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     http_server.fault("status", path="*/x", status=status, times=None)
@@ -328,7 +332,9 @@ def test_an_answer_that_does_not_say_absent_is_an_error(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_server_without_size_requests_is_read(http_server: HttpServer, client: str) -> None:
+def test_an_object_size_is_found_even_if_the_server_rejects_head_requests(
+    http_server: HttpServer, client: str
+) -> None:
     Path(http_server.root, "x").write_bytes(b"12345")
     http_server.fault("status", path="*/x", status=405, times=1)
     store = open_store(http_server.url, storage_options={"client": client})
@@ -337,7 +343,7 @@ def test_a_server_without_size_requests_is_read(http_server: HttpServer, client:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_failure_that_passes_is_retried(
+def test_transient_server_errors_are_retried(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
@@ -357,7 +363,7 @@ def test_a_failure_that_passes_is_retried(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_of_two_creators_one_wins(s3_server: S3Server, client: str) -> None:
+def test_only_one_of_two_concurrent_creates_succeeds(s3_server: S3Server, client: str) -> None:
     options = {**s3_server.storage_options, "client": client}
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")
@@ -368,7 +374,7 @@ def test_of_two_creators_one_wins(s3_server: S3Server, client: str) -> None:
     assert {request.headers.get("If-None-Match") for request in puts} == {"*"}
 
 
-def test_an_untrusted_target_is_reached_by_the_guarded_client(http_server: HttpServer) -> None:
+def test_untrusted_targets_are_always_read_with_fsspec(http_server: HttpServer) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0])}), Path(http_server.root, "a"))
     opened = xr.open_dataset(
         f"{http_server.url}/a", engine="nczarr", trust="none", storage_options=OBSTORE
@@ -380,7 +386,7 @@ def test_an_untrusted_target_is_reached_by_the_guarded_client(http_server: HttpS
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("target", ["a URL", "a store of obstore"])
-def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(
+def test_a_forked_process_does_not_wait_for_threads_of_its_parent(
     http_server: HttpServer, target: str
 ) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
@@ -411,7 +417,7 @@ assert bytes(next(store.fetch(["x"]))) == b"1"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_chunks_are_requested_at_once(http_server: HttpServer, client: str) -> None:
+def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str) -> None:
     values = np.arange(48 * 1000.0).reshape(48, 1000)
     encoding = {"v": {"chunks": (1, 1000)}}
     path = Path(http_server.root, "s")
@@ -424,7 +430,7 @@ def test_chunks_are_requested_at_once(http_server: HttpServer, client: str) -> N
     assert http_server.most_in_flight == 48
 
 
-def test_large_chunks_are_requested_few_at_once(http_server: HttpServer) -> None:
+def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpServer) -> None:
     values = np.ones((24, 1 << 20))  # 8 MiB each
     encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
     path = Path(http_server.root, "s")

@@ -116,7 +116,7 @@ def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in answers]
 
 
-def test_objects_are_returned_in_the_order_of_the_keys_with_none_for_absent_ones(
+def test_fetch_returns_objects_in_the_order_of_the_keys(
     store: Store,
 ) -> None:
     keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
@@ -124,7 +124,7 @@ def test_objects_are_returned_in_the_order_of_the_keys_with_none_for_absent_ones
     assert list(store.fetch([])) == []
 
 
-def test_ranges_are_exact_from_either_end(store: Store) -> None:
+def test_byte_ranges_may_start_from_either_end(store: Store) -> None:
     wanted = {
         ByteRange("a/0.0", 3, 5): bytes(range(3, 8)),
         ByteRange("a/9.9", 0, 1): None,
@@ -139,14 +139,14 @@ def test_ranges_are_exact_from_either_end(store: Store) -> None:
 
 
 @pytest.mark.parametrize("start", [190, 200, 5000, -20, -300])
-def test_a_range_beyond_the_end_is_an_error_that_names_the_key(store: Store, start: int) -> None:
+def test_the_error_for_a_range_beyond_the_end_names_the_key(store: Store, start: int) -> None:
     with pytest.raises(StorageError, match=r"expected|bytes -?\d+ to|not a valid range") as caught:
         list(store.fetch_ranges([ByteRange("a/0.0", start, 50)]))
     assert caught.value.key == "a/0.0"
     assert caught.value.store == store.name
 
 
-def test_hundreds_of_keys_keep_their_order(store: Store) -> None:
+def test_fetching_hundreds_of_keys_preserves_their_order(store: Store) -> None:
     keys = list(OBJECTS) * 40
     assert as_bytes(store.fetch(keys)) == [OBJECTS[key] for key in keys]
 
@@ -154,7 +154,7 @@ def test_hundreds_of_keys_keep_their_order(store: Store) -> None:
 @pytest.mark.parametrize(
     "key", ["../x", "a/../b", "/etc/hostname", "a//b", "", ".", "a\0b", "a\\b"]
 )
-def test_keys_that_lead_elsewhere_are_refused(store: Store, key: str) -> None:
+def test_keys_that_are_not_plain_relative_paths_are_rejected(store: Store, key: str) -> None:
     for action in (
         lambda: list(store.fetch([key])),
         lambda: list(store.fetch_ranges([ByteRange(key, 0, 1)])),
@@ -165,7 +165,7 @@ def test_keys_that_lead_elsewhere_are_refused(store: Store, key: str) -> None:
             action()
 
 
-def test_a_level_is_listed_sorted(store: Store) -> None:
+def test_list_names_returns_one_sorted_level(store: Store) -> None:
     if "http" in store.name and "zip" not in store.name:
         with pytest.raises(UnsupportedError, match="Consolidate"):
             store.list_names("")
@@ -176,19 +176,19 @@ def test_a_level_is_listed_sorted(store: Store) -> None:
     assert store.list_names("nothing/") == Listing([], [])
 
 
-def test_a_store_pickles_small_and_reads_the_same(store: Store) -> None:
+def test_stores_have_small_pickles_that_read_the_same_objects(store: Store) -> None:
     data = pickle.dumps(store)
     assert len(data) < (1500 if store.shared else 100_000)
     assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]
 
 
-def test_put_replaces_and_takes_any_buffer(writable: Store) -> None:
+def test_put_replaces_objects_and_accepts_any_buffer(writable: Store) -> None:
     writable.put([("a/0.0", memoryview(b"new")), ("n/e/w", bytearray(b"1")), ("empty", b"")])
     assert as_bytes(writable.fetch(["a/0.0", "n/e/w", "empty"])) == [b"new", b"1", b""]
     assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
 
 
-def test_another_reader_sees_later_writes(writable: Store) -> None:
+def test_other_readers_see_later_writes(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     writable.put([("a/7", b"new")])
@@ -197,7 +197,7 @@ def test_another_reader_sees_later_writes(writable: Store) -> None:
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_delete_removes_an_object_or_all_below_a_prefix(writable: Store) -> None:
+def test_delete_removes_an_object_or_everything_below_a_prefix(writable: Store) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])
     writable.delete("a/0.0")
     writable.delete("a/0.0")
@@ -211,13 +211,13 @@ def test_delete_removes_an_object_or_all_below_a_prefix(writable: Store) -> None
     assert writable.list_names("").objects == []
 
 
-def test_deleting_below_a_prefix_keeps_the_object_of_that_name(writable: Store) -> None:
+def test_deleting_a_prefix_keeps_the_object_of_the_same_name(writable: Store) -> None:
     writable.delete("empty/")
     assert as_bytes(writable.fetch(["empty"])) == [b""]
     assert list(writable.sizes("empty/")) == []
 
 
-def test_a_lock_can_be_taken_again(writable: Store) -> None:
+def test_locks_can_be_acquired_repeatedly(writable: Store) -> None:
     with writable.lock("a/0.0"):
         assert writable.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     with writable.lock("a/0.0"), writable.lock("new/0"), writable.lock(""):
@@ -225,7 +225,7 @@ def test_a_lock_can_be_taken_again(writable: Store) -> None:
     assert writable.list_names("new/").objects == ["0"]
 
 
-def test_stores_of_one_mapping_share_their_locks() -> None:
+def test_stores_of_the_same_mapping_share_their_locks() -> None:
     mapping: dict[str, bytes] = {}
     first, second, other = MemoryStore(mapping), MemoryStore(mapping), MemoryStore({})
     assert first.is_same(second)
@@ -243,7 +243,7 @@ def test_stores_of_one_mapping_share_their_locks() -> None:
     assert taken == ["first", "second"]
 
 
-def test_a_lock_excludes_others_only_from_its_own_key() -> None:
+def test_a_lock_blocks_only_its_own_key() -> None:
     store = MemoryStore({})
 
     def take(key: str) -> str:
@@ -261,7 +261,9 @@ def test_a_lock_excludes_others_only_from_its_own_key() -> None:
         assert held.result(timeout=60) == "nczarr-writer"
 
 
-def test_http_and_plain_mappings_refuse_to_be_written(make_store: Callable[[str], Store]) -> None:
+def test_writing_to_http_and_read_only_mappings_is_rejected(
+    make_store: Callable[[str], Store],
+) -> None:
     for store in (
         make_store("fsspec http"),
         make_store("obstore http"),

@@ -85,7 +85,7 @@ def fetch(store: RemoteStore, *keys: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_d39_only_a_transient_failure_is_retried(
+def test_d39_transient_failures_are_retried_with_growing_delays(
     connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=3)
@@ -108,7 +108,7 @@ def test_d39_only_a_transient_failure_is_retried(
         (501, StorageError),
     ],
 )
-def test_d39_a_permanent_failure_is_an_immediate_error_and_not_absence(
+def test_d39_permanent_failures_raise_immediately(
     connect: Connect, server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -122,7 +122,7 @@ def test_d39_a_permanent_failure_is_an_immediate_error_and_not_absence(
     assert time.waits == []
 
 
-def test_a_pickled_error_is_complete_but_without_headers(
+def test_pickled_errors_are_complete_but_contain_no_headers(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -135,7 +135,7 @@ def test_a_pickled_error_is_complete_but_without_headers(
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_a_forbidden_size_request_is_an_error_and_not_absence(
+def test_a_failed_size_request_does_not_mean_that_the_object_is_missing(
     connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -145,12 +145,14 @@ def test_a_forbidden_size_request_is_an_error_and_not_absence(
     assert store.size("a/1") is None
 
 
-def test_a_size_that_the_server_omits_is_measured(connect: Connect, server: HttpServer) -> None:
+def test_an_object_size_is_found_even_if_the_server_omits_content_length(
+    connect: Connect, server: HttpServer
+) -> None:
     server.fault("no-length", path="/a/1", times=None)
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_the_caller_chooses_the_statuses_that_mean_absence(
+def test_missing_status_sets_the_statuses_that_mean_absent(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -158,7 +160,7 @@ def test_the_caller_chooses_the_statuses_that_mean_absence(
     assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], None, None]
 
 
-def test_retries_end_after_five_tries_or_sixty_seconds(
+def test_retries_end_after_five_attempts_or_sixty_seconds(
     connect: Connect, server: HttpServer, time: FakeTime
 ) -> None:
     server.fault("status", path="/a/1", status=503, times=None)
@@ -186,7 +188,7 @@ def test_a_broken_connection_is_retried(
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate"])
-def test_a_connection_that_keeps_breaking_is_an_error(
+def test_a_repeatedly_broken_connection_is_an_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, times=None)
@@ -197,7 +199,9 @@ def test_a_connection_that_keeps_breaking_is_an_error(
 
 
 @pytest.mark.parametrize("besides", [0.0, 1.0])  # overhead of an attempt besides its timeout
-def test_five_tries_of_a_silent_server_end_within_a_minute(time: FakeTime, besides: float) -> None:
+def test_five_attempts_on_a_silent_server_end_within_a_minute(
+    time: FakeTime, besides: float
+) -> None:
     retry, ends = Retry(), []
     for _ in retry.tries():
         time.now += retry.timeout_seconds + besides
@@ -209,7 +213,7 @@ def test_five_tries_of_a_silent_server_end_within_a_minute(time: FakeTime, besid
     assert config["retries"]["total_max_attempts"] == 1
 
 
-def test_a_server_that_stays_silent_is_a_timeout(
+def test_a_silent_server_raises_a_timeout_error(
     connect: Connect, server: HttpServer, time: FakeTime
 ) -> None:
     server.fault("stall", times=None)
@@ -219,14 +223,14 @@ def test_a_server_that_stays_silent_is_a_timeout(
     assert len(server.requests) == 2
 
 
-def test_a_missing_server_is_a_connection_error(connect: Connect, time: FakeTime) -> None:
+def test_an_unreachable_server_raises_a_connection_error(connect: Connect, time: FakeTime) -> None:
     store = connect("http://127.0.0.1:9/x")
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):
         fetch(store, ".zgroup")
 
 
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(
+def test_d37_d38_ranges_are_cut_from_a_response_with_the_whole_object(
     connect: Connect, server: HttpServer, key: str
 ) -> None:
     server.fault("ignore-range", times=None)
@@ -246,7 +250,7 @@ def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(
         ),
     ],
 )
-def test_d40_an_answer_of_another_length_is_an_error(
+def test_d40_a_response_of_the_wrong_length_is_an_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str, message: str
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -271,7 +275,7 @@ def test_the_range_is_cut_from_a_larger_response(
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
-def test_a_partial_response_without_its_range_is_an_error(
+def test_a_partial_response_with_a_wrong_range_is_an_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str, byte_range: ByteRange
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -293,7 +297,7 @@ def test_adjacent_ranges_share_a_request(connect: Connect, server: HttpServer) -
     assert sorted(request.range for request in server.requests) == ["bytes=0-109", "bytes=5-9"]
 
 
-def test_one_request_for_each_object_uncompressed_and_not_too_many_at_once(
+def test_objects_are_fetched_with_one_request_each_and_limited_concurrency(
     connect: Connect,
     server: HttpServer,
 ) -> None:
@@ -307,7 +311,7 @@ def test_one_request_for_each_object_uncompressed_and_not_too_many_at_once(
     assert 10 < server.most_in_flight <= 64
 
 
-def test_prefetching_is_bounded_and_abandoned_reads_leave_no_threads(
+def test_prefetching_is_limited_and_abandoned_reads_leave_no_threads(
     server: HttpServer,
 ) -> None:
     store = open_store(server.url)
@@ -319,7 +323,7 @@ def test_prefetching_is_bounded_and_abandoned_reads_leave_no_threads(
     assert not [name for name in names if name.startswith("fetch")]
 
 
-def test_queries_and_passwords_reach_the_server_but_no_message(server: HttpServer) -> None:
+def test_secrets_in_urls_are_sent_to_the_server_but_hidden_in_messages(server: HttpServer) -> None:
     url = f"http://me:word@{server.url[7:]}/?token=word"
     store = open_store(url)
     assert fetch(store, "a/1") == [CHUNKS["a/1"]]
@@ -332,7 +336,7 @@ def test_queries_and_passwords_reach_the_server_but_no_message(server: HttpServe
     assert caught.value.__cause__ is None
 
 
-def test_a_cache_keeps_only_complete_objects(
+def test_only_complete_objects_are_cached(
     server: HttpServer, time: FakeTime, tmp_path: Path
 ) -> None:
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
@@ -359,7 +363,7 @@ def read_here_in_a_child_and_here(url: str, method: str) -> bool:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_store_in_use_works_in_other_processes(server: HttpServer, method: str) -> None:
+def test_an_open_store_works_in_other_processes(server: HttpServer, method: str) -> None:
     assert in_a_new_interpreter(read_here_in_a_child_and_here, server.url, method)
 
 
@@ -373,11 +377,11 @@ def read_here_and_in_a_fork(url: str) -> int | None:
     return child.exitcode
 
 
-def test_a_forked_process_uses_the_store_it_inherits(server: HttpServer) -> None:
+def test_a_forked_process_can_use_an_inherited_store(server: HttpServer) -> None:
     assert in_a_new_interpreter(read_here_and_in_a_fork, server.url) == 0
 
 
-def test_a_hundred_threads_read_one_store(connect: Connect, server: HttpServer) -> None:
+def test_a_hundred_threads_can_read_one_store(connect: Connect, server: HttpServer) -> None:
     store = connect(server.url)
     keys = list(CHUNKS)[:20]
     with ThreadPoolExecutor(100) as threads:
@@ -397,7 +401,7 @@ def s3_store(connect: Connect, s3_server: S3Server, time: FakeTime) -> RemoteSto
     return connect("s3://bucket/x", storage_options=options)
 
 
-def test_d39_values_are_right_if_three_requests_in_ten_fail(
+def test_d39_values_are_correct_if_three_of_ten_requests_fail(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     chance = random.Random(1)
@@ -422,15 +426,15 @@ def test_s3_takes_one_request_for_each_existing_or_missing_object(
     ]
 
 
-def test_the_folder_marker_of_a_console_is_not_an_object(
-    s3_server: S3Server, s3_store: RemoteStore
-) -> None:
+def test_s3_folder_markers_are_not_objects(s3_server: S3Server, s3_store: RemoteStore) -> None:
     before = dict(s3_store.sizes(""))
     s3_server.put("x/a/", b"")
     assert dict(s3_store.sizes("")) == before
 
 
-def test_an_older_listing_is_not_used_for_sizes(s3_server: S3Server, s3_store: RemoteStore) -> None:
+def test_sizes_are_not_taken_from_an_earlier_listing(
+    s3_server: S3Server, s3_store: RemoteStore
+) -> None:
     # A zip file that was created after its folder was listed was reported missing.
     s3_server.put("x/a", b"1")
     assert s3_store.list_names("").objects == ["a"]
@@ -438,7 +442,9 @@ def test_an_older_listing_is_not_used_for_sizes(s3_server: S3Server, s3_store: R
     assert s3_store.size("b.zip") == 3
 
 
-def test_s3_refusals_are_not_absence(s3_server: S3Server, s3_store: RemoteStore) -> None:
+def test_forbidden_s3_requests_raise_access_denied_error(
+    s3_server: S3Server, s3_store: RemoteStore
+) -> None:
     def refuse(request: Request) -> int | None:
         return 403
 
@@ -473,7 +479,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
     ],
     ids=lambda value: "expired" if isinstance(value, tuple) else getattr(value, "__name__", value),
 )
-def test_an_answer_of_s3_is_the_same_error_with_both_clients(
+def test_both_clients_raise_the_same_error_for_an_s3_response(
     connect: Connect,
     s3_server: S3Server,
     time: FakeTime,
@@ -501,9 +507,7 @@ def test_an_answer_of_s3_is_the_same_error_with_both_clients(
         assert ("All retries failed" in str(caught.value)) == retried
 
 
-def test_a_listing_that_is_not_found_is_an_error(
-    s3_server: S3Server, s3_store: RemoteStore
-) -> None:
+def test_a_listing_with_status_404_is_an_error(s3_server: S3Server, s3_store: RemoteStore) -> None:
     s3_server.fail = lambda _: 404
     for listed in (lambda: s3_store.list_names(""), lambda: list(s3_store.sizes())):
         with pytest.raises(StorageError, match="404"):
@@ -511,7 +515,7 @@ def test_a_listing_that_is_not_found_is_an_error(
 
 
 @pytest.mark.parametrize("length", [0, 2])
-def test_a_range_from_the_end_of_an_absent_or_refused_object(
+def test_a_range_from_the_end_distinguishes_absent_objects_from_failed_requests(
     connect: Connect, server: HttpServer, length: int
 ) -> None:
     store = connect(server.url)
@@ -523,7 +527,7 @@ def test_a_range_from_the_end_of_an_absent_or_refused_object(
         list(store.fetch_ranges([ByteRange("a/100", -4, length)]))
 
 
-def test_objects_after_an_absent_one_are_removed(tmp_path: Path) -> None:
+def test_remove_continues_after_an_absent_object(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("absent", "a", "b")]
     for path in paths[1:]:
         path.write_bytes(b"1")
@@ -532,7 +536,7 @@ def test_objects_after_an_absent_one_are_removed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_missing_bucket_is_not_an_empty_store(connect: Connect, s3_server: S3Server) -> None:
+def test_accessing_a_missing_bucket_is_an_error(connect: Connect, s3_server: S3Server) -> None:
     store = connect("s3://nowhere/x", storage_options=s3_server.storage_options)
     for action in (
         lambda: fetch(store, ".zgroup"),
@@ -543,7 +547,7 @@ def test_a_missing_bucket_is_not_an_empty_store(connect: Connect, s3_server: S3S
             action()
 
 
-def test_deleting_all_of_a_bucket_leaves_the_bucket(connect: Connect, s3_server: S3Server) -> None:
+def test_deleting_all_objects_keeps_the_bucket(connect: Connect, s3_server: S3Server) -> None:
     store = connect("s3://bucket", storage_options=s3_server.storage_options)
     store.put([("a/1", b"1"), ("2", b"2")])
     store.delete("")
@@ -552,7 +556,9 @@ def test_deleting_all_of_a_bucket_leaves_the_bucket(connect: Connect, s3_server:
     assert fetch(store, "a/1") == [b"1"]
 
 
-def test_missing_credentials_are_an_access_denied_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_missing_credentials_suggests_storage_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -572,7 +578,7 @@ def test_a_mapper_keeps_the_options_of_its_filesystem(
     assert store.name == "s3://bucket/x"
 
 
-def test_an_object_beyond_the_limit_is_not_read(s3_server: S3Server) -> None:
+def test_objects_larger_than_the_limit_are_not_read(s3_server: S3Server) -> None:
     limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=10)
     for name, size in (("few", 10), ("many", 11), ("none", 0)):
         s3_server.put(f"x/{name}", bytes(size))

@@ -48,7 +48,7 @@ def hidden_files(path: str) -> list[str]:
     return [name for _, _, names in os.walk(path) for name in names if name.startswith(".")]
 
 
-def test_a_pipe_a_device_a_socket_and_a_directory_are_errors(store: LocalStore) -> None:
+def test_reading_a_pipe_device_socket_or_directory_is_an_error(store: LocalStore) -> None:
     os.mkfifo(f"{store.root}/pipe")
     os.symlink("/dev/zero", f"{store.root}/device")
     os.mkdir(f"{store.root}/directory")
@@ -72,7 +72,7 @@ def test_a_key_below_an_object_is_absent(store: LocalStore) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_an_access_denied_error(store: LocalStore) -> None:
+def test_an_unreadable_file_raises_access_denied_error(store: LocalStore) -> None:
     store.put([("a", b"1")])
     os.chmod(f"{store.root}/a", 0)
     with pytest.raises(AccessDeniedError):
@@ -83,7 +83,7 @@ def test_an_unreadable_file_is_an_access_denied_error(store: LocalStore) -> None
     ("number", "kind"),
     [(errno.EACCES, AccessDeniedError), (errno.EIO, StorageError), (errno.ESTALE, StorageError)],
 )
-def test_a_disk_failure_is_an_error_and_not_absence(
+def test_disk_failures_do_not_mean_that_an_object_is_missing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     def fail(*_: object) -> int:
@@ -95,7 +95,7 @@ def test_a_disk_failure_is_an_error_and_not_absence(
     assert (caught.value.key, caught.value.store) == ("a/0", store.root)
 
 
-def test_a_store_that_vanishes_is_an_error_and_not_missing_chunks(tmp_path: Path) -> None:
+def test_reading_a_deleted_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     store = open_store(tmp_path / "x")
     assert list(store.fetch(["a"])) == [None]
@@ -105,7 +105,7 @@ def test_a_store_that_vanishes_is_an_error_and_not_missing_chunks(tmp_path: Path
             action()
 
 
-def test_a_file_above_the_limit_is_refused_before_it_is_read(store: LocalStore) -> None:
+def test_a_file_larger_than_the_limit_is_rejected_before_it_is_read(store: LocalStore) -> None:
     with open(f"{store.root}/huge", "wb") as file:
         file.truncate(1 << 40)
     limited = open_store(store.root, limits=Limits(max_chunk_bytes=9, max_consolidated_bytes=9))
@@ -114,7 +114,7 @@ def test_a_file_above_the_limit_is_refused_before_it_is_read(store: LocalStore) 
             fetch(item, "huge")
 
 
-def test_links_out_of_the_store_are_followed_only_with_trust(
+def test_symbolic_links_out_of_the_store_are_followed_only_with_trust(
     store: LocalStore, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").write_bytes(b"1")
@@ -128,7 +128,7 @@ def test_links_out_of_the_store_are_followed_only_with_trust(
         fetch(strict, "link")
 
 
-def test_a_link_to_nothing_is_an_error_and_not_absent(store: LocalStore, tmp_path: Path) -> None:
+def test_a_broken_symbolic_link_is_an_error(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     for link, target in (("0", "gone"), ("t", "not_mounted"), ("u", "disk")):
         os.symlink(tmp_path / target, f"{store.root}/{link}")
@@ -147,7 +147,7 @@ def test_a_link_to_nothing_is_an_error_and_not_absent(store: LocalStore, tmp_pat
     assert fetch(store, "0") == b"1"
 
 
-def test_a_file_cut_while_it_is_read_is_an_error(
+def test_a_file_truncated_while_it_is_read_is_an_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -166,7 +166,7 @@ COPIERS = [*system._copiers, None]  # None for all of them
 
 @pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: getattr(copier, "__name__", "all"))
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["at once", "in pieces"])
-def test_files_are_copied_from_another_directory(
+def test_copy_from_copies_files_of_another_directory(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: Any, piece: int
 ) -> None:
     if copier is not None:
@@ -182,7 +182,7 @@ def test_files_are_copied_from_another_directory(
     assert result == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
 
 
-def test_a_file_truncated_during_the_copy_is_not_stored(
+def test_a_file_truncated_while_it_is_copied_is_not_stored(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -200,7 +200,7 @@ def test_a_file_truncated_during_the_copy_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_a_file_that_is_too_large_or_not_regular_is_not_copied(
+def test_copy_from_rejects_large_files_directories_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -215,7 +215,7 @@ def test_a_file_that_is_too_large_or_not_regular_is_not_copied(
     assert not (tmp_path / "target").exists()
 
 
-def test_ranges_are_read_on_systems_without_pread(
+def test_byte_ranges_can_be_read_on_systems_without_pread(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -225,7 +225,7 @@ def test_ranges_are_read_on_systems_without_pread(
     assert fetch(store, "a") == b"12345678"
 
 
-def test_a_whole_chunk_is_read_only_into_a_buffer_of_its_size(store: LocalStore) -> None:
+def test_fetch_into_fills_a_buffer_of_the_right_size(store: LocalStore) -> None:
     store.put([("a", b"12345678"), ("empty", b"")])
     buffer = bytearray(8)
     assert store.fetch_into("a", memoryview(buffer)) == 8
@@ -241,7 +241,7 @@ def test_a_whole_chunk_is_read_only_into_a_buffer_of_its_size(store: LocalStore)
 
 
 @pytest.mark.parametrize("pread", [system.preadv, system._read_into_from])
-def test_ranges_are_read_into_buffers(
+def test_fetch_ranges_into_fills_the_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", pread)
@@ -254,7 +254,7 @@ def test_ranges_are_read_into_buffers(
         store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
 
 
-def test_a_range_that_the_system_returns_in_pieces_is_read_completely(
+def test_a_range_is_read_completely_if_the_system_returns_it_in_pieces(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -264,7 +264,7 @@ def test_a_range_that_the_system_returns_in_pieces_is_read_completely(
     assert bytes(buffer) == b"23456"
 
 
-def test_a_failed_write_leaves_only_the_old_object(
+def test_a_failed_write_leaves_the_old_object_and_no_temporary_files(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a/0", b"old")])
@@ -282,7 +282,7 @@ def test_a_failed_write_leaves_only_the_old_object(
         assert hidden_files(store.root) == []
 
 
-def test_written_files_honor_the_umask_and_long_names_fit(store: LocalStore) -> None:
+def test_written_files_respect_the_umask_and_may_have_long_names(store: LocalStore) -> None:
     key = f"a/{'ü' * 120}"
     old = os.umask(0o027)
     try:
@@ -328,7 +328,7 @@ EACH = ["temporary", "x.zarr", "b", "x.zarr", "temporary", "c", "*", "x.zarr"]
         ("none", False, []),
     ],
 )
-def test_the_option_sync_decides_which_files_are_synced(
+def test_the_sync_option_determines_which_files_are_synced(
     store: LocalStore,
     monkeypatch: pytest.MonkeyPatch,
     synced: list[str],
@@ -346,7 +346,7 @@ def test_the_option_sync_decides_which_files_are_synced(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_without_syncfs_a_staged_copy_is_synced(
+def test_a_staged_copy_is_synced_file_by_file_without_syncfs(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])
@@ -372,13 +372,13 @@ def test_a_zip_file_is_synced_before_it_is_renamed(tmp_path: Path, synced: list[
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_the_file_system_of_this_machine_is_flushed(store: LocalStore) -> None:
+def test_flush_syncs_the_file_system(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")
 
 
-def test_on_macos_the_cache_of_the_drive_is_emptied(
+def test_flush_empties_the_cache_of_the_drive_on_macos(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -400,7 +400,7 @@ def test_on_macos_the_cache_of_the_drive_is_emptied(
     assert calls == [51, 51, 51]
 
 
-def test_on_macos_two_names_are_swapped_atomically(
+def test_directories_are_exchanged_atomically_on_macos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renameat2 = system._renameat2
@@ -447,7 +447,7 @@ def test_a_staged_store_replaces_any_existing_target(
         assert stat.S_IMODE(os.stat(target.root).st_mode) == 0o750
 
 
-def test_a_replacement_that_fails_half_way_restores_the_old_store(
+def test_a_failed_replacement_restores_the_old_store(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("old", b"1")])
@@ -468,7 +468,7 @@ def test_a_replacement_that_fails_half_way_restores_the_old_store(
     assert os.listdir(os.path.dirname(store.root)) == [os.path.basename(store.root)]
 
 
-def test_a_lock_excludes_threads(store: LocalStore) -> None:
+def test_a_lock_excludes_other_threads(store: LocalStore) -> None:
     store.put([("a/0", b"0")])
 
     def add() -> None:
@@ -496,7 +496,7 @@ for _ in range(100):
 """
 
 
-def test_a_lock_excludes_processes(store: LocalStore) -> None:
+def test_a_lock_excludes_other_processes(store: LocalStore) -> None:
     store.put([("a/0", b"0")])
     workers = [subprocess.Popen([sys.executable, "-c", ADD, store.root]) for _ in range(2)]
     assert [worker.wait(60) for worker in workers] == [0, 0]
@@ -504,21 +504,21 @@ def test_a_lock_excludes_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_a_system_without_file_locks_has_locks_within_the_process(
+def test_locks_exclude_threads_on_systems_without_file_locks(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)
-    test_a_lock_excludes_threads(store)
+    test_a_lock_excludes_other_threads(store)
 
 
-def test_an_error_inside_a_lock_is_unchanged(store: LocalStore) -> None:
+def test_an_error_raised_while_a_lock_is_held_is_unchanged(store: LocalStore) -> None:
     with pytest.raises(FileNotFoundError, match="mine") as caught, store.lock("a"):
         raise FileNotFoundError("mine")
     assert type(caught.value) is FileNotFoundError
 
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
-def test_an_error_names_the_store_and_not_the_staged_one(tmp_path: Path, name: str) -> None:
+def test_errors_name_the_target_store_and_not_the_staged_copy(tmp_path: Path, name: str) -> None:
     store = open_store(tmp_path / name, must_exist=False)
     with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
         staging.put([("a/../b", b"")])
@@ -540,13 +540,13 @@ def test_an_error_names_the_store_and_not_the_staged_one(tmp_path: Path, name: s
     ],
     ids=["new", "same", "folder", "elsewhere", "others", "document", "accent", "sharp s", "none"],
 )
-def test_names_that_some_file_system_takes_for_one_are_recognized(
+def test_names_that_some_file_systems_do_not_distinguish_are_recognized(
     new: list[str], there: list[str], alike: list[tuple[str, ...]]
 ) -> None:
     assert list(names_alike(new, there)) == alike
 
 
-def test_the_file_system_decides_whether_two_names_are_one(tmp_path: Path) -> None:
+def test_are_one_name_agrees_with_the_file_system(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # On the file system of this machine.
         (tmp_path / first[-9:]).touch()
@@ -557,7 +557,7 @@ def test_the_file_system_decides_whether_two_names_are_one(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
 
 
-def test_names_that_the_file_system_takes_for_one_are_rejected_before_writing(
+def test_names_that_the_file_system_does_not_distinguish_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
@@ -581,7 +581,7 @@ def test_names_that_the_file_system_takes_for_one_are_rejected_before_writing(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_a_path_is_not_in_a_folder_whose_name_is_only_a_prefix(tmp_path: Path) -> None:
+def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

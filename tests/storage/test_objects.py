@@ -59,7 +59,7 @@ def make(kind: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dataset_written_to_a_store_object_is_read_back(
+def test_datasets_round_trip_through_store_objects(
     kind: str, zarr_format: int, tmp_path: Path
 ) -> None:
     target = make(kind, tmp_path)
@@ -76,7 +76,7 @@ def test_a_dataset_written_to_a_store_object_is_read_back(
     assert xr.open_dataset(target, engine="nczarr").y.values.tolist() == [*range(8)]
 
 
-def test_a_local_store_object_is_written_by_the_durable_local_store(tmp_path: Path) -> None:
+def test_local_store_objects_are_replaced_by_the_local_store_of_xr_nczarr(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"
@@ -85,7 +85,7 @@ def test_a_local_store_object_is_written_by_the_durable_local_store(tmp_path: Pa
     assert resolve(path, must_exist=False).store.name == f"{tmp_path}/a/b"
 
 
-def test_a_store_object_is_copied_from_and_to(tmp_path: Path) -> None:
+def test_store_objects_can_be_copied_from_and_to(tmp_path: Path) -> None:
     source, target = MemoryStore(), obstore.store.MemoryStore()
     xr_nczarr.to_nczarr(dataset(), source)
     xr_nczarr.copy(source, target, zarr_format=3)
@@ -93,7 +93,7 @@ def test_a_store_object_is_copied_from_and_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zarr local", "zarr memory", "zarr fsspec", "zarr obstore"])
-def test_a_read_only_store_object_is_read_and_not_written(kind: str, tmp_path: Path) -> None:
+def test_read_only_store_objects_can_be_read_but_not_written(kind: str, tmp_path: Path) -> None:
     target = make(kind, tmp_path)
     xr_nczarr.to_nczarr(dataset(), target)
     frozen = target.with_read_only(True)
@@ -108,7 +108,7 @@ def test_a_read_only_store_object_is_read_and_not_written(kind: str, tmp_path: P
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
 
 
-def test_a_zip_store_of_zarr_python_is_read(tmp_path: Path) -> None:
+def test_a_zip_store_from_zarr_python_can_be_read_but_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     xr_nczarr.to_nczarr(dataset(), path)
     target = ZipStore(path, mode="r")
@@ -118,7 +118,7 @@ def test_a_zip_store_of_zarr_python_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), writable)
 
 
-def test_a_group_of_zarr_python_sees_the_dimensions_above_it() -> None:
+def test_a_zarr_python_group_inherits_the_dimensions_of_its_parents() -> None:
     store = MemoryStore()
     tree = xr.DataTree.from_dict({"/": dataset().load(), "/low": xr.Dataset({"u": ("y", [1] * 4)})})
     xr_nczarr.to_nczarr(tree, store)
@@ -131,13 +131,13 @@ def test_a_group_of_zarr_python_sees_the_dimensions_above_it() -> None:
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 
 
-def test_an_array_of_zarr_python_is_rejected_as_a_target() -> None:
+def test_a_zarr_python_array_is_rejected_as_a_target() -> None:
     array = zarr.create_array(MemoryStore(), shape=(1,), dtype="i4")
     with pytest.raises(UnsupportedError, match="does not name a store"):
         xr.open_dataset(array, engine="nczarr")
 
 
-def test_store_objects_pickle_and_have_tokens(tmp_path: Path) -> None:
+def test_store_objects_can_be_pickled_and_tokenized(tmp_path: Path) -> None:
     target = make("zarr memory", tmp_path)
     xr_nczarr.to_nczarr(dataset(), target)
     store = resolve(target).store
@@ -154,7 +154,7 @@ def commit(repository: Any, data: xr.Dataset, **options: Any) -> str:
     return str(session.commit("write"))
 
 
-def test_nczarr_in_icechunk_is_read_at_any_snapshot(tmp_path: Path) -> None:
+def test_nczarr_in_icechunk_can_be_read_at_any_snapshot(tmp_path: Path) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     first = commit(repository, dataset())
@@ -180,7 +180,7 @@ def test_nczarr_in_icechunk_is_read_at_any_snapshot(tmp_path: Path) -> None:
         commit(repository, dataset(), mode="w", zarr_format=1)
 
 
-def test_a_manifest_store_of_virtualizarr_is_read(tmp_path: Path) -> None:
+def test_a_manifest_store_from_virtualizarr_is_read(tmp_path: Path) -> None:
     parsers = pytest.importorskip("virtualizarr.parsers")
     registry = pytest.importorskip("virtualizarr.registry")
     path = tmp_path / "a.nc"
@@ -195,7 +195,7 @@ def test_a_manifest_store_of_virtualizarr_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
-def test_a_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
+def test_opening_a_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
     import subprocess
     import sys
 

@@ -40,7 +40,7 @@ def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
 # Missing names ------------------------------------------------------------------------------------
 
 
-def test_a_wrong_name_is_looked_up_by_one_list(s3_server):
+def test_looking_up_a_missing_store_takes_one_list_request(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
     with at_most(s3_server, 15, 5) as waves, pytest.raises(NotFoundError):
         opened(s3_server, "folder/wrong")
@@ -48,7 +48,7 @@ def test_a_wrong_name_is_looked_up_by_one_list(s3_server):
     assert "prefix=folder%2Fwrong%2F" in request
 
 
-def test_writing_to_a_new_name_does_not_list_its_neighbors(s3_server):
+def test_creating_a_store_does_not_list_other_stores(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
     with s3_server.waves() as waves:
         xr_nczarr.to_nczarr(
@@ -103,7 +103,7 @@ def open_tree(server: S3Server, name: str) -> xr.DataTree:
         ("nczarr", 208, 6),
     ],
 )
-def test_a_tree_is_opened_level_by_level(s3_server, trees, name, requests, rounds):
+def test_opening_a_datatree_takes_few_round_trips(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds):
         groups = open_tree(s3_server, name)
@@ -115,9 +115,7 @@ def test_a_tree_is_opened_level_by_level(s3_server, trees, name, requests, round
     ("name", "requests", "rounds"),
     [("v2-consolidated", 8, 2), ("v2-single", 26, 5), ("v3-single", 16, 5), ("nczarr", 23, 4)],
 )
-def test_a_named_group_is_reached_without_listing_its_ancestors(
-    s3_server, trees, name, requests, rounds
-):
+def test_opening_a_group_does_not_list_its_ancestors(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds) as waves:
         dataset = opened(s3_server, name, group="g3/h")
@@ -127,13 +125,13 @@ def test_a_named_group_is_reached_without_listing_its_ancestors(
 
 @pytest.mark.parametrize("name", ["v2-single", "v3-single", "nczarr"])
 @pytest.mark.parametrize("group", ["g3/wrong", "wrong/h", "g3/h/w"])
-def test_a_group_that_is_not_there_is_not_found(s3_server, trees, name, group):
+def test_opening_a_missing_group_raises_not_found_error(s3_server, trees, name, group):
     s3_server.restore(trees)
     with pytest.raises(NotFoundError, match="no group"):
         opened(s3_server, name, group=group)
 
 
-def test_a_coordinate_that_fails_breaks_only_its_own_group(s3_server, trees):
+def test_a_failing_coordinate_affects_only_its_own_group(s3_server, trees):
     s3_server.restore(trees)
     broken = "/bucket/v2-consolidated/g3/x/0"
     s3_server.fail = lambda request: 403 if request.path.startswith(broken) else None
@@ -146,7 +144,7 @@ def test_a_coordinate_that_fails_breaks_only_its_own_group(s3_server, trees):
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("v2-consolidated", 2), ("v3-consolidated", 2)])
-def test_consolidated_metadata_of_both_versions_are_fetched_in_one_wave(
+def test_consolidated_metadata_of_both_versions_is_requested_together(
     s3_server, trees, name, rounds
 ):
     s3_server.restore(trees)
@@ -165,7 +163,7 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_metadata_open_if_absent_objects_are_forbidden(
+def test_a_consolidated_store_opens_if_absent_objects_are_forbidden(
     s3_server, trees, name, options
 ):
     s3_server.restore(trees)
@@ -175,7 +173,7 @@ def test_consolidated_metadata_open_if_absent_objects_are_forbidden(
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_a_named_format_opens_if_absent_objects_are_forbidden(s3_server, trees):
+def test_passing_zarr_format_opens_a_store_if_absent_objects_are_forbidden(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
@@ -191,7 +189,7 @@ def test_a_named_format_opens_if_absent_objects_are_forbidden(s3_server, trees):
     assert dataset["v"].shape == (2, 3)
 
 
-def test_a_refused_chunk_is_an_error_that_names_missing_status(s3_server, trees):
+def test_the_error_for_a_forbidden_chunk_suggests_missing_status(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")
@@ -199,7 +197,7 @@ def test_a_refused_chunk_is_an_error_that_names_missing_status(s3_server, trees)
         dataset["v"].load()
 
 
-def test_the_error_of_a_store_that_forbids_everything_has_a_remedy(s3_server):
+def test_the_error_for_a_store_that_forbids_everything_suggests_remedies(s3_server):
     s3_server.fail = lambda request: 403
     with at_most(s3_server, 6, 1), pytest.raises(AccessDeniedError) as caught:
         opened(s3_server, "private")
@@ -223,7 +221,7 @@ def variables(count: int) -> xr.Dataset:
     return xr.Dataset(values, {"n": np.arange(6)})
 
 
-def test_explain_lists_once(s3_server, tmp_path):
+def test_explain_sends_one_list_request(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(10))
     with at_most(s3_server, 8, 3) as waves:
         result = xr_nczarr.explain(url, storage_options=s3_server.storage_options)
@@ -232,14 +230,14 @@ def test_explain_lists_once(s3_server, tmp_path):
     assert sum(reading.fetched_bytes or 0 for reading in result.readings) == 10 * 48 + 4096
 
 
-def test_explain_lists_no_more_than_the_variables_need(s3_server, tmp_path):
+def test_explain_lists_only_the_requested_variables(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(10))
     with at_most(s3_server, 8, 3) as waves:
         xr_nczarr.explain(url, variables=["v3"], storage_options=s3_server.storage_options)
     assert [request for request in lists(waves) if "prefix=store%2Fv3%2F" in request]
 
 
-def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path):
+def test_verify_requests_as_many_chunks_concurrently_as_reading(s3_server, tmp_path):
     data = xr.Dataset({"v": ("n", np.arange(1000, dtype="i2"))})
     url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
     with at_most(s3_server, 1010, 40):
@@ -247,7 +245,7 @@ def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path):
     assert result.decoded == 1000
 
 
-def test_verify_reads_documents_once_and_all_variables_together(s3_server, tmp_path):
+def test_verify_requests_each_object_once_and_all_variables_together(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(20))
     with at_most(s3_server, 70, 4) as waves:
         result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)
@@ -290,7 +288,7 @@ BLOCKS = pytest.mark.parametrize("blocks", [None, {}], ids=["numpy", "dask"])
 
 @BLOCKS
 @VERSIONS
-def test_a_store_is_created_with_all_chunks_in_one_wave(s3_server, written, version, blocks):
+def test_creating_a_store_writes_all_chunks_concurrently(s3_server, written, version, blocks):
     dataset = steps(0, 30) if blocks is None else steps(0, 30).chunk(time=10)
     with at_most(s3_server, {2: 54, 3: 42}[version], 14):
         xr_nczarr.to_nczarr(dataset, encoding=CHUNKED, zarr_format=version, **written)
@@ -299,7 +297,7 @@ def test_a_store_is_created_with_all_chunks_in_one_wave(s3_server, written, vers
 
 @BLOCKS
 @VERSIONS
-def test_many_variables_are_created_in_few_waves(s3_server, written, version, blocks):
+def test_creating_many_variables_takes_few_round_trips(s3_server, written, version, blocks):
     dataset = xr.Dataset({f"v{number}": ("x", np.arange(5) + number) for number in range(200)})
     made = dataset if blocks is None else dataset.chunk()
     with at_most(s3_server, {2: 608, 3: 406}[version], 20):
@@ -311,9 +309,7 @@ def test_many_variables_are_created_in_few_waves(s3_server, written, version, bl
 @pytest.mark.parametrize(
     ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "chunks that are filled up"]
 )
-def test_steps_are_appended_with_one_read_of_each_document(
-    s3_server, written, version, chunk, requests
-):
+def test_appending_takes_few_requests(s3_server, written, version, chunk, requests):
     encoding = {name: {"chunks": (chunk, 100)} for name in CHUNKED}
     xr_nczarr.to_nczarr(steps(0, 30), encoding=encoding, zarr_format=version, **written)
     with at_most(s3_server, requests, 14):
@@ -326,7 +322,7 @@ def test_steps_are_appended_with_one_read_of_each_document(
     [(2, True, 60, 16), (2, False, 58, 14), (3, True, 46, 12), (3, False, 46, 12)],
     ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
 )
-def test_all_but_the_root_documents_of_a_replaced_store_goes_in_one_request(
+def test_replacing_a_store_removes_old_objects_in_one_request(
     s3_server, written, version, consolidated, requests, rounds
 ):
     options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}
@@ -342,7 +338,7 @@ def test_all_but_the_root_documents_of_a_replaced_store_goes_in_one_request(
 
 
 @pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises errors of its own
-def test_an_object_that_the_server_does_not_remove_is_an_error(s3_server, written):
+def test_a_refused_removal_of_an_object_is_an_error(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     refusal = (
         b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error>'
@@ -354,7 +350,7 @@ def test_an_object_that_the_server_does_not_remove_is_an_error(s3_server, writte
         xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
 
 
-def test_an_existing_store_is_rejected_after_a_single_list_request(s3_server, written):
+def test_an_existing_store_is_rejected_after_one_list_request(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
         xr_nczarr.to_nczarr(steps(0, 30), **written)
@@ -366,7 +362,7 @@ def test_an_existing_store_is_rejected_after_a_single_list_request(s3_server, wr
     [(2, True, 38, 12), (2, False, 37, 11), (3, True, 26, 11), (3, False, 26, 11)],
     ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
 )
-def test_a_variable_is_added_with_one_read_of_each_document(
+def test_adding_a_variable_reads_each_document_once(
     s3_server, written, version, consolidated, requests, rounds
 ):
     xr_nczarr.to_nczarr(
@@ -381,9 +377,7 @@ def test_a_variable_is_added_with_one_read_of_each_document(
 
 
 @pytest.mark.parametrize(("version", "requests"), [(2, 30), (3, 20)], ids=["v2", "v3"])
-def test_metadata_are_consolidated_with_one_read_of_each_document(
-    s3_server, written, version, requests
-):
+def test_consolidating_metadata_takes_few_requests(s3_server, written, version, requests):
     xr_nczarr.to_nczarr(steps(0, 30), zarr_format=version, consolidated=False, **written)
     with at_most(s3_server, requests, 6):
         xr_nczarr.consolidate(**written)
@@ -393,7 +387,7 @@ def test_metadata_are_consolidated_with_one_read_of_each_document(
 # Retries ------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_tried_five_times_at_most(s3_server):
+def test_a_failing_request_is_sent_at_most_five_times(s3_server):
     s3_server.fail = lambda request: 503
     storage_options = s3_server.storage_options | {"retry": {"first_wait": 0.001}}
     with pytest.raises(StorageError):
@@ -403,7 +397,7 @@ def test_a_request_is_tried_five_times_at_most(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_a_named_group_of_every_release_reads_as_on_disk(s3_server, tmp_path, release):
+def test_a_group_from_every_release_is_read_on_s3_as_on_disk(s3_server, tmp_path, release):
     """Some ancestors store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}

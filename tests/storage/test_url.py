@@ -91,12 +91,12 @@ S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
         ({}, Location("")),
     ],
 )
-def test_a_target_names_a_location(target: Any, location: Location) -> None:
+def test_targets_are_parsed_into_locations(target: Any, location: Location) -> None:
     assert parse_url(target) == location
 
 
 @pytest.mark.parametrize("target", ["~/d/x.zarr#mode=zarr", Path("~/d/x.zarr"), "~/d#1/x.zarr"])
-def test_a_tilde_is_the_home_directory(
+def test_a_leading_tilde_is_expanded_to_the_home_directory(
     target: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -106,7 +106,7 @@ def test_a_tilde_is_the_home_directory(
     assert parse_url("d/~").url.endswith("/d/~")
 
 
-def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")
 
@@ -134,7 +134,7 @@ def test_a_number_sign_in_an_existing_path_is_part_of_its_name(tmp_path: Path) -
         ("#mode=nczarr", "is empty"),
     ],
 )
-def test_an_invalid_url_is_an_error_with_a_remedy(url: str, message: str) -> None:
+def test_the_error_for_an_invalid_url_suggests_a_remedy(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
@@ -147,7 +147,7 @@ def test_displayed_urls_hide_secrets() -> None:
         assert "pw" not in repr(store)
 
 
-def test_the_kind_of_store_is_detected(tmp_path: Path) -> None:
+def test_open_store_detects_the_kind_of_store(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "anything", "w") as file:
         file.writestr(".zgroup", "{}")
     (tmp_path / "looks.zip").mkdir()
@@ -163,7 +163,7 @@ def test_the_kind_of_store_is_detected(tmp_path: Path) -> None:
     assert isinstance(open_store("s3://b/k", must_exist=False), RemoteStore)
 
 
-def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path) -> None:
+def test_a_local_mapper_opens_as_a_local_store(tmp_path: Path) -> None:
     """fsspec writes into the existing file, so a killed write would leave half of it."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
@@ -175,7 +175,7 @@ def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path)
         store.put([("a/0", b"1")])
 
 
-def test_folders_are_created_only_within_an_existing_folder(tmp_path: Path) -> None:
+def test_folders_are_created_through_a_dir_filesystem(tmp_path: Path) -> None:
     filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("memory"))
     store = open_store(fsspec.FSMap("made", filesystem), must_exist=False)
     store.put([("a/0", b"1")])
@@ -183,7 +183,7 @@ def test_folders_are_created_only_within_an_existing_folder(tmp_path: Path) -> N
     assert fsspec.filesystem("memory").cat(f"{tmp_path}/made/a/0") == b"1"
 
 
-def test_the_error_of_a_contradicting_fragment_names_the_kind_of_store(tmp_path: Path) -> None:
+def test_the_error_for_a_contradicting_fragment_names_the_kind_of_store(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     zipfile.ZipFile(tmp_path / "z", "w").close()
     with pytest.raises(ConflictError, match=r"found a directory.*mode=zip.*mode=file"):
@@ -192,7 +192,7 @@ def test_the_error_of_a_contradicting_fragment_names_the_kind_of_store(tmp_path:
         open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)
 
 
-def test_a_missing_store_is_not_an_empty_store(tmp_path: Path) -> None:
+def test_opening_a_missing_path_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="the path does not exist"):
         open_store(tmp_path / "no")
     assert isinstance(open_store(tmp_path / "no.zip", must_exist=False), ZipStore)
@@ -225,7 +225,7 @@ def test_storage_options_take_precedence_over_the_url(s3_server: S3Server) -> No
         s3_server.clear()
 
 
-def test_the_engine_is_guessed_from_nczarr_metadata_without_network_access(tmp_path: Path) -> None:
+def test_nczarr_metadata_is_detected_without_network_access(tmp_path: Path) -> None:
     (tmp_path / "nczarr").mkdir()
     (tmp_path / "nczarr/.zattrs").write_text('{"_nczarr_superblock": {}}')
     (tmp_path / "zarr").mkdir()

@@ -81,7 +81,7 @@ def _without(folder: str, *names: str) -> None:
     ],
     ids=lambda names: names[0] if len(names) == 1 else "all",
 )
-def test_stores_are_written_without_calls_that_some_systems_lack(
+def test_stores_can_be_written_without_optional_system_calls(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     in_a_new_interpreter(_without, str(tmp_path), *names)
@@ -96,7 +96,7 @@ def _write_in_every_way(zarr_format: int) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_windows_stores_are_written_in_every_way(tmp_path: Path, zarr_format: int) -> None:
+def test_stores_can_be_written_in_every_way_on_windows(tmp_path: Path, zarr_format: int) -> None:
     on_windows(tmp_path / "c", _write_in_every_way, zarr_format)
 
 
@@ -121,7 +121,7 @@ def _paths() -> None:
     assert parse_url("s3://bucket/x").path is None
 
 
-def test_windows_paths_and_file_urls_with_a_drive_are_paths(tmp_path: Path) -> None:
+def test_paths_and_file_urls_with_a_drive_are_local_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _paths)
 
 
@@ -135,7 +135,7 @@ def _shares() -> None:
     assert Targets("C:/sets/refs.json").place_of(r"\\server\share\a.nc") == "//server/share"
 
 
-def test_windows_shares_are_separate_locations(tmp_path: Path) -> None:
+def test_network_shares_are_separate_locations_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _shares)
 
 
@@ -181,7 +181,7 @@ def _strangers() -> None:
     Trust().narrowed("C:/refs.json").check("C:/a.nc")
 
 
-def test_windows_untrusted_sets_name_only_files_in_their_folder(tmp_path: Path) -> None:
+def test_untrusted_sets_may_refer_only_to_files_in_their_folder_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _strangers)
 
 
@@ -229,7 +229,7 @@ def _references() -> None:
         xr.testing.assert_identical(opened(rf"C:\sets\{name}"), values(0, 6))
 
 
-def test_windows_paths_in_references_are_absolute_or_relative_to_the_set(tmp_path: Path) -> None:
+def test_references_may_be_absolute_or_relative_paths_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _references)
 
 
@@ -255,7 +255,7 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_on_windows_a_store_is_created_only_in_an_empty_directory(tmp_path: Path) -> None:
+def test_a_store_is_created_only_in_an_empty_directory_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 
@@ -309,7 +309,7 @@ def _readers() -> None:
     xr.testing.assert_identical(opened(r"C:\data\x"), values(0, 2))
 
 
-def test_windows_files_that_others_have_open_are_retried_and_then_kept(tmp_path: Path) -> None:
+def test_replacing_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _readers)
 
 
@@ -349,7 +349,7 @@ def _names() -> None:
     assert {name: value.item() for name, value in opened(r"C:\data\new").items()} == fine
 
 
-def test_windows_invalid_file_names_are_rejected_before_writing(
+def test_invalid_file_names_are_rejected_before_writing_on_windows(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _names)
@@ -392,7 +392,7 @@ def _cases() -> None:
     assert sorted(os.listdir(r"C:\data")) == ["old", "old.zip", "refs.json"]
 
 
-def test_windows_names_that_differ_only_in_case_are_rejected(
+def test_names_that_differ_only_in_case_are_rejected_on_windows(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _cases)
@@ -418,7 +418,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_windows_variables_whose_files_were_merged_by_a_copy_are_errors(
+def test_variables_whose_files_were_merged_by_a_copy_are_errors_on_windows(
     tmp_path: Path, dialect: str
 ) -> None:
     from xr_nczarr import to_nczarr
@@ -440,7 +440,7 @@ def _zip_of_others(path: str) -> None:
     xr.testing.assert_identical(opened(r"C:\work\x.zip"), both)
 
 
-def test_windows_zip_file_with_names_that_differ_in_case_is_read_and_not_unpacked(
+def test_zip_files_with_names_that_differ_only_in_case_are_readable_on_windows(
     tmp_path: Path,
 ) -> None:
     from xr_nczarr import to_nczarr
@@ -472,11 +472,11 @@ def _lock_in_threads() -> None:
     assert os.listdir(r"C:\data\x\a") == ["0"]
 
 
-def test_windows_locks_exclude_threads(tmp_path: Path) -> None:
+def test_locks_exclude_other_threads_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _lock_in_threads)
 
 
-def test_windows_locks_exclude_processes(tmp_path: Path) -> None:
+def test_locks_exclude_other_processes_on_windows(tmp_path: Path) -> None:
     drive = tmp_path / "c"
     (drive / "data" / "x").mkdir(parents=True)
     processes = [

@@ -48,7 +48,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_d29_keys_are_at_the_root_or_below_one_leading_folder(
+def test_d29_keys_may_be_at_the_root_or_below_one_folder(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
@@ -75,7 +75,7 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
     ],
     ids=["stray", "no suffix", "name", "order", "attributes", "array", "no group", "version 3"],
 )
-def test_a_stray_empty_group_next_to_the_leading_folder_is_ignored(
+def test_an_empty_group_next_to_the_folder_of_the_store_is_ignored(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
     """netcdf-c uses the folder of the first entry; its tests have such an archive."""
@@ -85,7 +85,7 @@ def test_a_stray_empty_group_next_to_the_leading_folder_is_ignored(
     assert result == [name.removeprefix(prefix) for name in expected]
 
 
-def test_a_group_at_the_root_with_content_is_not_ignored(tmp_path: Path) -> None:
+def test_a_root_group_with_metadata_is_not_ignored(tmp_path: Path) -> None:
     group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'
     entries = [(name, group if name == ".zgroup" else b"{}") for name in STRAY]
     store = open_store(write(tmp_path / "power.zip", entries))
@@ -97,13 +97,17 @@ def test_a_group_at_the_root_with_content_is_not_ignored(tmp_path: Path) -> None
     "url",
     ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],
 )
-def test_a_cached_zip_file_is_recognized_with_any_name(http_server: HttpServer, url: str) -> None:
+def test_a_cached_zip_file_is_recognized_regardless_of_its_name(
+    http_server: HttpServer, url: str
+) -> None:
     write(Path(http_server.root, "data"), [(".zgroup", b"{}")])
     assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_d29_the_last_of_several_entries_with_one_name_is_used(tmp_path: Path, method: int) -> None:
+def test_d29_the_last_of_several_entries_of_the_same_name_is_used(
+    tmp_path: Path, method: int
+) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]
@@ -111,7 +115,7 @@ def test_d29_the_last_of_several_entries_with_one_name_is_used(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\b", "a//b", "./a"])
-def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+def test_names_that_are_not_plain_relative_paths_are_rejected(tmp_path: Path, name: str) -> None:
     store = open_store(write(tmp_path / "x.zip", [(".zgroup", b"{}"), (name, b"1")]))
     with pytest.raises(RefusedError, match="not a plain relative path"):
         fetch(store, ".zgroup")
@@ -145,7 +149,7 @@ CENTRAL = b"PK\x01\x02"
         (b"a/0", 5, b"\x99\x99"),  # the data
     ],
 )
-def test_damage_is_an_error_that_names_the_file(
+def test_the_error_for_a_damaged_zip_file_names_it(
     tmp_path: Path, method: int, find: bytes, offset: int, value: bytes
 ) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(100)) * 3)], method)
@@ -155,7 +159,7 @@ def test_damage_is_an_error_that_names_the_file(
     assert str(path) in str(caught.value)
 
 
-def test_a_file_truncated_anywhere_is_an_error(tmp_path: Path) -> None:
+def test_a_zip_file_truncated_anywhere_is_an_error(tmp_path: Path) -> None:
     data = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")]).read_bytes()
     for size in range(len(data)):
         (tmp_path / "cut.zip").write_bytes(data[:size])
@@ -163,7 +167,7 @@ def test_a_file_truncated_anywhere_is_an_error(tmp_path: Path) -> None:
             fetch(ZipStore.local(str(tmp_path / "cut.zip")), "a/0")
 
 
-def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
+def test_overlapping_entries_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"1" * 50)])
     data = bytearray(path.read_bytes())
     second = data.index(CENTRAL, data.index(CENTRAL) + 1)
@@ -173,7 +177,7 @@ def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
         fetch(ZipStore.local(str(path)), "a")
 
 
-def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_rejected_before_it_is_inflated(tmp_path: Path) -> None:
     entries = [(".zgroup", b"{}"), ("a/0", bytes(1 << 20))]
     path = write(tmp_path / "x.zip", entries, zipfile.ZIP_DEFLATED)
     small = Limits(max_chunk_bytes=2000, max_consolidated_bytes=2000)
@@ -187,7 +191,7 @@ def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
         fetch(open_store(path, limits=small), "a/0")
 
 
-def test_encrypted_entries_and_other_compressions_are_unsupported(tmp_path: Path) -> None:
+def test_encrypted_entries_and_unknown_compression_methods_are_unsupported(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         file.writestr("secret", b"1")
         file.writestr("lzma", b"1" * 99, zipfile.ZIP_LZMA)
@@ -199,7 +203,7 @@ def test_encrypted_entries_and_other_compressions_are_unsupported(tmp_path: Path
     assert fetch(store, "plain") == [b"1"]
 
 
-def test_an_uncompressed_object_has_an_address(tmp_path: Path) -> None:
+def test_uncompressed_entries_have_an_address(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/.zgroup", "{}")
@@ -213,13 +217,13 @@ def test_an_uncompressed_object_has_an_address(tmp_path: Path) -> None:
         store.addresses(["a/0", "a/1"])
 
 
-def test_a_zip_file_after_other_bytes_is_read(tmp_path: Path) -> None:
+def test_a_zip_file_may_be_preceded_by_other_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")])
     path.write_bytes(b"PK\x03\x04 something in front" + path.read_bytes())
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
 
 
-def test_opening_a_remote_zip_file_takes_one_request_and_one_for_each_object(
+def test_reading_a_remote_zip_file_takes_one_request_plus_one_per_object(
     http_server: HttpServer,
 ) -> None:
     entries = [(f"a/{index}", bytes(200_000)) for index in range(4)]
@@ -233,7 +237,7 @@ def test_opening_a_remote_zip_file_takes_one_request_and_one_for_each_object(
     assert len(http_server.requests) == 1
 
 
-def test_a_zip_file_is_packed_for_netcdf_with_each_name_once(tmp_path: Path) -> None:
+def test_packed_zip_files_have_folder_entries_and_unique_names(tmp_path: Path) -> None:
     path = tmp_path / "data.zip"
     store = open_store(path, must_exist=False)
     staging = store.staging()
@@ -264,7 +268,7 @@ def test_zarr_python_reads_a_packed_zip_file(tmp_path: Path) -> None:
         assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
 
 
-def test_an_append_keeps_all_objects_and_the_old_file_until_the_end(tmp_path: Path) -> None:
+def test_an_append_replaces_the_zip_file_only_at_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
     store = open_store(path, must_exist=False)
@@ -280,7 +284,7 @@ def test_an_append_keeps_all_objects_and_the_old_file_until_the_end(tmp_path: Pa
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
-def test_a_packing_that_fails_leaves_the_old_file(
+def test_a_failed_write_leaves_the_old_zip_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"1")])
@@ -297,13 +301,13 @@ def test_a_packing_that_fails_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
-def test_a_remote_zip_file_is_not_written(http_server: HttpServer) -> None:
+def test_writing_to_a_remote_zip_file_is_rejected(http_server: HttpServer) -> None:
     store = open_store(f"{http_server.url}/x.zip", must_exist=False)
     with pytest.raises(UnsupportedError, match="local"):
         store.put([("a", b"1")])
 
 
-def test_ranges_of_stored_objects_are_read_alone(tmp_path: Path) -> None:
+def test_reading_a_range_of_a_stored_entry_reads_only_its_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(256)) * 400), ("b", b"")])
     store = open_store(path)
     reads: list[int] = []
@@ -330,7 +334,7 @@ def test_objects_read_with_the_directory_are_not_read_again(tmp_path: Path) -> N
         fetch(store, "a")
 
 
-def test_a_zip64_size_is_read_from_the_central_directory(tmp_path: Path) -> None:
+def test_large_zip_files_with_a_comment_or_many_entries_are_read(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     path = write(tmp_path / "x.zip", [("a", data), ("b", b"12")])
     with zipfile.ZipFile(path, "a") as file:
@@ -342,7 +346,7 @@ def test_a_zip64_size_is_read_from_the_central_directory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("place", [0, -6, -10], ids=["record", "start", "length"])
-def test_a_large_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int) -> None:
+def test_a_large_zip_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int) -> None:
     path = write(tmp_path / "x.zip", [("a", os.urandom(100_000)), ("b", b"12")])
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\5\6") if place == 0 else len(data) + place] ^= 0x55
@@ -351,7 +355,7 @@ def test_a_large_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int)
         fetch(ZipStore.local(str(path)), "a")
 
 
-def test_a_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+def test_a_zip_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
     end = ("end", bytes(1 << 16))  # comes with the directory, and is kept
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
@@ -365,7 +369,7 @@ def test_a_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
             action()
 
 
-def test_a_level_is_listed_without_iterating_over_other_levels() -> None:
+def test_listing_one_level_does_not_iterate_over_other_levels() -> None:
     class Counted(list[str]):
         looked_at = 0
 

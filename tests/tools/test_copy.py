@@ -45,7 +45,7 @@ from xr_nczarr.writing import blocks
     ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
 )
 @pytest.mark.parametrize("release", VINTAGES)
-def test_a_copy_of_every_vintage_has_the_same_content(
+def test_copies_of_every_vintage_have_the_same_content(
     tmp_path: Path, release: str, zarr_format: int, dialect: str
 ) -> None:
     content, target = sample(release), tmp_path / "copy"
@@ -56,7 +56,9 @@ def test_a_copy_of_every_vintage_has_the_same_content(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
-def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: Path) -> None:
+def test_a_netcdf_file_is_copied_with_an_xarray_engine_if_netcdf4_is_missing(
+    tmp_path: Path,
+) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
         file.createDimension("x", 3)
         file.createVariable("v", "i4", ("x",))[:] = [1, 2, 3]
@@ -68,7 +70,7 @@ def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: 
     assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
 
 
-def test_an_unknown_engine_is_not_found(tmp_path: Path) -> None:
+def test_copying_with_an_unknown_engine_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(xr_nczarr.NotFoundError, match="no engine 'nothing'"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
@@ -96,7 +98,7 @@ def write_netcdf_file(path: Path) -> Path:
     return path
 
 
-def test_a_netcdf_file_becomes_a_store_that_netcdf_c_reads_the_same(tmp_path: Path) -> None:
+def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(tmp_path: Path) -> None:
     source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
     assert xr_nczarr.copy(source, target).arrays == 15
     with netCDF4.Dataset(source) as first, netCDF4.Dataset(file_url(target)) as second:
@@ -117,7 +119,7 @@ def test_a_netcdf_file_becomes_a_store_that_netcdf_c_reads_the_same(tmp_path: Pa
     assert isinstance(result.dims["time"], Size)
 
 
-def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: Path) -> None:
+def test_a_reference_set_can_be_copied_to_a_zip_file(tmp_path: Path) -> None:
     source = write_netcdf_c(tmp_path / "store")
     xr_nczarr.references.write(source, tmp_path / "set.json")
     target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
@@ -131,7 +133,7 @@ def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: P
         xr_nczarr.copy(source, target)
 
 
-def test_a_layout_without_unlimited_dimensions_does_not_drop_them_silently() -> None:
+def test_copying_to_a_layout_without_unlimited_dimensions_is_rejected() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -144,7 +146,7 @@ def test_a_layout_without_unlimited_dimensions_does_not_drop_them_silently() -> 
 
 
 @pytest.mark.parametrize("engine", [None, "netcdf4", "h5netcdf"])
-def test_unlimited_dimensions_of_a_file_are_named_whatever_engine_reads_it(
+def test_unlimited_dimensions_are_detected_with_every_engine(
     tmp_path: Path, engine: str | None
 ) -> None:
     source, target = tmp_path / "source.nc", tmp_path / "target"
@@ -154,7 +156,7 @@ def test_unlimited_dimensions_of_a_file_are_named_whatever_engine_reads_it(
     assert not target.exists()
 
 
-def test_a_group_that_cannot_be_read_is_not_copied_as_an_empty_one() -> None:
+def test_copying_an_unreadable_group_is_an_error() -> None:
     source: dict[str, bytes] = {}
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})
     xr_nczarr.to_nczarr(tree, source, consolidated=False)
@@ -171,7 +173,7 @@ FIELD = xr.Dataset(
 ENCODING = {"a": {"chunks": (1, 5), "zlib": True}}
 
 
-def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
+def test_copy_can_change_chunks_and_codecs(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
     zstd = [{"id": "shuffle"}, {"id": "zstd", "level": 3}]
     done = xr_nczarr.copy(tmp_path / "one", tmp_path / "two", chunks={"t": 4}, codecs=zstd)
@@ -212,7 +214,7 @@ def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     return peaks
 
 
-def test_rechunking_holds_only_parts_of_an_array_in_memory(tmp_path: Path) -> None:
+def test_rechunking_holds_only_part_of_an_array_in_memory(tmp_path: Path) -> None:
     values = np.arange(60 * 160 * 200, dtype="f4").reshape(60, 160, 200)
     dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
     source = tmp_path / "source"
@@ -264,7 +266,7 @@ def test_a_copy_in_parts_decodes_each_stored_chunk_once_per_part(
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_copy_in_parts_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_MAX_REARRANGED_BYTES", 100)
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 80)
     source: dict[str, bytes] = {}
@@ -285,7 +287,7 @@ def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_that_are_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
+def test_chunks_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
@@ -297,7 +299,7 @@ def test_chunks_that_are_copied_as_bytes_are_not_decoded(zarr_format: int) -> No
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_text_is_copied_as_bytes_without_measuring_it(zarr_format: int) -> None:
+def test_strings_are_copied_as_bytes_without_decoding(zarr_format: int) -> None:
     """Only xarray reads the first item, to check whether it is a time."""
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
@@ -322,7 +324,7 @@ def test_shards_are_copied_as_whole_objects() -> None:
     }
 
 
-def test_chunks_are_decoded_if_the_metadata_of_the_target_differ(tmp_path: Path) -> None:
+def test_chunks_are_reencoded_if_the_target_needs_other_metadata(tmp_path: Path) -> None:
     fields = np.dtype([("a", ">i4"), ("b", "<f8")])
     root = zarr.open_group(tmp_path / "two", zarr_format=2)
     values = np.array([(1, 2.0), (3, 4.0)], fields)
@@ -340,7 +342,7 @@ def test_chunks_are_decoded_if_the_metadata_of_the_target_differ(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_shards_become_chunks_in_versions_without_shards(zarr_format: Any) -> None:
+def test_shards_are_copied_as_chunks_to_versions_without_sharding(zarr_format: Any) -> None:
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10), "zlib": True}}
@@ -369,7 +371,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "encoded anew"])
-def test_an_interrupted_copy_is_not_a_store_and_is_completed_by_the_next_run(changed: dict) -> None:
+def test_the_next_run_completes_an_interrupted_copy(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
@@ -392,7 +394,7 @@ def test_an_interrupted_copy_is_not_a_store_and_is_completed_by_the_next_run(cha
             assert not set(copied) & set(second.puts) or limit < 2
 
 
-def test_a_copy_never_mixes_two_states_of_its_source() -> None:
+def test_a_copy_does_not_mix_two_states_of_its_source() -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
     target: dict[str, bytes] = {}
@@ -445,7 +447,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_path: Path) -> None:
+def test_the_next_run_completes_a_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
     dataset = xr.Dataset({"a": ("x", np.arange(3000.0)), "s": ("n", ["x", "yé"])})
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
@@ -464,7 +466,7 @@ def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_pat
 @pytest.mark.parametrize(
     ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
 )
-def test_after_an_interruption_the_command_says_how_to_continue(
+def test_the_message_of_an_interrupted_command_says_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys
 ) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / target)
@@ -488,7 +490,7 @@ def test_after_an_interruption_the_command_says_how_to_continue(
     assert sorted(os.listdir(tmp_path)) == ["one", os.path.basename(target)]
 
 
-def test_an_existing_target_is_not_overwritten(tmp_path: Path, capsys) -> None:
+def test_copy_does_not_overwrite_an_existing_target(tmp_path: Path, capsys) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one")
     assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--zarr-format", "3"]) == 0
     assert "3 arrays copied" in capsys.readouterr().out
@@ -501,7 +503,7 @@ def test_an_existing_target_is_not_overwritten(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.nc", "OUT.NC", "out.nc4", "out.cdf", "out.nc/"])
-def test_a_target_with_the_name_of_a_netcdf_file_becomes_one(tmp_path: Path, name: str) -> None:
+def test_copying_to_a_netcdf_file_name_writes_a_netcdf_file(tmp_path: Path, name: str) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
     assert main(["copy", str(tmp_path / "one"), f"{tmp_path}/{name}"]) == 0
     with xr.open_dataset(tmp_path / name.rstrip("/"), engine="netcdf4") as copied:
@@ -509,7 +511,7 @@ def test_a_target_with_the_name_of_a_netcdf_file_becomes_one(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
-def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
+def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, target: str) -> None:
     item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
     xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)
@@ -532,7 +534,7 @@ def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
     assert os.listdir(tmp_path / "papers") == ["letter.txt"]
 
 
-def test_an_overwritten_store_remains_until_the_new_one_is_complete(tmp_path: Path) -> None:
+def test_a_failed_copy_keeps_the_store_that_it_would_overwrite(tmp_path: Path) -> None:
     """The source is a reference set whose chunks are in the target itself."""
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
@@ -558,7 +560,7 @@ def objects(s3: Any, name: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"x": 5000}}], ids=["as bytes", "encoded anew"])
-def test_a_copy_that_fails_halfway_to_an_object_store_is_completed(s3_server, changed) -> None:
+def test_a_failed_copy_to_an_object_store_can_be_completed(s3_server, changed) -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
     options: Any = {"target_options": s3_server.storage_options} | changed
@@ -584,7 +586,7 @@ def test_a_copy_that_fails_halfway_to_an_object_store_is_completed(s3_server, ch
     assert objects(s3_server, "store") == whole
 
 
-def test_a_copy_from_an_object_store_is_completed(s3_server, tmp_path: Path) -> None:
+def test_a_failed_copy_from_an_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
     options = {"storage_options": s3_server.storage_options}
     xr_nczarr.to_nczarr(LARGE, "s3://bucket/source", encoding=ENCODED, **options)
     s3_server.fail = lambda request: 403 if request.path.endswith("/b/1") else None
@@ -600,7 +602,7 @@ def test_a_copy_from_an_object_store_is_completed(s3_server, tmp_path: Path) -> 
     xr.testing.assert_identical(result, LARGE)
 
 
-def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_path: Path) -> None:
+def test_a_killed_copy_to_an_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), "s3://bucket/killed"
     xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
     arguments = ["copy", source, target]
@@ -628,7 +630,7 @@ def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_pa
     assert objects(s3_server, "killed") == whole
 
 
-def test_the_second_of_two_copies_to_one_target_on_an_object_store_is_rejected() -> None:
+def test_a_concurrent_copy_to_the_same_object_store_target_is_rejected() -> None:
     """Both would write their chunks under the same keys."""
     target, refused, seen = "memory://two-copies", [], []
     first: dict[str, bytes] = {}
@@ -652,7 +654,7 @@ def test_the_second_of_two_copies_to_one_target_on_an_object_store_is_rejected()
         xr_nczarr.copy(first, target)
 
 
-def test_an_interrupted_copy_from_plain_http_restarts_and_says_why(
+def test_an_interrupted_copy_from_plain_http_restarts_with_an_explanation(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -684,7 +686,7 @@ def test_an_interrupted_copy_to_a_zip_file_restarts_without_leftovers(
 
 
 @pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": 1}]])
-def test_booleans_copied_to_plain_zarr_have_no_fill_value_of_bytes(codecs: Any) -> None:
+def test_booleans_can_be_copied_to_plain_zarr(codecs: Any) -> None:
     first: Any = {}
     second: Any = {}
     third: Any = {}
@@ -696,7 +698,7 @@ def test_booleans_copied_to_plain_zarr_have_no_fill_value_of_bytes(codecs: Any) 
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
-def test_a_copy_to_plain_zarr_does_not_mask_default_fill_values_of_netcdf(tmp_path: Path) -> None:
+def test_a_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path: Path) -> None:
     values = np.array([1, -2147483647, 3, -2147483647], "i4")
     source, target = tmp_path / "source", tmp_path / "target"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})

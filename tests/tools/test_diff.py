@@ -79,7 +79,7 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_differences_are_listed_with_both_values(change: str, tmp_path: Path, capsys) -> None:
+def test_diff_lists_differences_with_both_values(change: str, tmp_path: Path, capsys) -> None:
     make, expected = CHANGES[change]
     first, second = store(tmp_path / "one"), store(tmp_path / "two", make)
     result = xr_nczarr.diff(first, second)
@@ -95,7 +95,7 @@ def test_differences_are_listed_with_both_values(change: str, tmp_path: Path, ca
 @pytest.mark.parametrize("release", [*VINTAGES, "netcdf-c"])
 @pytest.mark.parametrize("target", ["two", "two.nc"])
 @pytest.mark.filterwarnings("ignore:codecs left over")
-def test_a_copy_does_not_differ(release: str, target: str, tmp_path: Path) -> None:
+def test_diff_finds_no_differences_in_a_copy(release: str, target: str, tmp_path: Path) -> None:
     if release == "netcdf-c":
         source = write_netcdf_c(tmp_path / "one")
     else:
@@ -105,7 +105,7 @@ def test_a_copy_does_not_differ(release: str, target: str, tmp_path: Path) -> No
     assert not result.differences, str(result)
 
 
-def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) -> None:
+def test_diff_treats_nans_as_equal_and_ignores_chunks_by_default(tmp_path: Path, capsys) -> None:
     def missing(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign(t=ds.t.where(ds.t > 3))
 
@@ -123,7 +123,7 @@ def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) 
     [([], 1), (["--rtol", "1e-3"], 0), (["--atol", "0.01"], 0), (["--atol", "1e-6"], 1)],
     ids=str,
 )
-def test_numbers_within_a_tolerance_are_equal(
+def test_diff_treats_numbers_within_the_tolerance_as_equal(
     options: list[str], code: int, tmp_path: Path
 ) -> None:
     first = store(tmp_path / "one")
@@ -132,14 +132,14 @@ def test_numbers_within_a_tolerance_are_equal(
     assert main(["diff", str(first), str(second), "--metadata"]) == 0
 
 
-def test_a_subset_of_both_is_compared(tmp_path: Path) -> None:
+def test_diff_compares_only_the_selected_subset(tmp_path: Path) -> None:
     first = store(tmp_path / "one")
     second = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))
     assert not xr_nczarr.diff(first, second, select={"time": slice(3)}, variables=["t"]).differences
     assert xr_nczarr.diff(first, second, select={"time": 3}).differences[0].path == "/t"
 
 
-def test_a_store_is_compared_with_a_file_and_with_what_xarray_opens(tmp_path: Path) -> None:
+def test_diff_compares_stores_and_netcdf_files(tmp_path: Path) -> None:
     item, file = store(tmp_path / "one"), tmp_path / "two.nc"
     xr_nczarr.copy(item, file)
     assert xr_nczarr.diff(item, file).whole
@@ -150,7 +150,7 @@ def test_a_store_is_compared_with_a_file_and_with_what_xarray_opens(tmp_path: Pa
     assert xr_nczarr.diff(file, file, engine="h5netcdf").whole
 
 
-def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
+def test_json_output_of_diff_has_named_fields(tmp_path: Path, capsys) -> None:
     first, second = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
     assert main(["diff", str(first), str(second), "--json"]) == 1
     output = json.loads(capsys.readouterr().out)
@@ -158,19 +158,19 @@ def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
     assert output["differences"][0]["path"] == "/t"
 
 
-def test_a_target_that_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None:
+def test_diff_with_a_missing_target_exits_with_code_2(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 
 
-def test_a_damaged_chunk_is_an_error_and_no_difference(tmp_path: Path, capsys) -> None:
+def test_diff_with_a_damaged_chunk_exits_with_code_2(tmp_path: Path, capsys) -> None:
     first, second = store(tmp_path / "one"), store(tmp_path / "two")
     (second / "t" / "0.0").write_bytes(b"cut")
     assert main(["diff", str(first), str(second)]) == 2
     assert "t/0.0" in capsys.readouterr().err
 
 
-def test_a_large_variable_is_compared_part_by_part(tmp_path: Path) -> None:
+def test_diff_compares_large_variables_part_by_part(tmp_path: Path) -> None:
     values = np.zeros((512, 64 << 10), "f4")  # 128 MiB
     large = xr.Dataset({"v": (("y", "x"), values)})
     encoding = {"v": {"chunksizes": (16, 64 << 10)}}

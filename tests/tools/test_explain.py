@@ -67,7 +67,7 @@ def stored(zarr_format=2, **encoding):
     [{}, {"x": slice(5, 25)}, {"y": 3}, {"y": 3, "x": [1, 45]}, {"y": slice(None, None, -7)}],
 )
 @pytest.mark.parametrize("compressor", [None, "zlib"])
-def test_the_requests_and_bytes_equal_those_of_the_read(selection, compressor):
+def test_explain_predicts_the_requests_and_bytes_of_a_read(selection, compressor):
     import numcodecs
 
     store = stored(compressor=numcodecs.Zlib() if compressor else None)
@@ -86,7 +86,7 @@ def test_the_requests_and_bytes_equal_those_of_the_read(selection, compressor):
     assert not result.at_most
 
 
-def test_nested_chunks_that_zarr_python_did_not_declare_are_present():
+def test_explain_counts_undeclared_nested_chunks_as_present():
     store = stored()
     document = json.loads(store.mapping["v/.zarray"])
     document.pop("dimension_separator", None)
@@ -104,7 +104,7 @@ def test_nested_chunks_that_zarr_python_did_not_declare_are_present():
 
 @pytest.mark.parametrize("name", ["plain", "compressed", "sharded"])
 @pytest.mark.parametrize("selection", [{}, {"y": slice(2, 5), "x": 5}, {"y": [0, 9]}])
-def test_rectilinear_chunks_are_counted_as_they_are_read(name, selection):
+def test_explain_predicts_requests_for_rectilinear_chunks(name, selection):
     store = Recording(rectilinear.STORE)
     (result,) = xr_nczarr.explain(store, selection, variables=[name]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -118,7 +118,7 @@ def test_rectilinear_chunks_are_counted_as_they_are_read(name, selection):
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
-def test_the_requests_for_shards_are_an_upper_bound(rows, at_most):
+def test_explain_returns_an_upper_bound_for_shards(rows, at_most):
     store = stored(3, chunks=(5, 20), shards=(20, 60))
     (result,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -129,7 +129,7 @@ def test_the_requests_for_shards_are_an_upper_bound(rows, at_most):
     assert at_most or (len(store.requests), store.bytes) == (result.requests, result.fetched_bytes)
 
 
-def test_nearby_references_share_a_request(tmp_path):
+def test_explain_merges_requests_for_adjacent_references(tmp_path):
     (tmp_path / "data").write_bytes(bytes(80))
     array = (
         '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
@@ -142,7 +142,7 @@ def test_nearby_references_share_a_request(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_a_dataset_explains_its_selection(chunks):
+def test_the_accessor_explains_the_selection_of_a_dataset(chunks):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
@@ -161,7 +161,7 @@ def test_a_dataset_explains_its_selection(chunks):
         assert "dask graph" in by_label.nczarr.explain().left_out["v"]
 
 
-def test_the_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
+def test_the_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((40, 60)))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
     target = str(tmp_path / "x")
@@ -179,7 +179,7 @@ def test_the_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
     assert main(["explain", target, "-v", "nothing"]) == 2
 
 
-def test_the_touched_chunks_are_drawn_and_names_are_escaped():
+def test_the_html_of_explain_draws_touched_chunks_and_escapes_names():
     name = "<script>alert(1)"
     store = {}
     xr_nczarr.to_nczarr(
@@ -192,7 +192,7 @@ def test_the_touched_chunks_are_drawn_and_names_are_escaped():
     assert "<script" not in page
 
 
-def test_chunks_are_drawn_if_a_selection_drops_dimensions():
+def test_the_html_of_explain_draws_chunks_if_a_selection_drops_dimensions():
     dataset = xr.Dataset(
         {"t": (("z", "y", "x"), np.zeros((4, 6, 6))), "c": ("x", np.array([b"ab"] * 6, "S2"))}
     )
@@ -210,7 +210,7 @@ def test_chunks_are_drawn_if_a_selection_drops_dimensions():
         assert reported in chunk.nczarr.explain()._repr_html_()
 
 
-def test_a_large_selection_lists_the_store_instead_of_looking_up_each_chunk():
+def test_explain_lists_the_store_for_a_large_selection():
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000, dtype="i1"))})
     mapping = {}
     xr_nczarr.to_nczarr(dataset, mapping, encoding={"v": {"chunks": 1}}, compute=False)
@@ -229,7 +229,7 @@ def test_a_large_selection_lists_the_store_instead_of_looking_up_each_chunk():
     assert len(sizes) < 10
 
 
-def test_only_selected_chunks_count_towards_the_limit_of_lookups():
+def test_the_limit_on_lookups_applies_to_selected_chunks_only():
     document = {"zarr_format": 2, "shape": [10_001, 1000], "chunks": [1, 1], "dtype": "|u1"}
     document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
@@ -244,7 +244,7 @@ def test_only_selected_chunks_count_towards_the_limit_of_lookups():
 
 
 @pytest.mark.parametrize("step", [1, 3, 70])
-def test_more_chunks_than_are_looked_up_are_counted_without_planning_them(step):
+def test_too_many_chunks_are_counted_without_planning_them(step):
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000_002 * step, chunks=-1))})
     store = {}
     encoding = {"v": {"chunks": 2 * step}}
@@ -262,7 +262,7 @@ def test_more_chunks_than_are_looked_up_are_counted_without_planning_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_the_counted_chunks_equal_the_planned_ones(selection):
+def test_count_touched_equals_the_number_of_planned_chunks(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count

@@ -35,7 +35,7 @@ def variables(overview):
 
 @pytest.mark.parametrize("where", ["directory", "zip", "mapping", "memory filesystem"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_and_bytes_are_counted_in_every_store(dataset, where, zarr_format, tmp_path):
+def test_info_counts_chunks_and_bytes_in_every_kind_of_store(dataset, where, zarr_format, tmp_path):
     target = {
         "directory": str(tmp_path / "x.zarr"),
         "zip": str(tmp_path / "x.zip"),
@@ -52,7 +52,7 @@ def test_chunks_and_bytes_are_counted_in_every_store(dataset, where, zarr_format
     assert "objects" not in variables(xr_nczarr.info(target, count_chunks=False))["/v"]
 
 
-def test_missing_chunks_and_strange_keys_are_not_counted(dataset):
+def test_info_does_not_count_missing_chunks_and_invalid_keys(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, encoding={"v": {"chunks": (10, 6)}})
     del store["v/1.0"]
@@ -60,7 +60,7 @@ def test_missing_chunks_and_strange_keys_are_not_counted(dataset):
     assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
 
 
-def test_shards_are_counted_as_stored_objects(dataset):
+def test_info_counts_shards_as_stored_objects(dataset):
     store = {}
     encoding = {"v": {"chunks": (5, 6), "shards": (20, 6)}}
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding, zarr_format=3)
@@ -118,7 +118,7 @@ def test_info_reports_that_a_store_cannot_be_listed(dataset):
     assert "objects" not in variables(overview)["/v"]
 
 
-def test_the_command_prints_text_and_json(dataset, tmp_path, capsys):
+def test_the_info_command_prints_text_and_json(dataset, tmp_path, capsys):
     xr_nczarr.to_nczarr(dataset, tmp_path / "x.zarr")
     assert main(["info", str(tmp_path / "x.zarr")]) == 0
     assert "float32 v(time, x)  40×6            1 of 1  960 B (1×)" in capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_the_command_prints_text_and_json(dataset, tmp_path, capsys):
     assert main(["info", str(tmp_path / "nothing")]) == 2
 
 
-def test_the_text_has_totals_and_names_the_releases_of_the_layout(dataset):
+def test_the_text_of_info_shows_totals_and_releases(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, unlimited_dims="time", encoding={"v": {"chunks": (10, 6)}})
     del store["v/1.0"]
@@ -154,7 +154,7 @@ def test_the_text_has_totals_and_names_the_releases_of_the_layout(dataset):
         ("zarr", None),
     ],
 )
-def test_the_layout_is_named_after_the_releases_that_write_it(dataset, dialect, releases):
+def test_info_names_the_layout_after_netcdf_c_releases(dataset, dialect, releases):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
     overview = xr_nczarr.info(store)
@@ -162,7 +162,7 @@ def test_the_layout_is_named_after_the_releases_that_write_it(dataset, dialect, 
     assert ("NCZarr" in repr(overview)) == (releases is not None)
 
 
-def test_the_text_fits_80_columns():
+def test_the_text_of_info_fits_into_80_columns():
     names = [f"a_dimension_with_a_long_name_{number}" for number in range(5)]
     data = xr.Dataset({"a_variable_with_a_long_name": (names, np.zeros((1,) * 5))})
     store = {}
@@ -172,7 +172,7 @@ def test_the_text_fits_80_columns():
     assert all(name in "".join(lines) for name in names)
 
 
-def test_missing_chunks_are_noted_only_where_they_matter(dataset, tmp_path):
+def test_info_notes_missing_chunks_only_for_coordinates(dataset, tmp_path):
     encoding = {"v": {"chunks": (10, 6)}}
     dataset.to_zarr(tmp_path, zarr_format=2, consolidated=False, encoding=encoding)
     (tmp_path / "v/1.0").unlink()
@@ -204,14 +204,14 @@ def hostile():
     }
 
 
-def test_names_of_a_store_are_escaped_in_a_notebook():
+def test_the_html_of_info_escapes_names():
     page = xr_nczarr.info(hostile())._repr_html_()
     assert "&lt;script&gt;" in page
     assert "<script" not in page
     assert "<img" not in page
 
 
-def test_a_grid_of_many_chunks_is_drawn_with_few_cells():
+def test_large_chunk_grids_are_drawn_with_few_cells():
     drawn = grid_svg((10_000, 10_000), (1, 1), ("y", "x"), ({5}, {7, 9_999}))
     assert drawn.count("<rect") == 48 * 48
     assert drawn.count("nz-touched") == 2
@@ -221,7 +221,7 @@ def test_a_grid_of_many_chunks_is_drawn_with_few_cells():
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
-def test_a_browser_renders_the_overview(style, tmp_path):
+def test_a_browser_renders_the_html_of_info(style, tmp_path):
     """Text contrasts with its background; bars and touched chunks are colored."""
     shown = [*screenshots.representations(tmp_path).values()]
     shown.append(xr_nczarr.info(hostile())._repr_html_())

@@ -60,7 +60,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_a_copy_of_a_selection_is_what_xarray_selects(
+def test_copying_a_selection_equals_xarrays_selection(
     source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
 ) -> None:
     path, options = source
@@ -72,7 +72,7 @@ def test_a_copy_of_a_selection_is_what_xarray_selects(
     assert copied.encoding["unlimited_dims"] == {"time"}
 
 
-def test_of_a_variable_its_coordinates_come_along(
+def test_copying_a_variable_includes_its_coordinates(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
@@ -84,7 +84,7 @@ def test_of_a_variable_its_coordinates_come_along(
     assert not copied.children
 
 
-def test_a_group_becomes_the_root_with_the_dimensions_from_above(
+def test_a_copied_group_becomes_the_root_with_inherited_dimensions(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
@@ -122,7 +122,7 @@ def test_a_group_becomes_the_root_with_the_dimensions_from_above(
         "text",
     ],
 )
-def test_a_missing_name_is_an_error_before_anything_is_written(
+def test_a_missing_name_is_rejected_before_anything_is_written(
     source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     path, options = source
@@ -132,7 +132,7 @@ def test_a_missing_name_is_an_error_before_anything_is_written(
 
 
 @pytest.mark.parametrize("slices", [False, True], ids=["label", "slice"])
-def test_integer_labels_are_exact(slices: bool) -> None:
+def test_integer_labels_are_selected_exactly(slices: bool) -> None:
     first = 2**53
     store: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
@@ -142,14 +142,14 @@ def test_integer_labels_are_exact(slices: bool) -> None:
     assert xr.open_dataset(target, engine="nczarr").t.values.tolist() == [first + 1]
 
 
-def test_a_dimension_without_coordinate_variable_has_no_labels() -> None:
+def test_selecting_labels_without_a_coordinate_variable_is_an_error() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)
     with pytest.raises(xr_nczarr.NotFoundError, match="x has no coordinate variable"):
         positions_of({"x": "1.5"}, store, engine="nczarr")
 
 
-def test_a_url_that_names_a_group_is_copied_from_that_group_on(tmp_path: Path) -> None:
+def test_copying_a_zarr_python_group_copies_only_that_group(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     xr_nczarr.to_nczarr(tree(), tmp_path / "one")
     group = zarr.open_group(tmp_path / "one", path="g", mode="r")

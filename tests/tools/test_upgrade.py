@@ -49,7 +49,7 @@ def numbers(release: str) -> Group:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_an_upgraded_store_has_the_same_content_and_netcdf_c_opens_it(
+def test_upgraded_stores_keep_their_content_and_open_in_netcdf_c(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     content = sample(release)
@@ -75,9 +75,7 @@ def test_an_upgraded_store_has_the_same_content_and_netcdf_c_opens_it(
 
 @pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
 @pytest.mark.parametrize("release", VINTAGES)
-def test_netcdf_c_4_9_0_opens_a_store_that_is_upgraded_to_universal(
-    tmp_path: Path, release: str
-) -> None:
+def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal(tmp_path: Path, release: str) -> None:
     store = write_vintage(tmp_path / "store", numbers(release), release)
     xr_nczarr.upgrade(store, "universal")
     dump = ["ncdump", "-v", "v,shorts,scalar", file_url(store)]
@@ -89,7 +87,7 @@ def test_netcdf_c_4_9_0_opens_a_store_that_is_upgraded_to_universal(
 @pytest.mark.parametrize(
     ("before", "after"), [("4.8.0", "nczarr"), ("4.9.0", "universal"), ("4.9.2", "nczarr-4.8.1")]
 )
-def test_an_interrupted_upgrade_changes_no_values_and_can_be_run_again(
+def test_an_interrupted_upgrade_changes_no_values_and_can_be_repeated(
     tmp_path: Path, before: str, after: str
 ) -> None:
     content = sample(before)
@@ -131,7 +129,7 @@ class Dying(MemoryStore):
         super().delete(prefix)
 
 
-def test_content_that_a_dialect_cannot_express_is_an_error_before_writing(tmp_path: Path) -> None:
+def test_upgrade_rejects_dialects_that_cannot_represent_the_content(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     before = contents(store)
     with pytest.raises(xr_nczarr.ConflictError, match="time 3 unlimited, not time 3"):
@@ -139,7 +137,7 @@ def test_content_that_a_dialect_cannot_express_is_an_error_before_writing(tmp_pa
     assert contents(store) == before
 
 
-def test_groups_that_annotations_name_are_not_listed(
+def test_upgrade_does_not_list_annotated_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = xr.DataTree.from_dict({"/a/b": xr.Dataset({"t": 1}), "/c": xr.Dataset({"t": 2})})
@@ -149,7 +147,7 @@ def test_groups_that_annotations_name_are_not_listed(
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_a_store_of_the_requested_dialect_is_not_changed(tmp_path: Path) -> None:
+def test_upgrade_leaves_a_store_of_the_requested_dialect_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = contents(store)
@@ -158,7 +156,7 @@ def test_a_store_of_the_requested_dialect_is_not_changed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_an_array_with_only_the_fill_value_attribute_keeps_it_alone(
+def test_upgrade_adds_no_zarr_fill_value_to_a_declared_attribute(
     tmp_path: Path, dialect: str
 ) -> None:
     """nccopy 4.9.0 writes such arrays."""
@@ -174,7 +172,7 @@ def test_an_array_with_only_the_fill_value_attribute_keeps_it_alone(
         assert root["v"][:].tolist() == [0, 1, None, 3]
 
 
-def test_plain_zarr_that_lost_its_dimension_names_gets_them_back(tmp_path: Path) -> None:
+def test_upgrade_restores_lost_dimension_names(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": ("x", ["a", "bc"]), "n": ("x", [1.5, 2.5])}, attrs={"title": "a"})
     dataset.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     (tmp_path / "s/.zattrs").write_text('{"yes": true, "both": [true, false]}')
@@ -190,7 +188,7 @@ def test_plain_zarr_that_lost_its_dimension_names_gets_them_back(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_plain_zarr_is_annotated_only_on_request(tmp_path: Path, zarr_format: int) -> None:
+def test_upgrade_annotates_plain_zarr_only_on_request(tmp_path: Path, zarr_format: int) -> None:
     dataset = xr.Dataset({"n": ("x", [1.5, 2.5])})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
     before = contents(tmp_path / "s")
@@ -203,7 +201,7 @@ def test_plain_zarr_is_annotated_only_on_request(tmp_path: Path, zarr_format: in
     assert xr_nczarr.info(tmp_path / "s").dialect != "zarr"
 
 
-def test_a_dry_run_lists_changes_and_makes_none(
+def test_a_dry_run_of_upgrade_lists_changes_without_making_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
@@ -225,7 +223,7 @@ def test_a_dry_run_lists_changes_and_makes_none(
     assert before.keys() - after.keys() == set(done.removed)
 
 
-def test_annotated_plain_zarr_keeps_json_and_unknown_members(tmp_path: Path) -> None:
+def test_annotating_plain_zarr_preserves_json_and_unknown_members(tmp_path: Path) -> None:
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": [1, None]}, "x_list": ["a", 1]}
     members = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_NCProperties": "mine"}}
     members["v/.zarray"] = array_document((2,)) | {"vendor": {"k": 1}}
@@ -242,7 +240,9 @@ def test_annotated_plain_zarr_keeps_json_and_unknown_members(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_equal_the_single_documents(tmp_path: Path, zarr_format: int) -> None:
+def test_consolidate_writes_metadata_equal_to_the_separate_documents(
+    tmp_path: Path, zarr_format: int
+) -> None:
     store, dataset = tmp_path / "store", xr.Dataset({"a": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, consolidated=False)
     assert xr_nczarr.consolidate(store).nodes == 2
@@ -251,7 +251,7 @@ def test_consolidated_metadata_equal_the_single_documents(tmp_path: Path, zarr_f
     assert list(zarr.open_consolidated(str(store))) == ["a"]
 
 
-def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file(tmp_path: Path) -> None:
+def test_consolidate_refreshes_stale_metadata_in_a_zip_file(tmp_path: Path) -> None:
     store = str(tmp_path / "store.zip")
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), f"file://{store}#mode=nczarr,zip")
     xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
@@ -259,13 +259,15 @@ def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file(tmp_path: Path)
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_stores_that_cannot_be_consolidated_are_rejected(tmp_path: Path) -> None:
+def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
     with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.0"):
         xr_nczarr.consolidate(store)
 
 
-def test_the_commands_work_on_a_store_of_netcdf_c(tmp_path: Path, capsys) -> None:
+def test_upgrade_consolidate_and_references_commands_accept_netcdf_c_stores(
+    tmp_path: Path, capsys
+) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
     assert main(["upgrade", str(store), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["before"] == "nczarr-4.8.1"
@@ -278,14 +280,14 @@ def test_the_commands_work_on_a_store_of_netcdf_c(tmp_path: Path, capsys) -> Non
     assert "nczarr upgrade:" in capsys.readouterr().err
 
 
-def test_plain_http_is_read_only(http_server, capsys) -> None:
+def test_upgrade_and_consolidate_reject_plain_http(http_server, capsys) -> None:
     write_vintage(Path(http_server.root) / "store", numbers("4.10"), "4.10")
     for command in ("upgrade", "consolidate"):
         assert main([command, f"{http_server.url}/store"]) == 2
         assert "plain HTTP is read only" in capsys.readouterr().err
 
 
-def test_a_reference_set_is_read_only(tmp_path: Path, capsys) -> None:
+def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -> None:
     write_vintage(tmp_path / "store", numbers("4.10"), "4.10")
     xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
     for command in ("upgrade", "consolidate"):

@@ -48,7 +48,7 @@ def errors(path: Path, **options: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_of_every_vintage_are_complete(tmp_path: Path, release: str) -> None:
+def test_verify_finds_no_errors_in_stores_of_every_vintage(tmp_path: Path, release: str) -> None:
     report = xr_nczarr.verify(write_vintage(tmp_path / "store", sample(release), release))
     assert report.whole
     assert report.chunks["/field"] == (4, 4)
@@ -56,9 +56,7 @@ def test_stores_of_every_vintage_are_complete(tmp_path: Path, release: str) -> N
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_complete_store_has_no_errors_and_all_its_chunks_are_read(
-    tmp_path: Path, zarr_format: int
-) -> None:
+def test_verify_decodes_all_chunks_of_a_complete_store(tmp_path: Path, zarr_format: int) -> None:
     report = xr_nczarr.verify(make(tmp_path / "store", zarr_format=zarr_format))
     assert report.whole
     assert report.chunks == {"/a": (6, 6), "/t": (1, 1)}
@@ -66,7 +64,7 @@ def test_a_complete_store_has_no_errors_and_all_its_chunks_are_read(
     assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
 
 
-def test_only_the_stored_of_ten_million_chunks_are_read(tmp_path: Path) -> None:
+def test_verify_reads_only_the_stored_chunks(tmp_path: Path) -> None:
     array = zarr.create_array(
         tmp_path / "store/a", shape=(3, 10_000_000), chunks=(1, 1), dtype="i2", zarr_format=2
     )
@@ -79,7 +77,7 @@ def test_only_the_stored_of_ten_million_chunks_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_missing_chunk_is_an_error_with_missing_chunks_raise(
+def test_verify_reports_missing_chunks_as_errors_with_missing_chunks_raise(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -88,7 +86,7 @@ def test_a_missing_chunk_is_an_error_with_missing_chunks_raise(
     assert len(errors(store, missing_chunks="raise")) == 1
 
 
-def test_missing_chunks_are_warnings_that_name_them(tmp_path: Path, capsys: Any) -> None:
+def test_verify_warns_about_missing_chunks_and_names_them(tmp_path: Path, capsys: Any) -> None:
     store = make(tmp_path / "store")
     for key in ("a/1.1", "a/2.0"):
         (store / key).unlink()
@@ -104,7 +102,7 @@ def test_missing_chunks_are_warnings_that_name_them(tmp_path: Path, capsys: Any)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_coordinate_without_a_chunk_is_an_error(
+def test_verify_reports_a_missing_chunk_of_a_coordinate_as_an_error(
     tmp_path: Path, zarr_format: int, capsys: Any
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -117,7 +115,9 @@ def test_a_coordinate_without_a_chunk_is_an_error(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_coordinate_of_one_value_may_be_the_fill_value(tmp_path: Path, zarr_format: int) -> None:
+def test_verify_accepts_a_missing_chunk_of_a_coordinate_with_one_value(
+    tmp_path: Path, zarr_format: int
+) -> None:
     dataset = xr.Dataset({"v": ("member", [1.0])}, {"member": [0]})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
     assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python does not store it
@@ -126,7 +126,7 @@ def test_a_coordinate_of_one_value_may_be_the_fill_value(tmp_path: Path, zarr_fo
     assert [item.place for item in report.findings] == ["/member"]
 
 
-def test_the_first_of_many_missing_chunks_are_named(tmp_path: Path) -> None:
+def test_verify_names_the_first_of_many_missing_chunks(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
     encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
@@ -137,7 +137,7 @@ def test_the_first_of_many_missing_chunks_are_named(tmp_path: Path) -> None:
     assert finding.detail == "9,999 of 10,000: v/0.0, v/0.1, v/0.3, v/0.4, v/0.5, …"
 
 
-def test_rectilinear_chunks_are_counted_by_their_grid() -> None:
+def test_verify_counts_rectilinear_chunks() -> None:
     store = dict(rectilinear.STORE)
     document = json.loads(store["plain/zarr.json"])
     document["chunk_grid"]["configuration"]["chunk_shapes"] = [[1, 1, 8], [[2, 3]]]
@@ -153,7 +153,7 @@ def test_rectilinear_chunks_are_counted_by_their_grid() -> None:
     assert finding.place == "plain/c/2/1"
 
 
-def test_each_damaged_chunk_of_a_shard_is_named() -> None:
+def test_verify_names_each_damaged_inner_chunk_of_a_shard() -> None:
     values = np.random.default_rng(0).random(8)
     encoding = {"v": {"chunks": 2, "shards": 8, "fletcher32": True}}
     store: dict[str, bytes] = {}
@@ -168,7 +168,7 @@ def test_each_damaged_chunk_of_a_shard_is_named() -> None:
     assert (result.chunks, result.decoded) == ({"/v": (1, 1)}, 0)
 
 
-def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
+def test_verify_reports_the_same_problem_of_many_variables_in_one_line(tmp_path: Path) -> None:
     names = [f"v{number}" for number in range(20)]
     dataset = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
     encoding = {name: {"zlib": True, "chunks": 2} for name in names}
@@ -187,7 +187,7 @@ def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_target_is_reported_once_for_all_its_chunks(tmp_path: Path) -> None:
+def test_verify_reports_a_missing_referenced_file_once(tmp_path: Path) -> None:
     array = {"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0}
     array |= {"order": "C", "compressor": None, "filters": None}
     references: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
@@ -199,7 +199,9 @@ def test_a_missing_target_is_reported_once_for_all_its_chunks(tmp_path: Path) ->
     assert "and 7 more: the set refers to an object that does not exist" in line
 
 
-def test_the_limits_of_other_programs_are_reported_on_request(tmp_path: Path, capsys: Any) -> None:
+def test_verify_reports_limitations_of_other_programs_on_request(
+    tmp_path: Path, capsys: Any
+) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     assert "netCDF-C" not in capsys.readouterr().out
@@ -229,7 +231,7 @@ def unprivileged(path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_unreadable_chunk_is_counted_but_not_as_read(tmp_path: Path) -> None:
+def test_verify_counts_unreadable_chunks_as_present_but_not_as_decoded(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     whole = repr(xr_nczarr.info(store)), xr_nczarr.verify(store)
     (store / "a/1.1").chmod(0)
@@ -255,7 +257,7 @@ def on_the_web(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_of_a_store_that_cannot_be_listed_are_requested(
+def test_chunks_of_an_unlistable_store_are_counted_by_requests(
     zarr_format: int, dialect: str, on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web(zarr_format, dialect=dialect)
@@ -271,7 +273,9 @@ def test_chunks_of_a_store_that_cannot_be_listed_are_requested(
     assert explained.absent == 2
 
 
-def test_chunks_are_requested_concurrently(on_the_web: Any, http_server: HttpServer) -> None:
+def test_info_requests_chunks_of_an_unlistable_store_concurrently(
+    on_the_web: Any, http_server: HttpServer
+) -> None:
     url = on_the_web()
     http_server.clear()
     http_server.fault("latency", path="*/a/*", seconds=0.3, times=None)
@@ -280,7 +284,7 @@ def test_chunks_are_requested_concurrently(on_the_web: Any, http_server: HttpSer
     assert {item.method for item in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_too_many_chunks_are_not_requested_one_by_one(http_server: HttpServer) -> None:
+def test_too_many_chunks_of_an_unlistable_store_are_not_requested(http_server: HttpServer) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
     group.create_array("a", shape=(10_001,), chunks=(1,), dtype="i2")
     xr_nczarr.consolidate(Path(http_server.root, "s"))
@@ -292,7 +296,7 @@ def test_too_many_chunks_are_not_requested_one_by_one(http_server: HttpServer) -
     assert not [item for item in http_server.requests if item.method == "HEAD"]
 
 
-def test_a_server_without_head_requests_gets_others(
+def test_chunks_are_counted_if_the_server_rejects_head_requests(
     on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web()
@@ -301,7 +305,7 @@ def test_a_server_without_head_requests_gets_others(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_references_of_a_store_that_cannot_be_listed_name_its_chunks(
+def test_references_to_an_unlistable_store_include_its_chunks(
     tmp_path: Path, dialect: str, on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web(dialect=dialect)
@@ -368,7 +372,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
+def test_verify_finds_and_names_damage(tmp_path: Path, damage: Any, capsys) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     damage(store)
@@ -381,7 +385,7 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
 
 
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_a_damaged_journal_is_reported(tmp_path: Path, consolidated: bool) -> None:
+def test_verify_reports_a_damaged_journal(tmp_path: Path, consolidated: bool) -> None:
     store = make(tmp_path / "store", consolidated=consolidated)
     (store / ".nczarr_journal").write_text('{"documents": [')
     assert errors(store) == [(".nczarr_journal", "the journal of an interrupted write is damaged")]
@@ -389,7 +393,7 @@ def test_a_damaged_journal_is_reported(tmp_path: Path, consolidated: bool) -> No
         xr_nczarr.to_nczarr(FIELD, store, mode="a")
 
 
-def test_a_writer_lock_is_not_reported_as_a_leftover() -> None:
+def test_verify_does_not_report_a_writer_lock_as_a_leftover() -> None:
     xr_nczarr.to_nczarr(FIELD, "memory://locked")
     fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
     report = xr_nczarr.verify("memory://locked")
@@ -398,7 +402,7 @@ def test_a_writer_lock_is_not_reported_as_a_leftover() -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_every_document_that_differs_from_the_consolidated_one_is_named(
+def test_verify_names_every_document_that_differs_from_consolidated_metadata(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=True)
@@ -418,7 +422,7 @@ def test_every_document_that_differs_from_the_consolidated_one_is_named(
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_of_zarr_python_are_not_reported_stale(
+def test_verify_accepts_consolidated_metadata_from_zarr_python(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = tmp_path / "store"
@@ -428,7 +432,7 @@ def test_consolidated_metadata_of_zarr_python_are_not_reported_stale(
     assert xr_nczarr.info(store, consolidated="check").consolidated
 
 
-def test_leftovers_are_reported(tmp_path: Path) -> None:
+def test_verify_reports_leftover_objects(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     put(store, {"a/7.0": b"old", "notes.txt": b"dear"})
     report = xr_nczarr.verify(store)
@@ -436,7 +440,7 @@ def test_leftovers_are_reported(tmp_path: Path) -> None:
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in report.findings}
 
 
-def test_a_name_of_thousands_of_digits_is_not_a_chunk() -> None:
+def test_a_key_of_thousands_of_digits_is_not_a_chunk() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, store)
     key = "t/" + "1" * 5000
@@ -462,7 +466,7 @@ def another_shape(store: Path, member: str) -> None:
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("damage", [unknown_type, no_json, another_shape])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_of_an_array_that_cannot_be_read_are_not_to_be_removed(
+def test_verify_does_not_suggest_removing_chunks_of_an_unreadable_array(
     tmp_path: Path, zarr_format: int, damage: Any, consolidated: bool
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=consolidated)
@@ -476,7 +480,7 @@ def test_chunks_of_an_array_that_cannot_be_read_are_not_to_be_removed(
 
 
 @pytest.mark.parametrize("gone", ["a/.zarray", "g/.zgroup"])
-def test_the_remedy_for_chunks_without_a_document_is_cautious(tmp_path: Path, gone: str) -> None:
+def test_verify_suggests_caution_for_chunks_without_metadata(tmp_path: Path, gone: str) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
     xr_nczarr.to_nczarr(tree, tmp_path / "s", dialect="zarr", consolidated=False)
     (tmp_path / "s" / gone).unlink()
@@ -486,7 +490,7 @@ def test_the_remedy_for_chunks_without_a_document_is_cautious(tmp_path: Path, go
     assert all(item.remedy.startswith("Remove it, unless") for item in reported)
 
 
-def test_a_group_that_cannot_be_read_has_no_removable_leftovers(
+def test_verify_does_not_suggest_removing_objects_of_an_unreadable_group(
     tmp_path: Path,
 ) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
@@ -498,7 +502,7 @@ def test_a_group_that_cannot_be_read_has_no_removable_leftovers(
 
 
 @pytest.mark.skipif(shutil.which("gdal_translate") is None, reason="needs GDAL")
-def test_a_draft_store_of_gdal_has_no_leftovers(tmp_path: Path) -> None:
+def test_verify_finds_no_leftovers_in_a_draft_store_from_gdal(tmp_path: Path) -> None:
     FIELD.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
     draft = ["gdal_translate", "-q", "-of", "Zarr", "-co", "FORMAT=ZARR_V3"]
     subprocess.run([*draft, f"NETCDF:{tmp_path}/f.nc:a", tmp_path / "s"], check=True, timeout=60)
@@ -592,7 +596,7 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_the_named_programs_fail_and_all_others_read_the_store(tmp_path: Path, claim: str) -> None:
+def test_programs_named_by_verify_fail_to_read_the_store(tmp_path: Path, claim: str) -> None:
     program, words, documents = CLAIMS[claim]
     store = put(tmp_path / "store", documents)
     if not documents:
@@ -605,7 +609,9 @@ def test_the_named_programs_fail_and_all_others_read_the_store(tmp_path: Path, c
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_all_programs_read_a_store_without_reported_limits(tmp_path: Path, program: str) -> None:
+def test_all_programs_read_a_store_without_reported_limitations(
+    tmp_path: Path, program: str
+) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers need Zarr version 2"

@@ -32,7 +32,7 @@ def along(values: Any) -> xr.Dataset:
     ],
     ids=["dates", "floats", "integers", "text", "characters"],
 )
-def test_a_repeated_coordinate_is_refused_whatever_its_type(
+def test_repeated_coordinate_values_of_any_type_are_rejected(
     tmp_path: Path, stored: Any, appended: Any
 ) -> None:
     to_nczarr(along(stored), tmp_path / "a")
@@ -45,7 +45,7 @@ def test_a_repeated_coordinate_is_refused_whatever_its_type(
     [(NOLEAP[::2], NOLEAP[1:2]), (HOURS, HOURS[:1] + HOURS[:1])],
     ids=["other calendar", "durations"],
 )
-def test_an_overlap_of_times_is_refused(tmp_path: Path, stored: Any, appended: Any) -> None:
+def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: Any) -> None:
     to_nczarr(along(stored), tmp_path / "a")
     with pytest.raises(ConflictError, match="it overlaps"):
         to_nczarr(along(appended), tmp_path / "a", append_dim="t")
@@ -68,7 +68,7 @@ def test_an_overlap_of_times_is_refused(tmp_path: Path, stored: Any, appended: A
     ],
     ids=str,
 )
-def test_values_of_another_kind_are_refused(
+def test_values_of_another_kind_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
     # Complex numbers lost their imaginary part, and nonzero values became True, silently.
@@ -82,7 +82,7 @@ def test_values_of_another_kind_are_refused(
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "a", engine="nczarr").load(), first)
 
 
-def test_undecoded_times_are_appended_in_the_stored_units_only(tmp_path: Path) -> None:
+def test_undecoded_times_can_be_appended_only_in_the_stored_units(tmp_path: Path) -> None:
     to_nczarr(along(DAYS[:2]), tmp_path / "a")
     raw = along([2, 3])
     raw.t.attrs["units"] = "hours since 2000-01-01"
@@ -96,7 +96,7 @@ def test_undecoded_times_are_appended_in_the_stored_units_only(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_bytes_are_appended_to_the_coordinate_of_their_dimension(
+def test_bytes_can_be_appended_to_a_dimension_coordinate(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     to_nczarr(along(np.array([b"abc", b"d"])), tmp_path / "a", **options)
@@ -105,7 +105,7 @@ def test_bytes_are_appended_to_the_coordinate_of_their_dimension(
     assert opened.tolist() == [b"abc", b"d", b"ef"]
 
 
-def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) -> None:
+def test_strings_can_be_appended_to_strings_that_are_not_utf_8(tmp_path: Path) -> None:
     to_nczarr(along(["x", "y"]), tmp_path / "a", encoding={"t": {"compressor": None}})
     chunk = tmp_path / "a" / "t" / "0"
     chunk.write_bytes(chunk.read_bytes().replace(b"x", b"\xe9"))
@@ -119,7 +119,7 @@ def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) 
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
 @pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
 @pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
-def test_missing_texts_are_appended_as_empty_ones(
+def test_missing_strings_are_appended_as_empty_strings(
     tmp_path: Path, options: dict[str, Any], lazy: bool
 ) -> None:
     def texts(items: list[Any]) -> xr.Dataset:
@@ -138,7 +138,7 @@ def test_missing_texts_are_appended_as_empty_ones(
 
 @pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_name_that_is_a_key_of_zarr_is_refused(
+def test_names_that_equal_a_metadata_key_of_zarr_are_rejected(
     tmp_path: Path, name: str, zarr_format: int
 ) -> None:
     # Written as a directory, it resulted in a store that did not open.
@@ -150,6 +150,6 @@ def test_a_name_that_is_a_key_of_zarr_is_refused(
     assert not (tmp_path / "a").exists()
 
 
-def test_an_attribute_name_that_is_not_text_is_rejected(tmp_path: Path) -> None:
+def test_attribute_names_that_are_not_strings_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Invalid attribute"):
         to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")

@@ -98,7 +98,7 @@ def create(target, layout, unlimited=None, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_creation_is_not_a_dataset_and_can_be_run_again(layout):
+def test_an_interrupted_creation_is_not_readable_and_can_be_repeated(layout):
     *cut, whole = states(lambda target: create(target, layout), {})
     assert len(cut) > 10
     for objects in cut:
@@ -113,7 +113,7 @@ def test_an_interrupted_creation_is_not_a_dataset_and_can_be_run_again(layout):
 
 @pytest.mark.parametrize("old", [2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset(layout, old):
+def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset_readable(layout, old):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), {"zarr_format": old})
 
@@ -134,7 +134,7 @@ def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset(layout,
 
 @pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinate):
+def test_d62_an_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
     before = {}
     create(Remote(before), layout, unlimited, coordinate=coordinate)
 
@@ -170,7 +170,7 @@ def named(*names):
 @pytest.mark.parametrize("chunk", [2, 4])
 @pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
 @pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
-def test_an_interrupted_append_of_longer_text_leaves_the_old_or_the_new_state(
+def test_an_interrupted_append_of_longer_strings_leaves_the_old_or_the_new_state(
     layout, codec, chunk, consolidated
 ):
     before, old = {}, named("Oslo", "Rom", "")
@@ -199,7 +199,7 @@ def test_an_interrupted_append_of_longer_text_leaves_the_old_or_the_new_state(
         assert read(other, consolidated=False).drop_attrs().identical(opened.drop_attrs())
 
 
-def test_regions_are_rejected_until_text_is_widened():
+def test_region_writes_are_rejected_until_an_interrupted_append_is_resolved():
     before = {}
     to_nczarr(named("Oslo", "Rom"), Remote(before))
     cut = states(lambda target: to_nczarr(named("Bergen"), target, append_dim="t"), before)
@@ -218,7 +218,7 @@ def test_regions_are_rejected_until_text_is_widened():
     assert refusals
 
 
-def test_text_opened_before_it_was_widened_is_an_error(tmp_path):
+def test_reading_strings_opened_before_they_were_widened_is_an_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -229,7 +229,7 @@ def test_text_opened_before_it_was_widened_is_an_error(tmp_path):
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_too_much_text_for_a_journal_is_rejected(tmp_path):
+def test_widening_too_many_strings_for_the_journal_is_rejected(tmp_path):
     many = named(*[","] * 250_000)  # each counts as a value of a document
     for target in (Remote({}), tmp_path / "a"):
         to_nczarr(many, target)
@@ -243,7 +243,7 @@ def test_too_much_text_for_a_journal_is_rejected(tmp_path):
         assert target.mapping == whole
 
 
-def test_an_interrupted_overwrite_leaves_each_chunk_old_or_new():
+def test_an_interrupted_overwrite_leaves_each_chunk_either_old_or_new():
     before = {}
     create(Remote(before), {})
     new = values(0, 6, -1).drop_vars("t")
@@ -257,7 +257,7 @@ def test_an_interrupted_overwrite_leaves_each_chunk_old_or_new():
         np.testing.assert_array_equal(read(objects).a, new.a)
 
 
-def test_a_change_of_another_program_after_an_interrupted_one_is_kept():
+def test_changes_by_other_programs_after_an_interruption_are_kept():
     before = {}
     create(Remote(before), {"consolidated": False})
     cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
@@ -274,7 +274,7 @@ def test_a_change_of_another_program_after_an_interrupted_one_is_kept():
 
 
 @pytest.mark.parametrize("journal", [b"[]", b"{", b'{"documents": [1], "appended": {}}'])
-def test_a_damaged_journal_is_an_error(journal):
+def test_writing_to_a_store_with_a_damaged_journal_is_an_error(journal):
     store = {}
     create(store, {})
     store[JOURNAL] = journal
@@ -283,7 +283,7 @@ def test_a_damaged_journal_is_an_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_a_target_that_is_not_a_store_is_removed_only_by_force():
+def test_a_target_that_is_not_a_store_is_replaced_only_with_overwrite():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match="not a Zarr store"):
@@ -296,7 +296,7 @@ def test_a_target_that_is_not_a_store_is_removed_only_by_force():
 
 @pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a"])
-def test_d59_a_second_writer_of_an_object_store_is_rejected(s3_server, scheme, mode, tmp_path):
+def test_d59_concurrent_writers_of_an_object_store_are_rejected(s3_server, scheme, mode, tmp_path):
     target, options = f"memory:/{tmp_path}", {}
     if scheme == "s3":
         target = f"s3://{s3_server.bucket}/appended"
@@ -323,7 +323,7 @@ def test_d59_a_second_writer_of_an_object_store_is_rejected(s3_server, scheme, m
     to_nczarr(values(9, 12), target, append_dim="t", **options)
 
 
-def test_a_killed_append_to_an_object_store_is_continued_by_itself_or_by_force(s3_server):
+def test_a_killed_append_to_an_object_store_can_be_continued(s3_server):
     target = f"s3://{s3_server.bucket}/killed"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
@@ -342,7 +342,7 @@ def test_a_killed_append_to_an_object_store_is_continued_by_itself_or_by_force(s
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_of_a_group_leaves_the_old_the_new_or_none(layout):
+def test_an_interrupted_replacement_of_a_group_leaves_the_old_the_new_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), layout)
     to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)

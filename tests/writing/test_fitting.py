@@ -52,7 +52,7 @@ def dataset(values, lazy=False):
         ([1.0], {"dtype": "i2", "_Unsigned": "true", "_FillValue": 70_000}, "70000 does not fit"),
     ],
 )
-def test_values_that_do_not_fit_are_rejected_before_writing(
+def test_values_outside_the_encoding_are_rejected_before_writing(
     tmp_path, values, encoding, problem, lazy
 ):
     out = tmp_path / "out.nczarr"
@@ -100,7 +100,7 @@ def test_values_that_do_not_fit_are_rejected_before_writing(
         ([], {"dtype": "i1"}, []),
     ],
 )
-def test_values_that_fit_are_written(tmp_path, values, encoding, expected, lazy):
+def test_values_within_the_encoding_are_written(tmp_path, values, encoding, expected, lazy):
     out = tmp_path / "out.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
     opened = xr.open_dataset(out, engine="nczarr")["v"].values
@@ -110,7 +110,7 @@ def test_values_that_fit_are_written(tmp_path, values, encoding, expected, lazy)
         np.testing.assert_array_equal(opened, expected)
 
 
-def test_floats_are_packed_as_xarray_packs_them():
+def test_floats_are_packed_as_by_xarray():
     original = xr.Variable(
         "x", np.random.default_rng(0).normal(0, 500, 10_000).astype("f4"), {}, PACKED
     )
@@ -121,7 +121,7 @@ def test_floats_are_packed_as_xarray_packs_them():
 
 
 @pytest.mark.parametrize("attributes", [{}, {"_FillValue": -1}])
-def test_a_missing_time_has_a_value_or_is_refused(attributes):
+def test_missing_times_without_a_fill_value_are_rejected(attributes):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"), attributes)})
     encoding = {"units": "days since 2000-01-01", "dtype": "i4"}
     with pytest.raises(ConflictError, match="NaT"):
@@ -135,7 +135,7 @@ def test_a_missing_time_has_a_value_or_is_refused(attributes):
 
 
 @pytest.mark.parametrize("dtype", ["<i8", ">i8", "f8"])
-def test_the_widest_integers_have_a_value_for_a_missing_time(dtype):
+def test_missing_times_in_64_bit_types_need_no_fill_value(dtype):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"))})
     encoding = {"units": "days since 2000-01-01", "dtype": dtype}
     xr_nczarr.to_nczarr(times, store := {}, dialect="zarr", encoding={"v": encoding})
@@ -174,7 +174,7 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
         (FAR - FAR[0], {"units": "seconds", "dtype": "i2"}, "1577923201 seconds does not fit"),
     ],
 )
-def test_times_beyond_the_requested_integers_are_rejected(times, encoding, problem, lazy):
+def test_times_outside_the_requested_integer_type_are_rejected(times, encoding, problem, lazy):
     store = {}
     original = dataset(times, lazy)
     if problem is None:
@@ -186,7 +186,7 @@ def test_times_beyond_the_requested_integers_are_rejected(times, encoding, probl
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
-def test_times_of_other_calendars_are_refused_too():
+def test_times_of_other_calendars_outside_the_requested_type_are_rejected():
     times = xr.date_range("2000-01-01", periods=2, freq="YS", calendar="noleap", use_cftime=True)
     encoding = {"units": "days since 2000-01-01", "dtype": "i1"}
     with pytest.raises(
@@ -200,7 +200,7 @@ def test_times_of_other_calendars_are_refused_too():
     assert xr.open_dataset(store, engine="nczarr").t.values.tolist() == times.tolist()
 
 
-def test_inherited_packing_does_not_wrap(tmp_path):
+def test_values_outside_an_inherited_packing_are_rejected(tmp_path):
     old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})
     opened = xr.open_dataset(old, engine="nczarr", chunks={}).load()
@@ -234,7 +234,7 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
         (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not preserve 200"),
     ],
 )
-def test_values_that_a_filter_cannot_represent_are_rejected(values, codec, problem):
+def test_values_that_a_filter_does_not_preserve_are_rejected(values, codec, problem):
     filters = codec if isinstance(codec, tuple) else (codec,)
     encoding = {"v": {"filters": filters, "_FillValue": None}}
     with pytest.raises(ChunkError, match=problem) as caught:
@@ -266,7 +266,7 @@ def test_values_that_a_filter_rounds_are_written(values, codec, expected):
     np.testing.assert_array_equal(opened, expected * 2)
 
 
-def test_inherited_filters_do_not_wrap(tmp_path):
+def test_values_outside_an_inherited_filter_are_rejected(tmp_path):
     dataset(np.array([1.0, 2.5])).to_zarr(
         tmp_path / "old.zarr", zarr_format=2, encoding={"v": {"filters": [SCALED]}}
     )
@@ -280,7 +280,7 @@ def test_inherited_filters_do_not_wrap(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["i8", "u1", "?"])
 @pytest.mark.parametrize("packing", [PACKED, {"dtype": "i2", "add_offset": 3, "_FillValue": 9}])
-def test_integers_are_packed_too(dtype, packing):
+def test_integers_can_be_packed(dtype, packing):
     store, values = {}, dataset(np.array([1, 0], dtype))
     xr_nczarr.to_nczarr(values, store, encoding={"v": packing}, unlimited_dims="x")
     xr_nczarr.to_nczarr(values, store, append_dim="x")
@@ -294,7 +294,7 @@ def test_integers_are_packed_too(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_fill_values_that_floats_cannot_represent_mask(dtype, fill, key, lazy):
+def test_fill_values_that_floats_cannot_represent_exactly_mask(dtype, fill, key, lazy):
     # The first is netCDF's own for int64, which xarray turns into -2**63 in place of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
@@ -313,7 +313,7 @@ def test_fill_values_that_floats_cannot_represent_mask(dtype, fill, key, lazy):
     assert result.values.tolist() == [2, fill]
 
 
-def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
+def test_coordinates_outside_the_encoding_are_rejected(tmp_path):
     original = xr.Dataset(coords={"x": [1, 70_000]})
     with pytest.raises(ConflictError, match="70000 does not fit"):
         xr_nczarr.to_nczarr(original, tmp_path / "a", encoding={"x": {"dtype": "i2"}})
@@ -338,7 +338,7 @@ LARGE = 2**53 + 1
         pytest.param(0.5, (0.0, 1.0), {"dtype": "?"}, id="boolean"),
     ],
 )
-def test_a_value_between_the_extremes_is_stored_as_it_is_or_rejected(
+def test_large_integers_that_floats_cannot_represent_are_rejected(
     value, extremes, encoding, around
 ):
     values, store = np.array([extremes[0], value, *[extremes[1]] * (1 + around)]), {}
@@ -361,7 +361,7 @@ def test_a_value_between_the_extremes_is_stored_as_it_is_or_rejected(
         pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
     ],
 )
-def test_a_number_does_not_become_a_missing_value(value, encoding, count):
+def test_numbers_that_would_become_missing_values_are_rejected(value, encoding, count):
     values, store = np.array([value, *[40] * count, -20, 200]), {}
     values = values[values > -1] if encoding["dtype"] == "u1" else values
     with pytest.raises(ConflictError, match=f"the value {value}, which .* the missing value"):
@@ -369,14 +369,14 @@ def test_a_number_does_not_become_a_missing_value(value, encoding, count):
     assert not store
 
 
-def test_a_number_that_is_the_missing_value_reads_as_missing():
+def test_a_number_equal_to_the_fill_value_is_read_as_missing():
     encoding, store = {"v": {"dtype": "i2", "_FillValue": -99}}, {}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, -99, 2])), store, encoding=encoding)
     stored = xr.open_dataset(store, engine="nczarr").v.values
     np.testing.assert_array_equal(stored, [1, np.nan, 2])
 
 
-def test_large_integers_that_floats_hold_are_packed():
+def test_large_integers_that_floats_can_represent_are_packed():
     values = np.array([2**53 + 2, -(2**62), 2**60] * 2000)
     encoding, store = {"v": {"dtype": "i8", "scale_factor": 2.0, "_FillValue": -1}}, {}
     xr_nczarr.to_nczarr(dataset(values), store, encoding=encoding)
@@ -392,7 +392,7 @@ def test_large_integers_that_floats_hold_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_a_packed_value_is_exact_to_half_a_step_or_rejected(values, kind, dtype, scale, offset):
+def test_packed_values_are_exact_to_half_a_step_or_rejected(values, kind, dtype, scale, offset):
     original = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}
@@ -411,7 +411,7 @@ def test_a_packed_value_is_exact_to_half_a_step_or_rejected(values, kind, dtype,
 
 
 @pytest.mark.parametrize("missing", ["b", None])
-def test_text_is_as_wide_as_its_fill_value(missing):
+def test_strings_are_stored_at_least_as_wide_as_their_fill_value(missing):
     store = {}
     original = dataset(np.array(["a", missing], object))
     xr_nczarr.to_nczarr(original, store, encoding={"v": {"_FillValue": "none"}})
@@ -421,7 +421,7 @@ def test_text_is_as_wide_as_its_fill_value(missing):
     assert xr.open_dataset(store, engine="nczarr")["v"].isnull().all()
 
 
-def test_a_fill_value_that_the_text_would_cut_is_refused():
+def test_a_string_fill_value_longer_than_the_width_is_rejected():
     encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
     with pytest.raises(ConflictError, match=r"fill value b'none' does not fit the type \|S3"):
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)

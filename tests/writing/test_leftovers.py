@@ -27,7 +27,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_the_changed_one_of_two_inherited_encoding_keys_is_used():
+def test_a_changed_chunk_encoding_takes_precedence_over_the_inherited_one():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -91,7 +91,7 @@ def steps(request, tmp_path_factory):
 
 @pytest.mark.parametrize("blocks", [None, {}, {"time": 5}], ids=["lazy", "stored", "others"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_chunks_of_the_source_apply_to_derived_variables(steps, operation, blocks, tmp_path):
+def test_derived_variables_inherit_the_chunks_of_their_source(steps, operation, blocks, tmp_path):
     function, expected, _ = OPERATIONS[operation]
     with steps(chunks=None if blocks is None else {}) as source:
         made = function(source.chunk(blocks) if blocks else source)
@@ -104,7 +104,7 @@ def test_the_chunks_of_the_source_apply_to_derived_variables(steps, operation, b
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_to_zarr_keeps_the_same_chunks_along_growing_dimensions(operation, tmp_path):
+def test_to_zarr_also_keeps_the_chunks_of_derived_variables(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -114,7 +114,7 @@ def test_to_zarr_keeps_the_same_chunks_along_growing_dimensions(operation, tmp_p
 
 @pytest.mark.parametrize("grown", [True, False], ids=["append_dim from the start", "unsaid"])
 @pytest.mark.parametrize("blocks", [None, {}], ids=["lazy", "stored"])
-def test_a_loop_of_appends_ends_with_the_chunks_of_its_source(steps, blocks, grown, tmp_path):
+def test_repeated_appends_result_in_the_chunks_of_the_source(steps, blocks, grown, tmp_path):
     with steps(chunks=blocks) as source:
         version = 3 if "shards" in source.t.encoding else 2
         for number in range(48):
@@ -139,14 +139,14 @@ def test_a_loop_of_appends_ends_with_the_chunks_of_its_source(steps, blocks, gro
     ],
     ids=["no names", "no names, but another shape", "a rectilinear grid", "one number", "a slice"],
 )
-def test_inherited_chunks_of_unknown_axes_are_dropped(leftover, expected):
+def test_inherited_chunks_that_do_not_match_the_dimensions_are_dropped(leftover, expected):
     made, store = STEPS.transpose("lon", "time", "lat").chunk(time=24), {}
     made.t.encoding = leftover
     xr_nczarr.to_nczarr(made, store, unlimited_dims=["time", "lat", "lon"])
     assert opened(store).t.encoding["chunks"] == (expected or (30, 24, 20))
 
 
-def test_an_inherited_chunk_longer_than_its_dimension_is_kept():
+def test_an_inherited_chunk_larger_than_its_dimension_is_kept():
     source, target = {}, {}
     xr_nczarr.to_nczarr(NUMBERS, source, encoding={"v": {"chunks": (10, 10)}})
     xr_nczarr.to_nczarr(opened(source), target)
@@ -171,7 +171,7 @@ def test_an_inherited_chunk_longer_than_its_dimension_is_kept():
         ),
     ],
 )
-def test_the_chosen_chunks_are_logged(caplog, leftover, level, message):
+def test_the_choice_of_chunks_is_logged(caplog, leftover, level, message):
     made, store = STEPS.copy(), {}
     made.t.encoding = leftover
     with caplog.at_level("DEBUG", "xr_nczarr"):
@@ -183,7 +183,7 @@ def test_the_chosen_chunks_are_logged(caplog, leftover, level, message):
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_xarray_and_zarr_keep_the_chunks_of_opened_variables(tmp_path):
+def test_to_zarr_and_to_netcdf_keep_the_chunks_of_opened_variables(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -203,7 +203,7 @@ def test_xarray_and_zarr_keep_the_chunks_of_opened_variables(tmp_path):
         (3, zarr.codecs.GzipCodec(level=3)),
     ],
 )
-def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
+def test_datasets_with_any_zarr_codec_can_be_written_with_to_netcdf(
     tmp_path, zarr_format, codec, engine
 ):
     # They reject the flag of Blosc, and of a codec that a build of HDF5 lacks.
@@ -222,7 +222,7 @@ def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
     assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_zstd_of_nczarr_is_a_flag_for_netcdf_files_and_blosc_is_not(tmp_path):
+def test_the_encoding_has_a_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
@@ -230,7 +230,7 @@ def test_zstd_of_nczarr_is_a_flag_for_netcdf_files_and_blosc_is_not(tmp_path):
     opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
 
 
-def test_inherited_shards_of_version_3_are_chunks_in_version_2():
+def test_inherited_shards_become_chunks_in_version_2():
     sharded, plain = {}, {}
     encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
     xr_nczarr.to_nczarr(NUMBERS, sharded, zarr_format=3, encoding=encoding)
@@ -257,7 +257,7 @@ def test_an_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_passed():
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_an_attribute_that_cannot_be_stored_is_rejected_with_its_name(value):
+def test_the_error_for_an_attribute_that_cannot_be_stored_names_it(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
@@ -274,7 +274,7 @@ def test_a_dataarray_is_rejected_as_an_attribute():
 @pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_text_appended_to_fixed_width_text_in_plain_zarr_is_not_truncated(
+def test_strings_appended_to_fixed_width_strings_in_plain_zarr_are_not_truncated(
     tmp_path, zarr_format, dtype, new
 ):
     group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)
@@ -307,7 +307,7 @@ TEXTS = [
     ("times", "units"),
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
-def test_a_missing_time_is_not_the_first_of_its_units(chunks, dtype, times, units):
+def test_missing_times_do_not_become_the_reference_date(chunks, dtype, times, units):
     # netCDF-3's integers cannot represent xarray's NaT, which was read back as 2000-01-01.
     kind = "m8[s]" if units == "hours" else "M8[s]"
     dataset = xr.Dataset({"t": ("x", np.array(times, kind))})
@@ -328,7 +328,7 @@ def test_a_missing_time_is_not_the_first_of_its_units(chunks, dtype, times, unit
 
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
-def test_a_missing_value_among_booleans_is_not_true(options):
+def test_a_missing_value_among_booleans_is_not_written_as_true(options):
     source, target = {}, {}
     flags = xr.Dataset({"t": ("x", [True, False])}, {"x": [0, 1]})
     xr_nczarr.to_nczarr(flags, source, **options)
@@ -341,9 +341,7 @@ def test_a_missing_value_among_booleans_is_not_true(options):
 @pytest.mark.parametrize("leftover", ["S2", "U2"])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_text_that_has_become_longer_is_not_truncated_to_its_inherited_width(
-    options, leftover, texts, chunks
-):
+def test_strings_are_not_truncated_to_an_inherited_width(options, leftover, texts, chunks):
     dataset = xr.Dataset({"t": ("x", texts)})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
     dataset.t.encoding = {"dtype": np.dtype(leftover), "source": "elsewhere"}
@@ -357,7 +355,7 @@ def test_text_that_has_become_longer_is_not_truncated_to_its_inherited_width(
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_a_requested_type_that_would_truncate_text_is_rejected(texts, chunks):
+def test_a_requested_type_that_would_truncate_strings_is_rejected(texts, chunks):
     dataset = xr.Dataset({"t": ("x", texts)})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
     for dtype in ("S5", "<U5"):
@@ -371,7 +369,7 @@ def test_a_requested_type_that_would_truncate_text_is_rejected(texts, chunks):
         assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
 
 
-def test_text_that_is_to_be_bytes_is_stored_in_utf_8():
+def test_strings_requested_as_bytes_are_stored_in_utf_8():
     dataset, target = xr.Dataset({"t": ("x", ["\xe9"])}), {}
     xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": "S2"}})
     assert opened(target).t.values.tolist() == [b"\xc3\xa9"]
@@ -380,7 +378,7 @@ def test_text_that_is_to_be_bytes_is_stored_in_utf_8():
         xr_nczarr.to_nczarr(longer, {}, encoding={"t": {"dtype": "S3"}})
 
 
-def test_bytes_that_are_to_be_text_are_utf_8():
+def test_bytes_requested_as_text_must_be_utf_8():
     dataset = xr.Dataset({"t": ("x", [b"\xe9"])})
     with pytest.raises(ConflictError, match="not text in UTF-8"):
         xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": "U2"}})
@@ -388,7 +386,7 @@ def test_bytes_that_are_to_be_text_are_utf_8():
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
-def test_a_single_dask_text_is_written(options, texts):
+def test_a_zero_dimensional_dask_string_can_be_written(options, texts):
     # dask's block without dimensions is a str, or bytes shorter than their type.
     source = {}
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
@@ -401,7 +399,7 @@ def test_a_single_dask_text_is_written(options, texts):
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
-def test_unsigned_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale):
+def test_the_unsigned_attribute_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale):
     # xarray drops it from the encoding then, and 200 was read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(
@@ -438,7 +436,7 @@ def test_invalid_chunks_and_levels_are_rejected(tmp_path, encoding, problem):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[ms]", "M8[25s]", "m8[10ms]"])
-def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
+def test_zarr_datetime_types_can_be_read_and_copied(tmp_path, zarr_format, dtype):
     # Their fill value was compared with integers (version 3). pandas does not support multiples of
     # units, so one such coordinate prevented the whole store from opening.
     group = zarr.open_group(tmp_path / "a", mode="w", zarr_format=zarr_format)
@@ -463,7 +461,7 @@ def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
-def test_text_that_is_not_valid_unicode_is_named(tmp_path, broken):
+def test_the_error_for_invalid_unicode_names_its_place(tmp_path, broken):
     with pytest.raises(xr_nczarr.MetadataError, match=r"not Unicode: .*\\ud800") as caught:
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")
@@ -471,7 +469,7 @@ def test_text_that_is_not_valid_unicode_is_named(tmp_path, broken):
 
 
 @pytest.mark.parametrize("key", ["chunks", "chunksizes"])
-def test_chunks_of_characters_are_passed_as_chunks_of_text(tmp_path, key):
+def test_the_chunks_encoding_of_strings_applies_to_their_characters(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
     dataset = xr.open_dataset(tmp_path / "a", engine="nczarr")
@@ -480,7 +478,7 @@ def test_chunks_of_characters_are_passed_as_chunks_of_text(tmp_path, key):
 
 
 @pytest.mark.parametrize("name", ["zstd", "blosc"])
-def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
+def test_a_compressor_listed_twice_is_applied_twice(tmp_path, name):
     made = {"zstd": zarr.codecs.ZstdCodec, "blosc": zarr.codecs.BloscCodec}[name]
     original = xr.Dataset({"v": ("x", [1.0, 2.0])})
     encoding = {"v": {"compressors": (made(), made())}}
@@ -493,7 +491,7 @@ def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
 @pytest.mark.filterwarnings("ignore:variable names has data in the form of a dask array")
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_the_fill_value_of_characters_is_kept_and_not_inserted_into_text(tmp_path, chunks, dialect):
+def test_the_fill_value_of_characters_does_not_appear_in_strings(tmp_path, chunks, dialect):
     source = tmp_path / "source.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.createDimension("x", 2)
@@ -524,7 +522,7 @@ def test_the_fill_value_of_characters_is_kept_and_not_inserted_into_text(tmp_pat
     ids=str,
 )
 @pytest.mark.parametrize("layout", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_the_coordinate_of_a_growing_dimension_gets_long_chunks(dims, grown, expected, layout):
+def test_the_coordinate_of_an_unlimited_dimension_gets_large_chunks(dims, grown, expected, layout):
     store, first = {}, STEPS.isel(time=[0]).transpose(*dims[:3], ...)
     first = first if "time" in dims else first.isel(time=0, drop=True)
     xr_nczarr.to_nczarr(first, store, **grown, **layout)

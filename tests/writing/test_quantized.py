@@ -42,7 +42,7 @@ def by_netcdf_c(tmp_path, data, options):
     ],
     ids=str,
 )
-def test_values_are_rounded_as_by_netcdf_c(tmp_path, dtype, options, chunks):
+def test_quantization_rounds_values_as_netcdf_c_does(tmp_path, dtype, options, chunks):
     data = values(dtype)
     expected, attributes = by_netcdf_c(tmp_path, data, options)
     dataset = xr.Dataset({"v": ("x", data)})
@@ -56,7 +56,7 @@ def test_values_are_rounded_as_by_netcdf_c(tmp_path, dtype, options, chunks):
     }
 
 
-def test_infinities_and_nan_are_unchanged():
+def test_quantization_leaves_infinities_and_nan_unchanged():
     data = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
     store = {}
     encoding = {"v": {"significant_digits": 3, "_FillValue": None}}
@@ -67,6 +67,6 @@ def test_infinities_and_nan_are_unchanged():
 @pytest.mark.parametrize(
     "options", [{"significant_digits": 99}, {"significant_digits": 3, "quantize_mode": "Other"}]
 )
-def test_impossible_digits_and_modes_are_refused(options):
+def test_invalid_significant_digits_and_quantize_modes_are_rejected(options):
     with pytest.raises(ConflictError, match="quantize_mode"):
         to_nczarr(xr.Dataset({"v": ("x", np.ones(3))}), {}, encoding={"v": options})

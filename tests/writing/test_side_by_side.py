@@ -37,7 +37,7 @@ def read(path):
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
 @pytest.mark.parametrize("mode", ["w-", "a"])
-def test_a_store_that_another_writer_created_during_the_write_is_not_replaced(tmp_path, name, mode):
+def test_a_store_created_by_a_concurrent_writer_is_not_replaced(tmp_path, name, mode):
     path = tmp_path / name
     values = meanwhile(lambda: to_nczarr(series(5), path), 0)
     with dask.config.set(scheduler="sync"):
@@ -79,7 +79,7 @@ def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_a_write_started_before_an_append_keeps_its_values_in_the_last_chunk(
+def test_a_write_started_before_an_append_stores_its_values(
     tmp_path, late, options, expected, layout
 ):
     """The earlier write knows only the length of the array at its start."""
@@ -92,7 +92,7 @@ def test_a_write_started_before_an_append_keeps_its_values_in_the_last_chunk(
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
-def test_invalid_values_of_options_are_rejected(tmp_path, option):
+def test_invalid_option_values_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"{option} must be one of .*; found 'always'"):
@@ -100,7 +100,7 @@ def test_invalid_values_of_options_are_rejected(tmp_path, option):
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_the_encoding_decides_whether_chunks_of_fill_values_are_stored(tmp_path, empty):
+def test_write_empty_chunks_controls_whether_chunks_of_fill_values_are_stored(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
     appended = series(2, [np.nan, np.nan])
@@ -109,7 +109,7 @@ def test_the_encoding_decides_whether_chunks_of_fill_values_are_stored(tmp_path,
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
 
 
-def test_the_errors_of_zip_files_and_netcdf_c_4_8_0_have_a_remedy(tmp_path):
+def test_errors_for_zip_files_and_netcdf_c_4_8_0_stores_suggest_a_remedy(tmp_path):
     with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
@@ -122,7 +122,7 @@ def test_the_errors_of_zip_files_and_netcdf_c_4_8_0_have_a_remedy(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
-def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, options):
+def test_a_block_computed_after_another_one_failed_is_not_written(tmp_path, options):
     """dask's threads continue after a failure; they could overwrite a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:
