@@ -1,4 +1,4 @@
-"""Define the parser of a subcommand, and the arguments that several subcommands share."""
+"""Define the parser for a subcommand, and the arguments that several subcommands share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """The arguments of a command are invalid, whatever the store contains."""
+    """Raised if the arguments of a command are invalid, whatever the store contains."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a subcommand.
+    """The parser for a subcommand.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self._run = add(self)
 
     def run(self, words: Sequence[str]) -> Any:
-        """Run the subcommand with some words of the command line.
+        """Parse words of the command line, and run the subcommand.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with a message of argparse and the usage of the subcommand."""
+        """Raise UsageError with a message from argparse and the usage of the subcommand."""
         places = [str(action.metavar) for action in self._get_positional_actions()]
         message = message.removeprefix("argument ").replace(
             "the following arguments are required: ", "missing "
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. Usage: {self.prog} [OPTIONS] {' '.join(places)}")
 
     def in_flags(self, message: str) -> str:
-        """Return a message with keyword arguments, such as overwrite=True, written as flags."""
+        """Return a message with keyword arguments, such as overwrite=True, rewritten as flags."""
         from ast import literal_eval
         from shlex import quote as shell_quote
 
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a store and for the options with which to open the store."""
+    """Add the arguments for a store and for the options with which it is opened."""
     parser.add_argument("target", metavar="TARGET", help="a path or URL, as for the engine")
     add_storage_options(parser)
     add_limits(parser)
@@ -156,7 +156,7 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments of `add_target` as keyword arguments for a function that opens a store.
+    """Return the arguments that `add_target` adds, as keyword arguments for opening a store.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
-    """Add options that select part of a dataset: variables, positions or labels, and a group."""
+    """Add options that select a part of a dataset: variables, positions or labels, and a group."""
     variables = "these variables only, with the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
@@ -195,7 +195,7 @@ def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
 
 
 def names(text: str) -> list[str]:
-    """Parse names separated by commas."""
+    """Parse a comma-separated list of names."""
     return text.split(",")
 
 
@@ -231,7 +231,7 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
-    """An argparse action that collects ``NAME=VALUE`` pairs in a dictionary."""
+    """An argparse action that collects ``NAME=VALUE`` pairs in a dict."""
 
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
         name, value = values

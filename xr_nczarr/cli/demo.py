@@ -13,8 +13,8 @@ from typing import Any
 def demo() -> None:
     """Create a small NCZarr store, open it with xarray, and print the dataset and a mean.
 
-    If the netCDF4 package is installed, netcdf-c writes the store. Otherwise, a store that netcdf-c
-    wrote earlier, and that is part of this package, is opened.
+    If the netCDF4 package is installed, netcdf-c writes the store. Otherwise, the function opens a
+    store written by netcdf-c that is part of this package.
     """
     import xarray as xr
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        The words of the command line after ``nczarr``; None to use `sys.argv`.
+        The words of the command line after ``nczarr``. None means `sys.argv`.
     """
     for name in ("stdout", "stderr"):  # None if the caller closed them
         if getattr(sys, name) is None:
@@ -93,7 +93,7 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Run an option in place of a subcommand; raise UsageError if the option is unknown."""
+    """Run an option that takes the place of a subcommand; raise UsageError if it is unknown."""
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":

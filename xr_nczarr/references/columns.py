@@ -1,8 +1,8 @@
-"""Tables of explicit references: columns for the chunks of large arrays, a dictionary for others.
+"""Tables of explicit references: a column for each large array, and a dict for everything else.
 
-A column stores the URLs, offsets and lengths of the chunks in NumPy arrays, which take about 15
-bytes per reference. A JSON document with a regular layout is scanned into columns without creating
-a Python object for each reference.
+A column stores the URLs, offsets and lengths of an array's chunks in NumPy arrays, which take about
+15 bytes per reference. A JSON document with a regular layout is scanned into columns without
+creating a Python object for each reference.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Family(NamedTuple):
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
     """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as a string.
 
-    Return None for a key that is not a chunk key.
+    Return None if the key is not a chunk key.
     """
     slash = key.rfind("/")  # preceded by a digit in nested indices
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
@@ -80,7 +80,7 @@ def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The references to the chunks of one array. Each row is one reference.
+    """The references to the chunks of one array, with one reference per row.
 
     Attributes
     ----------
@@ -89,13 +89,13 @@ class Column:
     shape
         Largest chunk index along each dimension, plus 1.
     codes
-        Flat chunk index of each row, in ascending order; None if every chunk has a row.
+        Flat chunk index of each row, in ascending order. None if every chunk has a row.
     urls
         The distinct URLs.
     url_numbers
         Position in `urls` of each row's URL.
     offsets, lengths
-        Offset and length of each row in bytes; -1 for a whole object.
+        Offset and length of each row in bytes, or -1 for a whole object.
     """
 
     family: Family
@@ -153,7 +153,7 @@ class Table(ByFields):
     Attributes
     ----------
     entries
-        References by key, in the order of the document, except for those in columns.
+        All references that are not in columns, by key, in the order of the document.
     columns
         References to the chunks of large arrays.
     """
@@ -162,7 +162,7 @@ class Table(ByFields):
     columns: Mapping[Family, Column] = field(default_factory=dict)
 
     def digest(self, others: bytes) -> bytes:
-        """Return a digest of the columns and of `others`, the text of the rest of the document."""
+        """Return a digest of the columns and of `others`, the rest of the document's text."""
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
             digest.update(repr((column.family, column.shape, column.urls)).encode())
@@ -196,11 +196,11 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of the array with these chunk keys, or None if it has no column."""
+        """Return the column of the array with these chunk keys, or None if there is no column."""
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference."""
+        """Yield every key together with its reference."""
         for key, entry in self.entries.items():
             yield key, decode_inline(entry, key) if isinstance(entry, str) else entry
         for column in self.columns.values():
@@ -223,7 +223,7 @@ class Table(ByFields):
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, most: int) -> set[str]:
-        """Return the URLs of some targets: up to `most` from each column and from the entries."""
+        """Return the URLs of some targets: up to `most` from each column, and from the entries."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:most] for column in self.columns.values())
         return {*islice(entries, most), *chain.from_iterable(columns)}
@@ -231,7 +231,7 @@ class Table(ByFields):
     def subset(self, prefix: str) -> Table:
         """Return a table with the references to the chunks whose keys begin with `prefix`.
 
-        A column is kept as a whole if it may contain such chunks.
+        A column that may contain such chunks is kept as a whole.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
@@ -250,7 +250,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """A builder that collects references (rows) in any order, and creates columns from them."""
+    """Collects references (rows) in any order, and creates columns from them."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -262,7 +262,7 @@ class TableBuilder:
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
-        """Return a number for each URL. URLs in bytes are escaped as in a JSON string."""
+        """Return a number for each URL. URLs passed as bytes are escaped as in a JSON string."""
         numbers = self._numbers
         for url in set(urls):
             numbers.setdefault(url, len(numbers))
@@ -276,7 +276,10 @@ class TableBuilder:
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add rows of chunk index, URL number, offset and length (both -1 for a whole object)."""
+        """Add rows, each with a chunk index, a URL number, an offset and a length.
+
+        Offset and length are both -1 for a whole object.
+        """
         parts = indices, url_numbers, offsets, lengths
         # The smallest integer type that can represent all values, of which none is below -1.
         block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)

@@ -1,4 +1,4 @@
-"""A reference document, which is pickled in place of a large set and read once per process."""
+"""The location of a reference document, which is pickled in place of a large reference set."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _lock = ProcessLock()
 class ReferenceDocument:
     """The location of a JSON document, and the options for parsing it.
 
+    Each process reads the document only once.
+
     Attributes
     ----------
     fetch
@@ -35,7 +37,7 @@ class ReferenceDocument:
     name
         Name of the document in the folder.
     digest
-        Digest of the content that the document had when it was opened; empty before that.
+        Digest of the document's content when it was opened. Empty before the document is opened.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -48,7 +50,7 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document; return a copy with the current digest, and the reference set."""
+        """Read the document, and return a copy with the current digest, and the reference set."""
         data = self.fetch(self.name)
         if data is None:
             raise NotFoundError("the reference set does not exist")
@@ -58,7 +60,7 @@ class ReferenceDocument:
             return opened, _sets.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
-        """Return the set that was opened, reading the document only once per process.
+        """Return the reference set that was opened. Each process reads the document only once.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The kinds of references: to bytes of another object, or inline bytes in the set itself."""
+"""The kinds of references: to bytes of another object, or bytes stored inline in the set itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Target(NamedTuple):
-    """Bytes of another object; the whole object if `offset` and `length` are None."""
+    """Bytes of another object, or the whole object if `offset` and `length` are None."""
 
     url: str
     offset: int | None = None
@@ -69,7 +69,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Encode bytes as an inline string: the text itself if they are plain UTF-8, else Base64."""
+    """Encode bytes as an inline string: unchanged if they are plain UTF-8 text, else as Base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def encode_inline(data: bytes) -> str:
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raise ReferenceSetError if it is invalid or a name occurs twice."""
+    """Parse a JSON object; raise ReferenceSetError if it is invalid or a name is repeated."""
     try:
         members = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -130,7 +130,7 @@ def check_number(value: object, what: str, key: str) -> int:
 def absolute_url(url: str, document_url: str) -> str:
     """Resolve `url` relative to the document at `document_url`.
 
-    URLs with a scheme and chained URLs are returned unchanged. All others are relative to the
+    URLs with a scheme and chained URLs are returned unchanged. All other URLs are relative to the
     document's folder, and ``..`` never leads above the root of the document's host or bucket.
 
     Examples

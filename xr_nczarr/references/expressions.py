@@ -1,8 +1,8 @@
-"""Arithmetic on the values of dimensions: small expression trees, compiled from templates.
+"""Arithmetic on dimension values: small expression trees, compiled from templates.
 
-A tree is a constant, a `DimensionValue`, or a `Call` of a function on other trees. Trees pickle.
-Every function limits the size of its result. Evaluating a tree returns the same value as jinja2, or
-raises an error.
+A tree is a constant, a `DimensionValue`, or a `Call` of a function with other trees. Trees can be
+pickled. Every function limits the size of its result. Evaluating a tree returns the same value as
+jinja2, or raises an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """An expression for the value of a dimension."""
+    """An expression whose value is that of a dimension."""
 
     name: str
 
@@ -50,7 +50,7 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function of the values of the dimensions.
+    """Compile an expression into a function of the dimension values.
 
     Raises
     ------
@@ -149,14 +149,14 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of an expression: its number of nodes. Long strings count as several."""
+    """Return the cost of an expression: its number of nodes. A long string counts as several."""
     if isinstance(expression, str):
         return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
-    """Return an expression that calls `function`, or the result if all `parts` are constant."""
+    """Return an expression that calls `function`, or its result if all `parts` are constant."""
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
@@ -186,17 +186,17 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Return a function for ``chosen if test else other``, which computes only one of the two."""
+    """Return a function for ``chosen if test else other`` that computes only one of the two."""
     return lambda values: chosen(values) if test(values) else other(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left and right``, which computes `right` only if needed."""
+    """Return a function for ``left and right`` that computes `right` only if necessary."""
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left or right``, which computes `right` only if needed."""
+    """Return a function for ``left or right`` that computes `right` only if necessary."""
     return lambda values: left(values) or right(values)
 
 
@@ -224,7 +224,7 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """Return the remainder of two numbers, or the string that ``%`` formats."""
+    """Return the remainder of two numbers, or the result of formatting a string with ``%``."""
     if isinstance(left, str):
         return formatted(left, right)
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
@@ -240,14 +240,14 @@ def whole(value: Value) -> int:
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
-    """Return a number rounded to `precision` decimals, at most 15."""
+    """Return a number rounded to `precision` decimals (at most 15)."""
     if type(precision) is not int or not 0 <= precision <= 15:
         raise TypeError("found another precision, expected 0 to 15 decimals")
     return round(value, precision)
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Replace ``%d``, ``%s`` and ``%x`` in a pattern with values; pad to at most 64 characters."""
+    """Replace ``%d``, ``%s`` and ``%x`` in a pattern by values, padded to at most 64 characters."""
     remaining = iter(values)
 
     def replacement(match: re.Match[str]) -> str:

@@ -1,10 +1,10 @@
-"""Generators (``gen``), which declare many keys by one formula and find a key without expanding it.
+"""Generators (``gen``), which declare many keys by one formula, and find a key without expansion.
 
 The key template is inverted once, into a regular expression and one solver per dimension. A solver
-takes the parts of a key that depend only on its dimension, and determines the value of the
-dimension: it solves ``scale * value + shift``, or looks up the parts in a table of rendered values.
-The template is then rendered with these values, and the result is compared with the key. If some
-keys might not be found in this way, the generator is expanded instead.
+receives the parts of a key that depend only on its dimension, and determines the dimension's value:
+it solves ``scale * value + shift``, or looks up the parts in a table of rendered values. The
+template is then rendered with these values, and the result is compared with the key. If some keys
+might not be found in this way, the generator is expanded instead.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 
 
 class _Solver(NamedTuple):
-    """The rule that determines the value of one dimension from a key.
+    """A rule that determines the value of one dimension from a key.
 
-    `positions` are the groups in the match of the key that depend on the dimension. `table` maps
-    the strings in these groups to the value. If it is None, the first string is the number
-    ``scale * value + shift``.
+    `positions` are the regex groups in the key that depend on the dimension. `table` maps the
+    strings in these groups to the value. Without a table (None), the string in the first group is
+    the number ``scale * value + shift``.
     """
 
     name: str
@@ -79,18 +79,18 @@ class _Templates(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ByFields):
-    """One member of ``gen``: a formula for keys and their references.
+    """One item of ``gen``: a formula for keys and their references.
 
     Attributes
     ----------
     key, url
         The templates for the key and the URL, as parts to be concatenated.
     offset, length
-        The templates for the offset and the length in bytes; None for whole objects.
+        The templates for the offset and the length in bytes, or None for whole objects.
     dimensions
         Values of each dimension, in the order of the document (the last dimension varies fastest).
     most
-        Maximum cost of the tables of dimension values, in which each value costs `weight`.
+        Maximum cost of the tables of dimension values. Each value costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -102,23 +102,23 @@ class Generator(ByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once; 1 for templates of ordinary size."""
+        """Cost of evaluating all templates once, which is 1 for templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
     @property
     def tabulated(self) -> int:
-        """Number of entries, one for each dimension value, in the tables of all solvers."""
+        """Number of entries in the tables of all solvers, one for each dimension value."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
     def literal(self) -> str:
-        """The constant text at the beginning of every key."""
+        """The constant string with which every key begins."""
         return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
 
     @property
     def folder(self) -> str:
-        """The part of the literal up to its last slash."""
+        """The part of `literal` up to its last slash."""
         return self.literal[: self.literal.rfind("/") + 1]
 
     @property
@@ -153,14 +153,14 @@ class Generator(ByFields):
             self._reference(self._templates.key(values), values)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference, in the order of the Cartesian product."""
+        """Yield every key with its reference; the last dimension varies fastest."""
         for combination in combinations(tuple(self.dimensions.values())):
             values = dict(zip(self.dimensions, combination, strict=True))
             key = self._templates.key(values)
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference for `key`, which the key template renders for `values`."""
+        """Return the reference for `key`, which the key template rendered from `values`."""
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator declares a metadata document", key=key)
         templates = self._templates
@@ -178,7 +178,7 @@ class Generator(ByFields):
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
         """The pattern of the keys and the solver for each dimension.
 
-        None if the key template cannot be inverted with certainty.
+        This is None if the key template cannot be inverted with certainty.
         """
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
@@ -195,7 +195,7 @@ class Generator(ByFields):
         return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
 
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Return the pattern of the keys, or None if it is uncertain where a group ends."""
+        """Return the pattern of the keys, or None if the end of a group is ambiguous."""
         texts: dict[int, list[str]] = {}
         for solver in solvers:
             for index, position in enumerate(solver.positions):

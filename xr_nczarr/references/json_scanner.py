@@ -1,9 +1,8 @@
-"""Scan runs of regular members of a reference document into columns, without an object per member.
+"""Scan regular members of a reference document into columns, without an object per member.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
-block of text splits all of its members at once. Every byte is checked: it is the expected
-character, or a digit, or belongs to a URL or to the prefix of an array. URLs and prefixes are
-decoded as JSON.
+block of text splits all of its members at once. Every byte is checked: it must be the expected
+character, a digit, or part of a URL or of an array's prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     Returns
     -------
     The document with a marker in place of each run, and the number of markers. None if too little
-    of the document is regular; `builder` may then contain some rows, and must not be used.
+    of the document is regular. In that case, `builder` may contain some rows, and must not be used.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -117,12 +116,12 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return a table of booleans: for each byte value, whether it is one of `characters`."""
+    """Return an array of 256 booleans: whether each byte value is one of `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A block of the document's text, which begins with a member."""
+    """A block of the document's text that begins with a member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Padding, because reads may pass the end by a few bytes.
@@ -136,7 +135,7 @@ class _Block:
         """Move the regular members at the beginning into `builder`, unless there are too few.
 
         Return the number of members moved, the position where the regular members end, and whether
-        more of them may follow the block.
+        more regular members may follow the block.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
@@ -210,7 +209,7 @@ class _Block:
     ) -> tuple[list[Family | None], Numbers]:
         """Return the distinct families of the keys, and the number of each key's family.
 
-        A family is None if its keys are not chunk keys.
+        The family is None for keys that are not chunk keys.
         """
         heads = self._heads(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -224,7 +223,7 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the rows that differ from the row before, in their text or in the `others`.
+        """Return the rows that differ from the preceding row, in their text or in the `others`.
 
         The text of a row is between its start and its stop.
         """
@@ -242,7 +241,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return for each position whether `expected`, at most eight bytes, is there."""
+        """Return whether `expected`, which has at most eight bytes, is at each position."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
@@ -279,12 +278,12 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the shifts that leave only texts of these lengths in words; 64 or more for no text."""
+    """Return the shifts that keep only the first bytes of words; 64 or more if no byte is kept."""
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys with a JSON-escaped prefix, or None if it is not valid."""
+    """Return the family of chunk keys with a JSON-escaped prefix, or None for an invalid prefix."""
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:

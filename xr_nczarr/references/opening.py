@@ -34,8 +34,8 @@ def open_target(location: Location, access: Access, *, must_exist: bool = True) 
     """Open the reference set, or any other store, at a location.
 
     A folder of parquet files whose name does not end in ``.parq`` or ``.parquet`` is not recognized
-    here; see `open_record_set`. If `must_exist` is False, the store is opened for writing, and
-    reference sets, which are read-only, are not considered.
+    here; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
+    Reference sets are read-only and therefore not considered.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
@@ -46,7 +46,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
     These targets are reference sets:
 
-    - a document as a dictionary
+    - a document that is passed as a dictionary
     - ``reference://`` with the option `fo`, or an fsspec ``ReferenceFileSystem``
     - a path or URL that is named like a JSON document (compressed or not) or like a folder of
       parquet files
@@ -58,7 +58,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     if not explicit and not _is_named_set(location, access.options):
         return None
     implied = {}
-    if explicit and location.filesystem is not None:  # fsspec has read the document already
+    if explicit and location.filesystem is not None:  # fsspec has already read the document
         implied = {"fo": location.filesystem.references, "fs": location.filesystem.fss}
     options = ReferenceOptions.of(access, **implied)
     if explicit and not url:
@@ -95,7 +95,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document, after adding `protocol` to a path without one."""
+    """Return the location of the document, adding `protocol` to a path without a protocol."""
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -179,7 +179,7 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether the content, name or options of a target identify it as a reference set."""
+    """Return whether a target is a reference set, judging by its content, name or options."""
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)

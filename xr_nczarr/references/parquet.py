@@ -43,8 +43,8 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
     metadata
         The directory's ``.zmetadata``.
     fetch
-        Function that yields files of the directory in order, with None for absent ones. It is
-        called when chunks are looked up, and is pickled with the set.
+        Function that yields files of the directory in order, with None for files that do not
+        exist. It is called when chunks are looked up, and is pickled with the set.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
 
 @dataclass(frozen=True)
 class ParquetTable(ByFields):
-    """The references of a directory of parquet files, which are fetched on demand."""
+    """The references in a directory of parquet files, which are fetched on demand."""
 
     documents: Table
     records: RecordFiles
@@ -86,7 +86,7 @@ class ParquetTable(ByFields):
         self.records.load(place[0] for place in placed if place is not None)
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if it is not declared, or its row is empty."""
+        """Return the reference for `key`, or None if it is not declared or its row is empty."""
         place = self._row_of(key)
         if place is None:
             return self.documents.find(key)
@@ -101,11 +101,11 @@ class ParquetTable(ByFields):
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
     def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, without chunks."""
+        """Return the sorted names directly below `prefix`, except for chunks."""
         return self.documents.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference."""
+        """Yield every key together with its reference."""
         yield from self.documents.items()
         for array, grid in self._grids.items():
             for key in chunk_keys(array, grid or ()):
@@ -130,7 +130,7 @@ class ParquetTable(ByFields):
         return ParquetTable(Table(entries), self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the record file of a chunk and its row in the file, or None for any other key."""
+        """Return the record file of a chunk and its row in that file, or None for any other key."""
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
             return None
@@ -149,7 +149,7 @@ class ParquetTable(ByFields):
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
         """Number of chunks along each dimension, by the key of the array.
 
-        None for an array with invalid metadata.
+        An array with invalid metadata has None.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
@@ -202,7 +202,7 @@ def render_parquet_references(
 
 
 def _parsed(text: str) -> Json:
-    """Parse a JSON document; return the text itself if it is not JSON, as netcdf-c may write it."""
+    """Parse a JSON document. Text that is not JSON, as netcdf-c may write it, is returned as is."""
     try:
         return json.loads(text)
     except ValueError:
@@ -225,7 +225,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 
 
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
-    """Yield an array's chunk keys in C order; `array` ends in a slash or is empty."""
+    """Yield an array's chunk keys in C order. `array` ends in a slash, or is empty for the root."""
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))
 

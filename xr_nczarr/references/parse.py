@@ -1,8 +1,8 @@
 """Parse reference documents of version 0 and 1, and expand them to version 0.
 
 Declaring a key twice, in ``refs`` or in ``gen``, is an error. A name in a template refers to an
-argument of the call if there is one, otherwise to a dimension, otherwise to another template.
-Templates that the caller passes replace templates of the same name in the document.
+argument of the template call if there is one, otherwise to a dimension, otherwise to another
+template. Templates that the caller passes replace templates of the same name in the document.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def parse_references(
 
 
 def parse_parquet_references(metadata: bytes, fetch: Fetch) -> ReferenceSet:
-    """Return the reference set of a directory of parquet files; see `parse_parquet_table`."""
+    """Return the reference set in a directory of parquet files; see `parse_parquet_table`."""
     return ReferenceSet(parse_parquet_table(metadata, fetch))
 
 
@@ -181,10 +181,10 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Return the members of a document, its references, and a builder with further references.
+    """Load a document; return its members, its references, a builder, and the remaining text.
 
-    The builder contains the references that `scan_document` moved into columns. The last item is
-    the text of the rest of the document; None if a dictionary cannot be written as JSON.
+    The builder contains the references that `scan_document` moved into columns. The remaining text
+    is the document without these references. It is None for a dict that cannot be written as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -210,7 +210,7 @@ def _load(
         ):  # the error below has the position in the original document
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
-            # All markers are among the references, so every scanned run was there, too.
+            # If all markers are among the references, so was every scanned run.
             if take_marks(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
@@ -220,7 +220,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Return a JSON value for a Python object that `json` cannot serialize."""
+    """Convert a Python object that `json` cannot serialize to a JSON value."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -310,7 +310,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return the table of `refs` and of the rows in `builder`.
+    """Return a table of `refs` and of the rows in `builder`.
 
     References to the chunks of large arrays are moved from `refs` to columns of the table.
     """
@@ -404,7 +404,7 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Add to `refs` the references of a generator whose key template cannot be inverted."""
+    """Add to `refs` all references of a generator, whose key template cannot be inverted."""
     if remaining < 0:
         raise LimitError(
             "a generator that cannot be kept as a formula declares "

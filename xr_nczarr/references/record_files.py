@@ -1,4 +1,4 @@
-"""The record files (parquet files with references) of a set, fetched together and cached."""
+"""Record files: the parquet files that contain references. They are fetched together and cached."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class RecordFiles:
     Parameters
     ----------
     fetch
-        Function that fetches files of the directory, several of them together.
+        Function that fetches several files of the directory together.
     max_rows
-        Files with more rows raise LimitError.
+        Maximum number of rows in a file. A file with more rows raises LimitError.
     """
 
     def __init__(self, fetch: Fetch, max_rows: int) -> None:
@@ -56,7 +56,7 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return record files by name; fetch those that are not cached in one call.
+        """Return record files by name; fetch all files that are not cached in one call.
 
         If there are more files than the cache can hold, only the first ones are returned.
         """
@@ -86,13 +86,13 @@ class RecordFiles:
 
 
 class _RecordFile:
-    """One record file. The row group that was read last is cached."""
+    """One record file. The most recently read row group is cached."""
 
     def __init__(self, data: Bytes | None, max_rows: int) -> None:
         self._data = data
         self._max_rows = max_rows
         self._columns = lru_cache(1)(lambda group: self._opened[1](group))
-        self._reading = ProcessLock()  # the files of pyarrow serve one thread at a time
+        self._reading = ProcessLock()  # pyarrow's files serve one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
         """Return the values of a row by column, or None if the row does not exist."""

@@ -1,4 +1,4 @@
-"""Reference sets: a table of explicit references, and generators."""
+"""Reference sets: a table of explicit references, and generators of further references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReferenceSet(ByFields):
     generators
         Formulas, each of which declares many keys and their references.
     digest
-        Digest of the document, equal for equal sets; empty if there is no document.
+        Digest of the document, which is equal for equal sets. Empty if there is no document.
     """
 
     table: Table | ParquetTable
@@ -64,7 +64,7 @@ class ReferenceSet(ByFields):
         return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
-        """Return the reference that a generator declares for `key`, or None if none does."""
+        """Return the reference that a generator declares for `key`, or None if none does so."""
         result = None
         few = len(self.generators) <= _FEW
         for generators in (self.generators,) if few else self._near(key):
@@ -76,7 +76,7 @@ class ReferenceSet(ByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return the number of generators that are tried for a key."""
+        """Return the number of generators that looking up a key may have to try."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
@@ -88,8 +88,8 @@ class ReferenceSet(ByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
 
-        Chunks in columns, in parquet files and in generators are left out: there may be any number
-        of them, and finding groups and arrays does not require them.
+        Chunks in columns, in parquet files and in generators are left out. There may be very many
+        of them, and groups and arrays can be found without them.
         """
         return self.table.names(prefix)
 
@@ -100,7 +100,7 @@ class ReferenceSet(ByFields):
             yield from generator.items()
 
     def urls(self, most: int) -> set[str]:
-        """Return the URLs of some targets; `most` limits the number of references examined."""
+        """Return the URLs of some targets. `most` limits how many references are examined."""
         generated = (islice(generator.items(), most) for generator in self.generators[:most])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(most)

@@ -1,4 +1,4 @@
-"""A store that looks up keys in a reference set, and fetches the bytes from its targets."""
+"""A store that looks up keys in a reference set, and fetches the bytes from their targets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_PICKLED_BYTES = 64 << 10
 
 
 class _TargetRange(NamedTuple):
-    """`length` bytes of a target from `start`; the whole target if `length` is None."""
+    """`length` bytes of a target from `start`, or the whole target if `length` is None."""
 
     key: str
     url: str
@@ -57,7 +57,7 @@ class ReferenceStore(Store):
     Parameters
     ----------
     references
-        The reference set; None if it is to be read from `document`.
+        The reference set. If it is None, the set is read from `document`.
     targets
         The rules for resolving and opening the targets of the set.
     name
@@ -65,7 +65,8 @@ class ReferenceStore(Store):
     document
         The document from which the set was read, if any.
     prefix
-        If the set is read from `document`, only keys with this prefix are kept; empty for all keys.
+        If the set is read from `document`, only keys with this prefix are kept. An empty prefix
+        keeps all keys.
     """
 
     zero_fill_is_missing = False
@@ -139,7 +140,7 @@ class ReferenceStore(Store):
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, or None if the set does not declare it.
+        """Yield the object at each key, or None if the set does not declare it.
 
         Raises
         ------
@@ -153,10 +154,10 @@ class ReferenceStore(Store):
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded chunk at each index of one array, or None if it is undeclared.
+        """Yield the encoded chunk at each index of an array, or None if it is not declared.
 
-        Many chunks are looked up together if the set lists all of them explicitly, as parts of
-        files in one local store.
+        Many chunks are looked up together if the set lists all of them explicitly, and all are
+        parts of files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -164,7 +165,7 @@ class ReferenceStore(Store):
     def _fetch_parts(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None] | None:
-        """Return an iterator over chunks that are parts of local files, or None if some are not."""
+        """Return an iterator over chunks that are all parts of local files, or else None."""
         if len(chunks) < _MIN_PARTS or self.remote:
             return None
         column = self.references.column_of(keys, len(chunks[0]))
@@ -189,7 +190,7 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`; after a failure, fetch the rest by key, to name the key in the error."""
+        """Yield `parts`. If that fails, fetch the rest by key, so that the error names the key."""
         count = 0
         with suppress(NczarrError):
             for data in parts:
@@ -226,7 +227,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests needed for byte ranges; nearby ranges share a request."""
+        """Return the number of requests needed for byte ranges. Nearby ranges share a request."""
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -247,7 +248,7 @@ class ReferenceStore(Store):
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object below `prefix`.
 
-        The size is None for a whole target.
+        The size is None for an object that is a whole target.
         """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
@@ -281,7 +282,7 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Return the inline bytes of a range, or where they are in a target; None if undeclared.
+        """Return a range's inline bytes, or its location in a target, or None if undeclared.
 
         A negative length stands for the whole object. `urls` caches the result of `_place` for each
         URL.
@@ -320,7 +321,7 @@ class ReferenceStore(Store):
         return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
-        """Yield the bytes of pieces in one store: all are whole objects, or all are byte ranges."""
+        """Yield the bytes of pieces in one store. Either all or none of them are whole objects."""
         store = pieces[0].store
         if pieces[0].length is None:
             source = store.bounded(self.max_bytes).fetch([piece.path for piece in pieces])

@@ -46,7 +46,7 @@ class WrittenReferences:
     arrays
         Number of arrays to which these chunks belong.
     generators
-        Number of generators: members of ``gen`` in the document.
+        Number of generators, which are items of ``gen`` in the document.
     """
 
     target: str
@@ -152,7 +152,7 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Return the store to refer to; raise UnsupportedError if the location is a group in it."""
+    """Open the store to refer to; raise UnsupportedError if the location is a group in a store."""
     if location.group:
         raise UnsupportedError(
             f"the source is the group {quote(location.group)!r}, expected a whole store",
@@ -188,7 +188,7 @@ def _another_kind(place: str) -> ConflictError:
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Replace a set of parquet files with new files; remove the new files if that fails."""
+    """Replace a set of parquet files with new files. If that fails, the new files are removed."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
@@ -197,7 +197,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             for name, data in items:
                 staging.put([(name, data)])
                 names.append(name)
-            # If the file system treats two names as one, the later file has replaced the earlier.
+            # If the file system treats two names as one, the second file has replaced the first.
             staging.check_new_keys(names, ())
         return
     # The document is written last: without it, the objects are not a set.
@@ -214,7 +214,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key of a store and a reference to its object."""
+    """Yield each key of a store with a reference to its object."""
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
             if isinstance(reference, Target):
@@ -254,7 +254,7 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return, by key, the targets of the objects that are not stored inline."""
+    """Return the targets of all objects that are not stored inline, by key."""
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
     return {key: Target(*address) for key, address in store.addresses(keys).items()}

@@ -74,7 +74,7 @@ def render_references(references: References, *, generators: bool = False) -> by
 
 
 def tabulated(references: References) -> Table:
-    """Return a table of the references, with generators expanded.
+    """Return references as a table, with generators expanded.
 
     Raises
     ------
@@ -99,11 +99,11 @@ def portable(table: Table) -> Table:
     """Return the same references, with Zarr v2 metadata that kerchunk and VirtualiZarr understand.
 
     The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8 supports
-    nothing else. Codec parameters that netcdf-c writes as strings become numbers. The element size
+    no other form. Codec parameters that netcdf-c writes as strings become numbers. The element size
     of a shuffle codec, which netcdf-c writes as 0, is filled in. A floating-point `_FillValue` is
-    encoded as xarray does for Zarr v3, because VirtualiZarr converts the set to v3; other readers
-    of v2 mask by the array's own fill value. Documents of netcdf-c that are not valid JSON stay
-    unchanged.
+    encoded as xarray does for Zarr v3, because VirtualiZarr converts the set to v3. Other readers
+    of v2 ignore it and use the array's own fill value. Documents of netcdf-c that are not valid
+    JSON stay unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():
@@ -131,7 +131,7 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec with numbers in place of the strings and the zero that netcdf-c writes."""
+    """Return a codec with numbers in place of the strings and the 0 that netcdf-c writes."""
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -145,9 +145,9 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 
 
 def _with_packed_fill(attributes: str) -> str:
-    """Return the JSON of attributes, with a numeric `_FillValue` as the Base64 of a double.
+    """Return the JSON of attributes with any numeric `_FillValue` as the Base64 of a double.
 
-    The rest of the JSON keeps its spelling, by which netcdf-c's character attributes are
+    The rest of the JSON keeps its exact text, by which netcdf-c's character attributes are
     recognized.
     """
     value = _members(attributes).get("_FillValue")
@@ -166,7 +166,7 @@ def _with_packed_fill(attributes: str) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return the position at which the next value of an object begins."""
+    """Return the position at which the next value of a JSON object begins."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at
@@ -184,9 +184,10 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A box of chunks for one generator: a slice of the chunk grid along the first dimension.
+    """A box of chunks that one generator can declare: a slice of the chunk grid.
 
-    The chunks are at regular distances in one file, or each is in an object of its own.
+    The grid is sliced along the first dimension. The chunks are at regular distances in one file,
+    or each chunk is a separate object.
 
     Attributes
     ----------
@@ -195,11 +196,11 @@ class _Box:
     url
         The URL of all chunks, or the text before the key if each URL ends in the chunk's key.
     offset
-        Offset of the first chunk in bytes; -1 for whole objects.
+        Offset of the first chunk in bytes, or -1 for whole objects.
     strides
-        Distance in bytes between neighbors along each dimension; 0 for whole objects.
+        Distance in bytes between neighbors along each dimension, or 0 for whole objects.
     length
-        Length of each chunk in bytes; -1 for whole objects.
+        Length of each chunk in bytes, or -1 for whole objects.
     """
 
     start: int
@@ -210,7 +211,7 @@ class _Box:
     length: int
 
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Return the box as a member of ``gen``; if `keyed`, each URL ends in the chunk's key."""
+        """Return the box as an item of ``gen``. If `keyed`, each URL ends in the chunk's key."""
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
         names = [f"i{axis}" for axis in range(column.family.rank)]
@@ -235,7 +236,7 @@ class _Box:
 def _boxes(column: Column, beginning: str | None) -> list[_Box]:
     """Return boxes that cover the column, or an empty list if its references are irregular.
 
-    `beginning` is the text before the key in every URL, or None: see `_common_beginning`.
+    `beginning` is the text before the key in every URL, or None; see `_common_beginning`.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -284,7 +285,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_beginning(column: Column) -> str | None:
-    """Return the text before the key in every URL of a column, or None if there is no such text."""
+    """Return the text before the key if it is the same in every URL of a column, or else None."""
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
         url = column.row(row).url

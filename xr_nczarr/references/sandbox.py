@@ -1,4 +1,4 @@
-"""Render templates with all features of jinja2's immutable sandbox, for trusted sets.
+"""Render templates of trusted sets with all features of jinja2's immutable sandbox.
 
 The sizes of results, powers and products are limited. Time and memory are not: nested loops and
 repeated concatenation can exhaust them.
@@ -46,14 +46,14 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """A function that renders a jinja2 template, given the values of its dimensions."""
+    """A function that renders a jinja2 template from the values of its dimensions."""
 
     text: str
     templates: Mapping[str, str]
     dimensions: tuple[str, ...]
 
     def __call__(self, *values: Any) -> str:
-        """Render the template with `values`, the values of its dimensions."""
+        """Render the template with `values`, one for each of its dimensions."""
         template, named = self._compiled
         context: dict[str, Any] = {}
         context |= {name: _NamedTemplate(source, context) for name, source in named.items()}

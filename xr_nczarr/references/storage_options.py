@@ -83,7 +83,7 @@ class ReferenceOptions:
 
     @classmethod
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
-        """Parse the storage options in `access`: those of the set itself, and those for places.
+        """Parse the storage options in `access`: options of the set itself, and options for places.
 
         `implied` are further storage options, which the target itself contains.
         """
@@ -119,7 +119,7 @@ class ReferenceOptions:
     def targets(self, document: str | None) -> Targets:
         """Return the rules for the targets of a set.
 
-        `document` is the path or URL of the set; None if the set is in memory.
+        `document` is the path or URL of the set, or None if the set is in memory.
         """
         # A cache of the document does not apply to its targets.
         place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
@@ -160,7 +160,7 @@ class ReferenceOptions:
 
     @property
     def parsing(self) -> dict[str, Any]:
-        """The arguments of `parse_references`."""
+        """The arguments for `parse_references`."""
         return {
             "template_overrides": self.template_overrides,
             "templates": self.templates,
@@ -169,19 +169,19 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options for the place of the document only."""
+        """The storage options that apply only to the place of the document."""
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return these options, with the storage options and the filesystem of `location` added."""
+        """Return these options together with the storage options and filesystem of `location`."""
         own = merge_options(location.storage_options, self.own)
         return replace(self, own=own, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the document from `folder`.
 
-        For a chained URL, the options are grouped by protocol. Without options for the document
-        itself, those for the longest matching URL prefix apply.
+        For a chained URL, the options are grouped by protocol. If there are no options for the
+        document itself, the options for the longest matching URL prefix apply.
         """
         if "::" in folder:
             return {**self.by_place, **self.document_only}
@@ -194,7 +194,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """Return the filesystems in fsspec's option `fs` by protocol, and the default protocol.
 
     `fs` is one filesystem, or a mapping from protocols to filesystems or their options. The default
-    protocol, which applies to URLs without one, is None if `fs` does not determine it.
+    protocol applies to URLs without a protocol. It is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -217,12 +217,12 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return options by URL prefix, given options by URL prefix or protocol."""
+    """Replace the protocols among the keys of `options` by the URL prefixes they stand for."""
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
 
 def _prefixes(place: str) -> list[str]:
-    """Return the URL prefixes that a URL prefix or a protocol stands for."""
+    """Return the URL prefixes for a protocol, or for a URL prefix just the prefix itself."""
     if not place or "://" in place:
         return [place]
     aliases = next((names for names in _ALIASES if place in names), (place,))

@@ -44,14 +44,15 @@ class Targets:
     trust
         The places to which the set may refer.
     protocol
-        Protocol of URLs that have none; if None, such URLs are relative to the document.
+        Protocol for URLs without a protocol. If None, such URLs are relative to the document.
     options
         Pairs of a URL prefix and the storage options, or the fsspec filesystem, for URLs with that
-        prefix. The longest prefix comes first; an empty prefix applies to all remote targets.
+        prefix. The longest prefix comes first. An empty prefix applies to all remote targets.
     retry
-        The rules for retrying failed requests; None for the default rules.
+        The rules for retrying failed requests. None means the default rules.
     max_object_bytes
-        Larger objects raise LimitError before anything is allocated.
+        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
+        allocated.
     """
 
     document: str

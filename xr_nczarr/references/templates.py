@@ -70,10 +70,11 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
 
 
 class _Scope(NamedTuple):
-    """The names that an expression may use: dimensions, and arguments with the scope of the call.
+    """The names that an expression may use: dimensions, and the arguments of a template call.
 
-    All scopes of one template share `budget`, an iterator from which each syntax node takes one
-    item. `within` contains the names of the enclosing templates.
+    Each argument comes with the scope in which it is evaluated. All scopes of one template share
+    `budget`, an iterator from which each syntax node takes one item. `within` contains the names of
+    the enclosing templates.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -85,7 +86,7 @@ class _Scope(NamedTuple):
 class Templates:
     """The named templates of one reference set.
 
-    A name in a template refers to an argument of the call if there is one, otherwise to a
+    A name in a template refers to an argument of the template call if there is one, otherwise to a
     dimension, otherwise to another template.
 
     Parameters
@@ -111,7 +112,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into parts, whose concatenated values are its result.
+        """Compile a template into parts, whose values are concatenated to its result.
 
         Raises
         ------
@@ -133,7 +134,7 @@ class Templates:
         return (Call(sandboxed, tuple(variables.values())),)
 
     def render(self, text: str) -> str:
-        """Render a template that depends on no dimensions."""
+        """Render a template that does not depend on any dimension."""
         # A set may have as many URLs as references, most of them with at most one plain name.
         if _is_plain(text):
             return text
@@ -192,7 +193,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Return the expression for another template, which sees the `arguments` and `scope`."""
+        """Return the expression for another template, evaluated with these arguments.
+
+        `scope` is the scope of the template that refers to it.
+        """
         if name not in self._texts:
             raise ReferenceSetError(
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
@@ -210,7 +214,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Parse a template into syntax nodes, whose concatenated values are its result."""
+    """Parse a template into syntax nodes, whose values are concatenated to its result."""
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
     # Imported here: most sets have no templates, and jinja2 costs more than opening them.
@@ -231,7 +235,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node stands for, and the nodes of its operands."""
+    """Return the function that a syntax node represents, and the nodes of its operands."""
     kind = type(node).__name__
     if kind in _OPERATIONS:
         operands = [getattr(node, field) for field in node.fields]

@@ -144,7 +144,7 @@ trust, limits
 class Cdl:
     """CDL output, generated on demand.
 
-    Iterating over it yields pieces of CDL, and reads values when they are needed. `str` returns the
+    Iteration yields pieces of CDL, and reads values when they are needed. `str` returns the
     complete CDL.
 
     Attributes
@@ -152,8 +152,8 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Of its ancestors, only dimensions are shown, because the group can use
-        them.
+        The group to show. Its ancestors are shown only with their dimensions, which the group can
+        use.
     """
 
     opened: OpenedStore
@@ -308,10 +308,10 @@ class Cdl:
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
         """Yield the values row by row, in parts if a row is long.
 
-        Each result has the values of a part as CDL, and the number of braces that open before the
-        part. The third item is None if the row continues. Otherwise, it has the number of braces
-        that close after the part, and whether the part is the last. Braces enclose the elements
-        along an unlimited dimension, except the first dimension.
+        Each result contains the values of a part as CDL, and the number of braces that open before
+        the part. The third item is None if the row continues. Otherwise, it contains the number of
+        braces that close after the part, and whether the part is the last. Braces enclose the
+        elements along an unlimited dimension, except the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -341,7 +341,7 @@ class Cdl:
 
 
 class _Line:
-    """An output line, which is broken as in ncdump: before an item that would not fit.
+    """An output line, wrapped as in ncdump: before an item that would not fit.
 
     Lengths are counted in bytes.
     """

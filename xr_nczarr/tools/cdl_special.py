@@ -16,7 +16,7 @@ _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
-    """Return the special attributes of a dataset, which ncdump shows in its root group."""
+    """Return the special attributes of a dataset, which ncdump shows in the root group."""
     stored = {} if root.node is None else root.node.attributes.values_by_name
     provenance = stored.get(PROVENANCE)
     special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
@@ -49,5 +49,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return integers in the dtype that ncdump shows, or as int64 if they are too large for it."""
+    """Return integers in the dtype that ncdump shows, or as int64 if they do not fit."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

@@ -69,7 +69,7 @@ def name_text(name: str) -> str:
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Return the CDL type of a variable, or a wider type; None if CDL has neither."""
+    """Return the CDL type of a variable, or a wider type, or None if CDL has no such type."""
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -163,7 +163,7 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
 
 
 def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
-    """Return the positions of strings that are not parsed to the given numbers."""
+    """Return the positions of strings that do not parse to the given numbers."""
     with np.errstate(over="ignore"):
         again = np.array(list(map(float, texts))).astype(numbers.dtype)
     return np.flatnonzero((again != numbers) & np.isfinite(numbers))

@@ -44,7 +44,7 @@ def consolidate(
 ) -> ConsolidateResult:
     """Write the consolidated metadata of a store.
 
-    They are stored at the key ``.zmetadata`` or, in version 3, in the root document.
+    The document is stored at the key ``.zmetadata``. In version 3, it is part of the root document.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """Documents by key that advance a progress bar when they are added."""
+    """A dict of documents by key that advances a progress bar when a document is added."""
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -98,7 +98,7 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open a store for a change of its metadata, and yield the transaction and the opened store.
+    """Open a store to change its metadata; yield the transaction and the opened store.
 
     The individual documents are read. Unless this is a `dry_run`, the writer lock is held, and an
     interrupted change is rolled back first.

@@ -1,4 +1,4 @@
-"""Copy a store or file to another dialect, version, chunks and codecs, resuming interrupted runs.
+"""Copy a store or file to another layout, Zarr version, chunks or codecs, and resume such copies.
 
 The stored chunks of arrays that do not change are copied as bytes. All other chunks are decoded and
 encoded again.
@@ -246,7 +246,7 @@ def copy(
 
 
 def _file_path(target: Any) -> str | None:
-    """Return the path of the netCDF file that `target` names; None if `target` names a store.
+    """Return the path of the netCDF file that `target` names, or None if it names a store.
 
     Raises
     ------
@@ -332,7 +332,7 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
 
 
 def _check_beside(store: Store, origin: Input) -> None:
-    """Raise RefusedError if the target is the source, or within it."""
+    """Raise RefusedError if the target is the same store as the source, or within it."""
     if origin.store.is_same(store):
         raise RefusedError("source and target are the same", remedy=_ELSEWHERE, store=store.name)
     if store.is_within(origin.store):
@@ -341,7 +341,7 @@ def _check_beside(store: Store, origin: Input) -> None:
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:
-    """Return the marker of an unfinished copy: a digest of source, plan and last system start."""
+    """Return the marker of an unfinished copy: a digest of source, plan and current system boot."""
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
@@ -349,7 +349,7 @@ def _identity(state: str, plan: WritePlan) -> bytes:
 
 
 def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether this run resumes a copy, and if not, why.
+    """Return whether the target is a store, whether this run resumes a copy, or else why not.
 
     Raises
     ------

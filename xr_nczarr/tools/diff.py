@@ -40,7 +40,7 @@ class Difference:
     path
         Path of the group, dimension or variable. For an attribute, a colon and its name follow.
     first, second
-        The item in each dataset, as CDL; None if the dataset lacks it.
+        The item in each dataset, as CDL, or None if the dataset does not contain it.
     note
         For values: how many differ, the position of the first, and the largest difference.
     """
@@ -168,7 +168,7 @@ def diff(
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """The state of one call of `diff`."""
+    """The arguments and the differences found so far in one call of `diff`."""
 
     metadata: bool
     special: bool

@@ -41,14 +41,14 @@ _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableReading:
-    """The chunks, requests and bytes that reading a selection from one variable takes.
+    """The chunks, requests and bytes needed to read a selection from one variable.
 
     Attributes
     ----------
     shape, chunk_shape
         Shapes of the array and of its chunks, in elements.
     shard_shape
-        Shape of the shards, in elements; None if each stored object is one chunk.
+        Shape of the shards, in elements. None if each stored object is one chunk.
     selected
         Shape of the selection.
     touched
@@ -58,9 +58,9 @@ class VariableReading:
     requests
         Number of requests to the store; an upper bound if `at_most` is True.
     fetched_bytes
-        Number of stored bytes to fetch; None if the store does not report sizes.
+        Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks to read that are not in the store; None if unknown.
+        Number of chunks to read that are not in the store, or None if unknown.
     decoded_bytes
         Number of bytes of the decoded chunks.
     result_bytes
@@ -262,7 +262,7 @@ def _unreadable(error: NczarrError) -> str:
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
-    """Return the Datasets of an xarray object by path; None if `target` is no xarray object."""
+    """Return the Datasets of an xarray object by path, or None for any other target."""
     xarray = sys.modules.get("xarray")
     if xarray is None:
         return None

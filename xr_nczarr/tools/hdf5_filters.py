@@ -21,7 +21,7 @@ _USUAL_LEVEL = 4
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """Return the numcodecs codec for the HDF5 filter with a given number and settings.
 
-    If there is no such codec, the result has the name or number of the filter, and is not in any
+    Without such a codec, the result has the name or number of the filter. That name is not in any
     codec registry.
     """
     if number in _LEVELED and len(settings) == 1:
@@ -34,7 +34,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return number and settings of the HDF5 filter for a codec; None if HDF5 lacks the filter."""
+    """Return the number and settings of a codec's HDF5 filter, or None without such a filter."""
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
@@ -50,6 +50,6 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a codec parameter as an integer; netcdf-c before 4.10 stores parameters as text."""
+    """Return a codec parameter as an integer. netcdf-c before 4.10 stores parameters as strings."""
     is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
     return int(value) if is_number else otherwise

@@ -1,4 +1,4 @@
-"""Build HTML for notebooks, in the colors of the notebook and with every name escaped."""
+"""Build HTML for notebooks, in the notebook's colors and with all names escaped."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def text(value: object) -> str:
 
 
 def preformatted(lines: Iterable[str]) -> str:
-    """Return lines of text as preformatted HTML; return an empty string without lines."""
+    """Return lines of text as preformatted HTML, or an empty string if there are no lines."""
     shown = escape("\n".join(lines))
     return f"<pre>{shown}</pre>" if shown else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table; titles and cells are HTML."""
+    """Return an HTML table. Titles and cells are HTML, too."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
-    """Return collapsible content with a summary; both are HTML."""
+    """Return collapsible content with a summary. Both are HTML."""
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
 
@@ -77,7 +77,7 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar filled to `share` (0 to 1), whose filled part is filled to `inner` in turn."""
+    """Return a bar that is filled to `share` (0 to 1), the filled part itself up to `inner`."""
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'
@@ -93,8 +93,8 @@ def grid_svg(
 ) -> str:
     """Return a drawing of an array's chunks along two of its dimensions.
 
-    These are the dimensions along which a selection skips chunks, or else the dimensions with the
-    most chunks. Without a name for each dimension, the caption contains only numbers.
+    These are the dimensions along which a selection skips chunks, or otherwise the dimensions with
+    the most chunks. Without a name for each dimension, the caption contains only numbers.
 
     Parameters
     ----------

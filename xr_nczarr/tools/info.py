@@ -49,12 +49,12 @@ class StoreInfo(Result):
     root
         The root group, or the requested group.
     layout
-        The releases of netCDF-C that write such annotations; empty for plain Zarr.
+        The releases of netCDF-C that write such annotations. Empty for plain Zarr.
     census
-        The stored chunks of each variable, by path; None if they were not counted, and empty if
+        The stored chunks of each variable, by path. None if they were not counted, and empty if
         they are unknown.
     unlisted
-        Why the stored chunks are unknown; empty if they are known, or were not counted.
+        Why the stored chunks are unknown. Empty if they are known, or were not counted.
     """
 
     name: str
@@ -76,7 +76,7 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the numbers of groups, variables, chunks and bytes in all groups.
 
-        Sizes include only readable variables. A size is None if it is unknown for one of them.
+        Sizes include only readable variables. A size is None if it is unknown for any variable.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -174,7 +174,7 @@ class StoreInfo(Result):
         return description
 
     def _notes(self, group: Group) -> list[str]:
-        """Return problems of a group and its variables, one sentence each."""
+        """Return the problems of a group and its variables, one sentence each."""
         incomplete = [
             variable
             for variable in group.variables.values()
@@ -205,7 +205,7 @@ class StoreInfo(Result):
             yield from self._group_lines(child)
 
     def _group_html(self, group: Group, largest: int) -> str:
-        """Return a collapsible group as HTML, with bars for sizes and drawings of the chunks."""
+        """Return a group as collapsible HTML, with bars for sizes and drawings of the chunks."""
         dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())

@@ -43,14 +43,14 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """Chunks and codecs of a copy that replace the chunks and codecs of the source.
+    """Chunks and codecs that replace those of the source in a copy.
 
     Attributes
     ----------
     chunks
         Chunk lengths by dimension, in elements.
     codecs
-        Numcodecs configurations in the order of encoding; None to keep the codecs of the source.
+        Numcodecs configurations in encoding order. None keeps the codecs of the source.
     """
 
     chunks: Mapping[str, int]
@@ -68,7 +68,7 @@ class Input(ABC):
     subset
         The part of the source to copy.
     store
-        The store of the source; for a file, a store at the path of the file.
+        The store of the source. For a file, a store at the path of the file.
     state
         Function that returns a string that changes whenever the source does, or None if changes
         cannot be detected.
@@ -147,7 +147,7 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Record content that the target cannot express.
+        """Add descriptions of content that the target cannot express to `skipped`.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class ModelInput(Input):
 
 @dataclass(kw_only=True)
 class DatasetInput(Input):
-    """A source that another xarray engine opens, whose copy is as exact as that engine."""
+    """A source that another xarray engine opens. The copy is only as exact as that engine."""
 
     datasets: dict[str, xr.Dataset]
 
@@ -406,7 +406,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the stored chunks for each dimension: one length, or the lengths of all chunks."""
+    """Return the stored chunks along each dimension: one length, or the lengths of all chunks."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
@@ -442,7 +442,7 @@ def _encoding(
 
 
 def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
-    """Return the encoding of an xarray variable if the caller changes it, and None otherwise."""
+    """Return the encoding of an xarray variable if the caller changes it, or else None."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
     if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}

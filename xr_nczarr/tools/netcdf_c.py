@@ -1,8 +1,8 @@
-"""Call netcdf-c directly, in the library that netCDF4-python includes.
+"""Call netcdf-c directly, through the library that netCDF4-python includes.
 
 netCDF4-python itself does not distinguish characters from strings in attributes, and leaves out
-variables of unknown types. If several dimensions have the same name, it uses the nearest one, and
-truncates the values of the variable.
+variables of unknown types. If several dimensions have the same name, it uses the nearest dimension,
+and truncates the values of the variable.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ def _reopened(path: str, *_: int) -> Handle:
     """Return this process's handle for a file, given its path, modification time and size.
 
     The file stays open until the process ends. Closing it when the handle is no longer referenced
-    would take the lock at an arbitrary time.
+    would acquire the lock at an arbitrary time.
     """
     return Handle(path)
 
 
 def text_of(data: bytes) -> str:
-    """Return text from netcdf-c as str; bytes that are not UTF-8 become lone surrogates."""
+    """Return text from netcdf-c as a str; bytes that are not UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")

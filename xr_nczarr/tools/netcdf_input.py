@@ -65,7 +65,7 @@ class NetcdfFile:
 
 
 def open_file(path: str) -> NetcdfFile:
-    """Open a netCDF file and return its content; values are read when they are indexed.
+    """Open a netCDF file and return its content. Values are read when they are indexed.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class Values(BackendArray):
 
 @dataclass(slots=True)
 class _Reader:
-    """The state of one call of `open_file`.
+    """The open file and the dimensions read so far in one call of `open_file`.
 
     Attributes
     ----------
@@ -210,7 +210,7 @@ class _Reader:
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the chunk shape; for contiguous values, the shape that a write would choose."""
+        """Return the chunk shape or, for contiguous values, the shape that a write would choose."""
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
@@ -220,7 +220,7 @@ class _Reader:
         return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return the value of elements that were never written; None if it is undefined."""
+        """Return the value of elements that were never written, or None if it is undefined."""
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))

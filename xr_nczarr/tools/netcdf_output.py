@@ -42,7 +42,7 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout(Layout):
-    """The layout of netCDF-4 files: NCZarr's types, but strings of variable length."""
+    """The layout of netCDF-4 files: NCZarr's types, but variable-length strings."""
 
     dialect: str = "netCDF-4"
     has_strings = True
@@ -98,7 +98,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The state of one call of `write_file`.
+    """The open file and the objects defined so far in one call of `write_file`.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class _FileWriter:
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
     def _drop(self, codec: str, path: str) -> None:
-        """Record that a codec is dropped; raise UnsupportedError if the caller requested it."""
+        """Add a codec to the dropped codecs; raise UnsupportedError if the caller requested it."""
         problem = f"netCDF has no filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
@@ -221,7 +221,7 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable of an open file, to which values are assigned by region."""
+    """A variable of an open file. Values can be assigned to its regions."""
 
     handle: Handle
     ncid: int
@@ -250,14 +250,14 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return the chunk lengths, limited to the length of fixed dimensions as netCDF requires."""
+    """Return chunk lengths that do not exceed the fixed dimensions, as netCDF requires."""
     assert variable.node is not None
     lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
     return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
 
 
 def netcdf_value(value: Any) -> Any:
-    """Return an attribute's value in a netCDF type; other JSON values become text or numbers."""
+    """Convert an attribute's value to a netCDF type. JSON values become text or numbers."""
     if isinstance(value, str | np.number) or (
         isinstance(value, list) and value == [*map(str, value)]
     ):

@@ -1,4 +1,4 @@
-"""Report what other programs need to read a store, according to its metadata."""
+"""Report what other programs need in order to read a store, according to its metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COPY = "Copy the store with nczarr copy --dialect universal, which all programs
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield the requirements for reading a store, and content that some programs cannot read.
+    """Yield the requirements for reading a store, and the content that some programs cannot read.
 
     Parameters
     ----------
@@ -80,7 +80,10 @@ def _exceptions(
 def _in_documents(
     opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
 ) -> Iterator[Finding]:
-    """Yield findings for readable documents that are not strict JSON, or that netCDF-C misreads."""
+    """Yield findings for documents that are not strict JSON, or that netCDF-C misreads.
+
+    Documents that this package cannot read are skipped.
+    """
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     for key in (key for path in whole for key in zarr.node_keys(path)):

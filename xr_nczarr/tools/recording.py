@@ -34,7 +34,7 @@ class RecordedRead(NamedTuple):
 class ObjectSizes:
     """The sizes of the objects in a store, determined without reading the objects.
 
-    If looking up sizes takes requests, the store is listed once, below `folder`.
+    If looking up sizes requires requests, the store is listed once, below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -48,7 +48,7 @@ class ObjectSizes:
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
-        """Return sizes in bytes: 0 for an absent object, and None for an unknown size.
+        """Return sizes in bytes: 0 for an object that does not exist, and None for an unknown size.
 
         With `one_by_one`, a local store looks up each object instead of listing all objects, and a
         store that cannot be listed receives one request for each object.
@@ -70,9 +70,9 @@ class ObjectSizes:
 def record_read(
     array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
 ) -> RecordedRead:
-    """Return the requests of reading a selection, without reading any object.
+    """Return the requests that reading a selection takes, without reading any object.
 
-    Simulated objects are read in place of the stored ones, into a result that takes no memory.
+    Simulated objects are read in place of the stored objects, into a result that takes no memory.
 
     Parameters
     ----------
@@ -119,18 +119,18 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A substitute for another store, which records requests without making them.
+    """A substitute for another store that records requests without making them.
 
     Attributes
     ----------
     requests
         Number of requests that the other store would make.
     fetched_bytes
-        Total number of bytes requested; None if a size is unknown.
+        Total number of bytes requested, or None if a size is unknown.
     present
         Number of the requested objects that exist.
     indices
-        Keys of the shards of which ranges were requested.
+        Keys of the shards from which ranges were requested.
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
@@ -144,11 +144,11 @@ class _RecordingStore(Store):
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield empty bytes for each existing object, and None for each absent object."""
+        """Yield empty bytes for each object that exists, and None for any other object."""
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range of an existing object; for shards, always yield None."""
+        """Yield zeros for each range of an existing object, but always None for shards."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
@@ -167,7 +167,7 @@ class _RecordingStore(Store):
             yield bytes(max(0, item.length)) if self._holds_objects else None
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context manager whose reads of a shard are recorded, but not made."""
+        """Return a context manager that records reads of a shard without making them."""
         return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
 
     def list_names(self, prefix: str) -> Listing:

@@ -1,4 +1,4 @@
-"""Convert stored variables to another layout, with only the changes that it requires."""
+"""Convert stored variables to another layout, changing only what the layout requires."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def relayout(
     data
         The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        Chunks and codecs. They come from the caller if `explicit`, and else from the variable.
+        Chunks and codecs. They come from the caller if `explicit`, otherwise from the variable.
     complete
         Whether every value is stored, so that the array needs no fill value.
     default_width
         Attribute of the root group with the width of strings in bytes. It applies to variables
-        without an attribute of their own.
+        without their own attribute.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the array that does not mask values of the source.
 
     In versions where the fill value is optional, readers of plain Zarr treat it as `_FillValue`.
-    NaN does not mask other values. In NCZarr, netCDF's default fill values do not either. Without a
+    NaN masks only NaN. In NCZarr, netCDF's default fill values do not mask values either. Without a
     fill value, missing chunks are read as zeros.
     """
     assert variable.node is not None
@@ -130,7 +130,7 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Encode a variable whose type netCDF lacks (booleans, times, bytes) as `to_netcdf` does."""
+    """Encode a variable as `to_netcdf` does, if netCDF lacks its type (booleans, times, bytes)."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         data = data.astype(
             f"{data.dtype.kind}8[{unit[0]}]"

@@ -1,4 +1,4 @@
-"""Define the base class of the results of tools."""
+"""Define the base class for the results of tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xr_nczarr.tools.html import page, preformatted
 
 
 class Result:
-    """Base class of dataclasses that hold the result of a tool.
+    """Base class for dataclasses that contain the result of a tool.
 
     Results print as text, and convert to HTML for notebooks and to JSON.
     """

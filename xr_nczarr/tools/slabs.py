@@ -24,7 +24,7 @@ def slabs(
     """Yield selections that together cover an array, in C order of its elements.
 
     A selection consists of whole chunks if these fit in `limit` bytes, so that each chunk is
-    decoded once. With `whole_rows`, the last dimension is never split.
+    decoded once. If `whole_rows` is True, the last dimension is never split.
     """
     if not shape:
         yield ()

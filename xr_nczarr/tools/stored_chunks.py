@@ -36,9 +36,9 @@ class StoredChunks:
     present
         Number of objects that exist, out of `total`.
     stored_bytes
-        Size of all existing objects; None if the store does not report sizes.
+        Size of all existing objects, or None if the store does not report sizes.
     numbers
-        Positions of the existing objects in the grid, in C order; empty unless requested.
+        Positions of the existing objects in the grid, in C order. Empty unless requested.
     """
 
     node: ArrayNode
@@ -73,8 +73,8 @@ def count_stored_chunks(
 ) -> tuple[dict[str, StoredChunks], str]:
     """Count the stored objects of each variable.
 
-    Return them by path of the variable, and an empty string. If they are unknown, return an empty
-    mapping, and the reason as a string.
+    Return the counts by path of the variable, and an empty string. If the counts are unknown,
+    return an empty mapping, and the reason as a string.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def count_stored_chunks(
         A list to which keys are added that do not belong to a chunk. If it is passed, the positions
         of chunks are recorded as well.
     max_requests
-        Maximum number of chunks to look up if the store cannot be listed; None for no limit.
+        Maximum number of chunks to look up if the store cannot be listed. None means no limit.
     """
     progress = progress or Progress(False)
     try:

@@ -24,7 +24,7 @@ class Subset:
     group
         Absolute path of the group that becomes the root.
     variables
-        Names or paths of variables, see `chosen_paths`; None for all variables. The coordinate
+        Names or paths of variables, see `chosen_paths`. None selects all variables. The coordinate
         variables of their dimensions are included.
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer keeps the
@@ -74,7 +74,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return the selection from a source variable; None if all of the variable is selected."""
+        """Return the selection from a source variable, or None if all of it is selected."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -118,7 +118,7 @@ class Subset:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the paths to which names refer; all `paths` if `requested` is None.
+    """Return the paths to which names refer, or all `paths` if nothing is `requested` (None).
 
     A name without a slash refers to all items with that name. A name that begins with a slash is a
     path. `what` is the kind of item, for error messages.
@@ -212,7 +212,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _number(label: Any) -> int | float:
-    """Return a label as a number, and a whole number as an int, because floats are less precise."""
+    """Convert a label to a number: an int if it is whole, because floats are less precise."""
     with suppress(ValueError):
         if isinstance(label, str):
             return int(label)

@@ -16,7 +16,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def byte_text(count: int | None) -> str:
-    """Return a number of bytes in readable units; return ``?`` for None."""
+    """Return a number of bytes in readable units, or ``?`` for None."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -32,7 +32,7 @@ def extent_text(shape: Sequence[int] | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows of a table as lines with aligned columns, without empty columns.
+    """Yield the rows of a table as lines with aligned columns. Empty columns are omitted.
 
     Rows with a single cell are not aligned.
     """
@@ -53,15 +53,16 @@ def dimension_text(dimension: Dimension) -> str:
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return stored size and compression ratio from the description of a variable."""
+    """Return the stored size and compression ratio from the description of a variable."""
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Return a line wrapped at `width` columns and indented by two spaces.
+    """Return a line wrapped at `width` characters, with further lines indented by two spaces.
 
-    The alignment of a table row is kept only if the row fits. Longer words are not broken.
+    The alignment of a table row is kept only if the row fits. Words that are too long are not
+    split.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]

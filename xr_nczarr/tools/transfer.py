@@ -1,7 +1,7 @@
 """Copy the chunks of arrays to another store.
 
-Chunks are copied as bytes if they mean the same in source and target. Otherwise, they are decoded
-and encoded again.
+Chunks are copied as bytes if they represent the same values in source and target. Otherwise, they
+are decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _size(node: ArrayNode) -> int:
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
-    """Return everything that determines which values the stored objects of an array represent."""
+    """Return everything that determines which values an array's stored objects represent."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -115,7 +115,7 @@ def _swaps(spec: CodecSpec) -> bool:
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, there: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches, and yield how many were checked and copied."""
+    """Copy missing objects in batches; yield the numbers of objects checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
@@ -136,7 +136,7 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Yield a write with dask blocks that do not share stored objects.
+    """Yield a write as one or more writes whose dask blocks do not share stored objects.
 
     A large write whose blocks have to change is split into several parts.
     """
@@ -169,7 +169,7 @@ def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
 
 
 def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrite]:
-    """Yield the blocks of a write, except blocks whose stored objects all exist."""
+    """Yield the blocks of a write, except blocks for which all stored objects exist."""
     data, node = write.data, write.node
     if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write

@@ -138,7 +138,7 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in another dialect, and the dialect that they are read as.
+    """Return the documents of a store in another dialect, and the dialect of the stored documents.
 
     Raises
     ------
@@ -184,9 +184,9 @@ def _phases(
 ) -> Iterator[list[str]]:
     """Yield groups of document keys, in the order in which to write the groups.
 
-    First come documents that gain new annotations, then documents that lose old annotations, and
-    last the consolidated document. Readers prefer annotations in ``.zattrs``, so these are written
-    first if they are new, and removed last if they are old.
+    The first groups are documents that gain new annotations, followed by documents that lose old
+    annotations. The consolidated document is last. Readers prefer annotations in ``.zattrs``, so
+    these are written first if they are new, and removed last if they are old.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -196,7 +196,7 @@ def _phases(
 
 
 def _kept(group: Group, source: Hierarchy) -> Group:
-    """Return a tree with the attributes and codecs to write; JSON attributes stay JSON."""
+    """Return a tree with the attributes and codecs to write. JSON attributes stay JSON."""
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),
@@ -214,7 +214,7 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Return a codec of Zarr version 2 in a spelling that all readers understand.
+    """Return a codec of Zarr version 2, spelled so that all readers understand it.
 
     Some releases of netcdf-c wrote numbers as strings, and a shuffle of items of size 0.
     """
@@ -229,7 +229,7 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
 
 
 def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return all nodes, with reserved attributes kept and absent fill values left absent."""
+    """Return all nodes, including the reserved attributes, and without added fill values."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
@@ -248,7 +248,7 @@ def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Yield each statement about the old tree that the new tree lacks or contradicts."""
+    """Describe each property of the old tree that the new tree lacks or contradicts."""
     new_values = dict(_statements(new))
     for subject, value in _statements(old):
         if subject not in new_values:
@@ -258,7 +258,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield a statement for each property of a tree, as a subject and a value."""
+    """Yield the properties of a tree as statements: a subject and a value."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
@@ -290,6 +290,6 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Return an attribute's value and its type, with JSON values as strings."""
+    """Return an attribute's value and type as netCDF reads them, with JSON values as strings."""
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

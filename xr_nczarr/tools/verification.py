@@ -1,4 +1,4 @@
-"""Define the result of `verify`: findings, printed with one line for each kind."""
+"""Define the result of `verify`, which prints findings with one line for each kind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Finding:
 
 
 def finding_line(findings: Sequence[Finding]) -> str:
-    """Return a line that describes findings of the same kind."""
+    """Return a line that describes several findings of the same kind."""
     severity, problem, remedy = findings[0].kind
     places = [
         f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
@@ -76,7 +76,7 @@ class Verification(Result):
     ----------
     chunks
         For each array by path, the number of existing chunks (or shards) and the number of all
-        chunks; empty if these are unknown.
+        chunks. Empty if these are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """
@@ -88,7 +88,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether there is no finding of severity ``error``."""
+        """Whether no finding has the severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Verification(Result):
         return f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
-        """Return lists of findings of the same kind, errors first."""
+        """Return the findings grouped by kind, errors first."""
         kinds: dict[tuple[str, ...], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
             kinds.setdefault(finding.kind, []).append(finding)

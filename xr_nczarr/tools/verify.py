@@ -133,7 +133,7 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open the individual documents; if they are absent or cannot be listed, consolidated ones."""
+    """Open the individual documents or, if absent or impossible to list, consolidated metadata."""
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
     try:
@@ -153,7 +153,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield differences between the documents in consolidated metadata and the individual ones."""
+    """Yield differences between individual documents and their copies in consolidated metadata."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = KeepingStore(opened.store, documents)
@@ -188,7 +188,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents are equal; False if one of them cannot be parsed."""
+    """Return whether two documents are equal. A document that cannot be parsed equals no other."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -216,8 +216,8 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a variable is a coordinate that is damaged by the `absent` chunks.
 
-    The values of a coordinate are distinct, so at most one is the fill value, whose chunk writers
-    omit. A fill value that masks values cannot be the value of a coordinate.
+    The values of a coordinate are distinct, so at most one value is the fill value, for which
+    writers omit the chunk. A fill value that masks values cannot be the value of a coordinate.
     """
     if not variable.is_coordinate:
         return False
@@ -230,7 +230,7 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 class _Array:
     """An array to verify.
 
-    Its `numbers` are the positions of the stored objects to read, in the C order of the grid.
+    `numbers` contains the positions of the stored objects to read, in the C order of the grid.
 
     Raises
     ------
@@ -259,7 +259,7 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """Number of threads to read with; 0 if threads do not make reading faster."""
+        """Number of threads to read with, or 0 if threads do not make reading faster."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
@@ -287,7 +287,7 @@ class _Array:
 
 
 def _discard(*_: Any) -> None:
-    """Discard values, because it is enough that chunks can be decoded."""
+    """Discard values, because only errors in decoding chunks matter."""
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
@@ -329,7 +329,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each of `keys` that belongs neither to a document nor to an array."""
+    """Yield a finding for each of the `keys` that belongs neither to a document nor to an array."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
@@ -353,7 +353,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path and its ancestors, from the bottom up; return an empty list for None."""
+    """Return a path and its ancestors, starting with the path, or an empty list for None."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
