@@ -1,4 +1,4 @@
-"""Run ``python -m xr_nczarr`` as the ``nczarr`` command."""
+"""Run the ``nczarr`` command as ``python -m xr_nczarr``."""
 
 import sys
 

@@ -137,7 +137,7 @@ class NczarrAccessor:
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, or has lost its encoding since. Also if
+            If the object was not opened with this engine, or has since lost its encoding. Also if
             it was opened in another process from a target that is neither a path nor a URL.
         """
         opening = self._opening()
@@ -166,9 +166,9 @@ def _register() -> None:
 
 
 class _XarrayFinder:
-    """Import hook that registers the accessors as soon as xarray is imported.
+    """An import hook that registers the accessors as soon as xarray is imported.
 
-    xarray itself is found by the other finders on `sys.meta_path`.
+    It does not find xarray itself, but delegates to the other finders on `sys.meta_path`.
     """
 
     def find_spec(

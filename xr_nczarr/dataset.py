@@ -1,4 +1,4 @@
-"""Open a store from the target that a caller passes, and read its hierarchy and netCDF groups.
+"""Open a store from any target that a caller can pass, and read its hierarchy and netCDF groups.
 
 This is the only module that resolves targets. It imports neither xarray nor dask, so that most
 subcommands of ``nczarr`` start without importing them.
@@ -34,7 +34,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target resolved to a location, and the store opened there."""
+    """A target, together with its location and the store that was opened there."""
 
     location: Location
     access: Access
@@ -65,8 +65,8 @@ class Resolved:
     ) -> tuple[Resolved, Hierarchy]:
         """Read the hierarchy of the store, or of the parquet reference set that it contains.
 
-        The returned `Resolved` holds the store to which the hierarchy belongs. `documents` is
-        described in `open_netcdf`, the other arguments in `hierarchy.open_hierarchy`.
+        The returned `Resolved` contains the store to which the hierarchy belongs. `open_netcdf`
+        describes `documents`, and `hierarchy.open_hierarchy` describes all other arguments.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class Resolved:
 
 
 def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
-    """Resolve `target` to a location and a store, without any request to a remote store.
+    """Resolve `target` to a location and a store, without making remote requests.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class OpenedStore:
     target_group: str = ""
 
     def group(self, path: str | None) -> Group:
-        """Return the group at `path`, relative to `target_group`; None means `target_group`.
+        """Return the group at `path`, relative to `target_group`. None means `target_group`.
 
         Raises
         ------
@@ -147,7 +147,7 @@ class OpenedStore:
         return group
 
     def _present_groups(self) -> str:
-        """Return the sentence of an error message that lists the groups of the whole store."""
+        """Return a sentence for an error message that lists the groups of the whole store."""
         options = replace(self.options, group=None, storage_options=None)
         try:
             walked = open_netcdf(self.store, options).root.walk()
@@ -196,7 +196,7 @@ class ReadableVariable(NamedTuple):
         The short name of each dimension, or its full path if a dimension of a nearer group has
         the same short name.
     node
-        The array prepared by `readable_node`; None if the array is missing or broken.
+        The array prepared by `readable_node`, or None if the array is missing or unreadable.
     """
 
     variable: Variable
@@ -229,8 +229,8 @@ def open_netcdf(
         Whether to also read the NCZarr objects stored beside the Zarr metadata. They are needed to
         change the store.
     documents
-        A cache of metadata documents: the bytes by key, with None for an absent document. Fetched
-        documents are added to the cache, and cached documents are not fetched again.
+        A cache of metadata documents: the bytes by key, with None for a document that does not
+        exist. Fetched documents are added to the cache, and cached documents are not fetched again.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -314,7 +314,7 @@ def open_whole(
 ) -> tuple[OpenedStore, Group]:
     """Open a whole store, and return it together with its group at ``options.group``.
 
-    `documents` is described in `open_netcdf`.
+    `open_netcdf` describes `documents`.
     """
     opened = open_netcdf(target, replace(options, group=None), documents=documents)
     return opened, opened.group(options.group)
@@ -324,7 +324,7 @@ def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:
     """Return a variable's array with the shape, fill value and byte order used for reading.
 
     The array takes its shape from the variable's dimensions. Chunks beyond the stored shape are
-    missing and are read as fill values. `assume_endian` overrides the byte order; None keeps it.
+    missing and are read as fill values. `assume_endian` overrides the byte order unless it is None.
     """
     node = variable.node
     assert node is not None

@@ -1,8 +1,8 @@
-"""Exceptions of this package, each of which is also a built-in exception.
+"""The exceptions of this package. Each of them is also a built-in exception.
 
-An error is raised where it is detected and gains context as it propagates: the codec adds its step,
-the chunk engine the key and the chunk index, the store its name. The message is formatted only when
-the error is printed.
+An error is raised where it is detected, and gains context as it propagates: the codec adds its
+step, the chunk engine the key and the chunk index, and the store its name. The message is formatted
+only when the error is printed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set the given fields where they are still None, and return this error."""
+        """Set the given fields unless they already have a value, and return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -102,7 +102,7 @@ class NczarrError(Exception):
 class Place:
     """A context manager that adds fields, such as the key, to an `NczarrError` raised within it.
 
-    Fields that the error already has are kept.
+    Fields that already have a value are kept.
     """
 
     __slots__ = ("_fields",)
@@ -147,15 +147,15 @@ class ReferenceSetError(NczarrError, ValueError):
 
 
 class RefusedError(NczarrError, ValueError):
-    """An operation is refused because it is unsafe; the message names the option to allow it."""
+    """An operation is refused because it is unsafe. The message names the option that allows it."""
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit; the message names the limit and its option."""
+    """A size or count exceeds a limit. The message names the limit and its option."""
 
 
 class ConflictError(NczarrError, ValueError):
-    """The request is incompatible with the contents of the store; nothing was written."""
+    """The request is incompatible with the contents of the store. Nothing was written."""
 
 
 class StorageError(NczarrError, OSError):

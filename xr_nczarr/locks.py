@@ -19,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock between the threads of one process, which is free in a forked child."""
+    """A reentrant lock for the threads of one process. In a forked child, it is free."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -35,7 +35,7 @@ class ProcessLock:
 
 
 class Underway:
-    """A counter of the tasks in progress in this process, so that `end` can wait for them.
+    """A counter of the tasks in progress in this process. `end` waits for these tasks.
 
     Use it as a context manager around each task. The count is not pickled: an unpickled copy
     starts at zero.
@@ -82,8 +82,8 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs in excess of the limit, because a
-    running thread may itself be waiting for it.
+    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs in excess of the limit, because one
+    of the running threads may be waiting for that thread.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()

@@ -1,9 +1,9 @@
 """Dataclasses for the hierarchy of nodes in a store, independent of the Zarr version.
 
 Every Zarr version is parsed into these dataclasses. After parsing, only the name in
-`Hierarchy.zarr_format` depends on the version. Instances hold plain values, can be pickled, compare
-by value and are never modified. `ArrayNode` is not frozen, because creating an instance of a frozen
-dataclass takes three times as long.
+`Hierarchy.zarr_format` depends on the version. Instances contain plain values, can be pickled, are
+compared by value and are never modified. `ArrayNode` is not frozen, because creating an instance of
+a frozen dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from xr_nczarr.errors import NczarrError, unknown
 
 Json = Any
-"""A value of a JSON document: None, bool, int, float, str, or a list or dict of such values."""
+"""A JSON value: None, a bool, int, float or str, or a list or dict of JSON values."""
 Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default value that can be told apart from an equal number passed by the caller."""
+    """A default value, which differs in type from an equal number that the caller passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Limits:
     def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
         """Convert an option value to `Limits`.
 
-        A mapping overrides some of the defaults. None stands for the defaults.
+        A mapping overrides some of the defaults. None means the defaults.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Limits:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}
 
     def strict(self) -> Limits:
-        """Return the limits for an untrusted store: `STRICT_LIMITS`, unless others were passed."""
+        """Return `STRICT_LIMITS`, for an untrusted store, except for limits that the caller set."""
         limits = self._by_name().items()
         passed = {name: limit for name, limit in limits if not isinstance(limit, _Default)}
         return replace(STRICT_LIMITS, **passed)
@@ -124,7 +124,7 @@ STRICT_LIMITS = Limits(
 
 
 class Literals(Protocol):
-    """A JSON document whose members can be returned in their original spelling."""
+    """A protocol for JSON documents whose members can be returned in their original spelling."""
 
     def literal(self, name: str) -> str:
         """Return the JSON text of member `name`, exactly as the document spells it."""
@@ -150,7 +150,7 @@ class Attributes(Mapping[str, Json]):
         return f"Attributes({dict(self.values_by_name)!r})"
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of an attribute: as stored, or rendered if there is no `source`."""
+        """Return the JSON text of an attribute, as stored or, without a `source`, rendered."""
         if self.source is None:
             return json.dumps(self.values_by_name[name], ensure_ascii=False)
         return self.source.literal(name)
@@ -171,7 +171,7 @@ class CodecSpec:
         ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
         codec to it.
     document
-        JSON of the codec exactly as stored, which rendering reproduces; None for a codec that this
+        JSON of the codec exactly as stored, which rendering reproduces. None for a codec that this
         package created.
     """
 
@@ -187,9 +187,9 @@ class ChunkKeys:
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
 
-    `alternative` is a second separator for metadata that declare none, to be tried if no chunk
-    exists under the first. zarr-python before 2.8 wrote nested chunks without recording their
-    separator. It is an empty string if the metadata declare the separator.
+    If the metadata declare no separator, `alternative` is a second separator. It is tried if no
+    chunk exists under the first. zarr-python before 2.8 wrote nested chunks without recording their
+    separator. If the metadata declare the separator, `alternative` is an empty string.
     """
 
     prefix: str
@@ -219,7 +219,7 @@ class ShardSpec:
         sharding codec. If there are any, each read has to decode the whole shard.
     leading
         Number of codecs that the metadata list before the sharding codec of this level. These
-        codecs are applied to each inner chunk; the codecs of outer levels do not count.
+        codecs are applied to each inner chunk. The codecs of outer levels are not counted.
     order
         For each dimension of the shard index, the corresponding dimension of the array. A
         ``transpose`` before the sharding codec permutes the dimensions. An empty tuple means that
@@ -340,7 +340,7 @@ def _array_node(*values: Any) -> ArrayNode:
 class GroupNode:
     """A group of the hierarchy.
 
-    `explicit` is False for a group without a metadata document, implied by its children alone.
+    `explicit` is False for a group without a metadata document, which only its children imply.
     """
 
     path: str
@@ -385,7 +385,7 @@ class Hierarchy:
         as they were before: their bytes by key, with None for an object that did not exist.
     documents
         If the store is opened in order to change it, the bytes of its metadata documents by key,
-        with None for an absent document.
+        with None for a document that does not exist.
     """
 
     nodes: Mapping[str, Node]
@@ -413,7 +413,7 @@ def parent_path(path: str) -> str:
 
 
 def group_path(path: str | None) -> str:
-    """Normalize a group path passed by a caller to an absolute path; None means the root.
+    """Convert a group path passed by a caller to an absolute path. None means the root.
 
     Raises
     ------

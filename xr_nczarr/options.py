@@ -25,7 +25,7 @@ class OpenOptions:
     Attributes
     ----------
     group
-        Path of the group to open; None for the root.
+        Path of the group to open. None opens the root group.
     storage_options
         Options of the fsspec filesystem, and three options of this package: ``retry`` (a `Retry`
         or a mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not
@@ -36,7 +36,7 @@ class OpenOptions:
         (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
         raises an error if they differ.
     zarr_format
-        Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects it.
+        Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported
         How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable: if
         it cannot be decoded, it holds the stored values; if it cannot be read, accessing its values
@@ -49,13 +49,13 @@ class OpenOptions:
         values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. With None, it does in versions 1 and 2, as with engine zarr, but not in
+        missing values. None means True in versions 1 and 2, as with engine zarr, and False in
         version 3. With None, two kinds of fill values do not mark missing values: zero in reference
         sets, which may be HDF5's default (such arrays are logged), and netCDF's default fill values
         in stores that netCDF-C wrote.
     assume_endian
-        Byte order of the chunks, overriding the metadata; None trusts the metadata. It is meant
-        for stores written by netcdf-c up to 4.9.2, which could declare data as big endian but
+        Byte order of the chunks, overriding the metadata. None trusts the metadata. This option is
+        meant for stores written by netcdf-c up to 4.9.2, which could declare data as big endian but
         store them as little endian. Opening such a store issues a warning.
     codecs
         Additional codec classes by id, with the interface of numcodecs. Pickled chunks are read
@@ -70,7 +70,7 @@ class OpenOptions:
         Bounds on the memory that reading can allocate: a `Limits`, or a mapping that overrides
         some of the defaults.
     threads
-        Number of threads that one read uses; None for the number of processors.
+        Number of threads that one read uses. None uses one thread per processor.
     """
 
     group: str | None = None
@@ -109,7 +109,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments, and ignore all other arguments."""
+        """Build the options from a function's arguments. All other arguments are ignored."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Progress:
     shown
         Whether to display the bar. If False, all methods do nothing.
     total
-        The count at which the operation is complete; None if it is unknown.
+        The count at which the operation is complete, or None if it is unknown.
     unit
         Unit of the count, such as ``"B"`` for bytes.
     """
@@ -109,7 +109,7 @@ def _bar(total: int | None, unit: str) -> Any:
 
 
 class _PlainBar:
-    """A line of text that shows the amount done, the rate and, with a total, the time left."""
+    """A line of text that shows the amount done, the rate and, if known, the time left."""
 
     def __init__(self, total: int | None, unit: str) -> None:
         self.total, self.unit, self.n = total, unit, 0

@@ -41,7 +41,7 @@ _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELAT
 """Names of the attributes that affect how xarray decodes a variable."""
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
-"""Transient errors, which are passed on because they do not mean that a variable is broken."""
+"""Transient errors, which are passed on because they do not mean that a variable is damaged."""
 
 
 @dataclass(frozen=True, slots=True)

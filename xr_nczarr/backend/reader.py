@@ -39,7 +39,7 @@ _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum size counted for each chunk of a coordinate, because each chunk costs a request."""
+"""Minimum size counted for each chunk of a coordinate in bytes, because each takes a request."""
 
 _UNKNOWN = np.dtype("V8")
 

@@ -25,7 +25,7 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""The parameter that sets the level of a codec, unless it is called ``level``."""
+"""The parameter that sets a codec's compression level, if it is not called ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 

@@ -47,7 +47,7 @@ FAILURES = (
     struct.error,
     zlib.error,
 )
-"""Exceptions that numcodecs, NumPy and the standard library raise for damaged or unfit data."""
+"""Exceptions that numcodecs, NumPy and the standard library raise for damaged or invalid data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ _OF_VERSION_3: Mapping[str, Builder] = {
     "cast_value": casts.build_cast_value,
 }
 _OURS = ("bytes", "endian", "transpose", "crc32c")
-"""Codecs that numcodecs does not have, or has only if another library is installed."""
+"""Codecs that numcodecs lacks, or provides only if another library is installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
 """Spellings of the type char in netcdf-c; ``|S1`` is a string of length one."""
 _POINTER = 8

@@ -74,7 +74,7 @@ def _spelled(number: Any) -> Json:
 
 
 NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
-"""Parser of the configuration of each codec on numbers, called with the dtype of its input."""
+"""Parsers for the configurations of numeric codecs, called with the dtype of the input."""
 
 
 def render_parameter(value: Any) -> Json:

@@ -38,7 +38,7 @@ from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
 Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
-"""Kinds of nodes by name or path; None for a node whose kind is unknown."""
+"""Kinds of nodes by name or path, or None for a node of unknown kind."""
 
 _PROBED = 100  # number of directories to check when no metadata are found
 

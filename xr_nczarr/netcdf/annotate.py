@@ -87,7 +87,7 @@ def annotate(
 
 
 class _Writer:
-    """A converter of netCDF groups to nodes, for one Zarr version and up to two NCZarr layouts."""
+    """Converts netCDF groups to nodes, for one Zarr version and up to two NCZarr layouts."""
 
     def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
         self.zarr = zarr
@@ -154,7 +154,7 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether the layout gives scalars a dimension.
+        """Return whether a scalar has a named dimension in a layout.
 
         netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can also read a
         scalar with an empty shape, but netcdf-c 4.10 ignores such a scalar.
@@ -162,7 +162,7 @@ class _Writer:
         return vintage is BESIDE
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return the array with the dtype, fill value and shape to write to its metadata."""
+        """Return the array with the dtype, fill value and shape that its metadata declare."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
         # If every array must have a fill value, xarray stores `_FillValue` separately in pure Zarr.
@@ -259,7 +259,7 @@ def _superblock(vintage: Vintage) -> Json:
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return recorded attribute types in the form of a layout: a mapping, or Appendix E's list."""
+    """Return attribute types in the form of a layout: as a mapping, or as Appendix E's list."""
     if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
@@ -277,7 +277,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def spell_size(dimension: Dimension, dialect: str) -> Json:
-    """Return the JSON that represents a dimension in the group annotation of a dialect."""
+    """Return the JSON for a dimension in the group annotation of a layout."""
     if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}

@@ -1,9 +1,9 @@
 """Find and check the annotations, which are the metadata that NCZarr adds to Zarr.
 
-Each release of netcdf-c stores annotations in the layout of its time, here called vintage. A table
-lists the place and the member names of every annotation in each vintage. For each annotation, the
-vintages are tried from the newest to the oldest. In any place, the member names of all vintages are
-accepted. Sizes, names and types are checked.
+Each release of netcdf-c stores annotations in the layout of its time, which is called a vintage
+here. A table lists the place and the member names of every annotation in each vintage. For each
+annotation, the vintages are tried from the newest to the oldest. In any place, the member names of
+all vintages are accepted. Sizes, names and types are checked.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ SIDECARS = (*_OBJECTS, BESIDE.array)
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
-"""Attribute with the name of a variable whose array is the root of a store."""
+"""Attribute that names a variable whose array is the root of a store."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
 """User attribute that sets the width in bytes of a string variable in netcdf-c."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
-"""Root attribute with the width in bytes of all string variables that do not set their own."""
+"""Root attribute that sets the width in bytes of string variables without their own width."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
@@ -143,7 +143,7 @@ class GroupAnnotation:
     dimensions
         Size of each dimension of the group, and whether the dimension is unlimited.
     arrays, groups
-        Names of the group's children; None if the annotation has no valid list.
+        Names of the group's children, or None if the annotation has no valid list.
     problems
         One error for each invalid member of the annotation.
     """
@@ -169,14 +169,14 @@ class ArrayAnnotation:
 
     @property
     def place(self) -> str:
-        """Place of the dimension names in the metadata, for messages."""
+        """Location of the dimension names in the metadata, for messages."""
         return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the dialect of a node whose annotation was found in the place of `vintage`.
 
-    The newest release and the development branch share that place.
+    The newest release and the development branch store annotations in the same place.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
@@ -196,9 +196,9 @@ def _stored_values(
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
-    """Return the annotation of a group, without damaged members.
+    """Return the annotation of a group, or None if the group has no annotation.
 
-    Returns None if the group has no annotation.
+    Damaged members are left out.
     """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
@@ -225,7 +225,7 @@ def has_superblock(node: Node) -> bool:
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Parse the dimensions in a group annotation of any vintage to (size, unlimited) by name.
+    """Parse a group annotation of any vintage to the (size, unlimited) of each dimension, by name.
 
     Errors are appended to `problems`.
     """
@@ -268,7 +268,7 @@ def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
 
 
 def find_array(node: Node) -> ArrayAnnotation | None:
-    """Return the annotation of an array, or None for an array without annotation.
+    """Return the annotation of an array, or None if the array has no annotation.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def find_name(node: Node) -> str:
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Return the recorded types of a node's attributes by name, in their stored spelling.
+    """Return the recorded types of a node's attributes by name, as the metadata spell them.
 
     The types are not checked.
     """
@@ -354,7 +354,7 @@ def is_universal(root: Node | None) -> bool:
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Return the releases of netCDF-C for a dialect, or an empty string for plain Zarr.
+    """Return the netCDF-C releases for a dialect, or an empty string for plain Zarr.
 
     These are the releases that write the dialect or, for ``universal``, that can read it.
     """
@@ -373,7 +373,7 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelling(value: Mapping[str, Json], member: str) -> str | None:
-    """Return the name of a member as an annotation spells it, or None if it is absent.
+    """Return the spelling of a member's name in an annotation, or None if the member is absent.
 
     `member` is a field of `Vintage`, such as ``"dimensions"``.
     """

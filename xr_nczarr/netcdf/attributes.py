@@ -1,6 +1,6 @@
 """Convert attributes between JSON with recorded types and typed netCDF values.
 
-The recorded type determines the value of an attribute. If its JSON contradicts that type, because a
+The recorded type determines the value of an attribute. If the JSON contradicts that type, because a
 program that knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in
 both directions. In nodes without NCZarr annotations, attributes keep their JSON values.
 """
@@ -50,8 +50,8 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
     """Decode the user's attributes to values of the recorded `types`.
 
-    The types can have the spelling of any NCZarr layout. An attribute without a recorded type gets
-    the type that netCDF-C infers from its JSON.
+    The types can be spelled as in any NCZarr layout. An attribute without a recorded type gets the
+    type that netCDF-C infers from its JSON.
     """
     decoded = {}
     for name, value in attributes.values_by_name.items():
@@ -116,8 +116,8 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. Strings stay a list. For any other values, which remain
-    JSON text, None is returned.
+    become uint8, and other numbers float64. Strings stay a list. Returns None for any other values,
+    which remain JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -134,10 +134,10 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return decoded attributes with the types with which netCDF-C reads them.
+    """Return decoded attributes with the types that netCDF-C reads.
 
-    In a node without recorded types, the types are those that netCDF-C infers. `node` is the stored
-    node, or None for a group or variable that is not stored.
+    In a node without recorded types, netCDF-C infers the types. `node` is the stored node, or None
+    for a group or variable that is not stored.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
@@ -149,8 +149,8 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return decoded attributes in the form in which a copy should store them.
 
     JSON objects, lists and booleans that netCDF represents as strings or numbers become JSON again.
-    Integers of plain Zarr get the types with which netCDF-C reads them. `node` is the stored node,
-    or None for a group or variable that is not stored.
+    Integers of plain Zarr get the types that netCDF-C reads. `node` is the stored node, or None for
+    a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -180,9 +180,9 @@ def decode_fill_value(
 ) -> Any:
     """Decode the attribute `_FillValue` to a scalar of a variable's dtype.
 
-    Returns None if the value does not fit the dtype. With `packed`, bytes other than netCDF text
-    are in Base64, as xarray writes them in Zarr versions that require a fill value. Floats may be
-    in Base64 in any version.
+    Returns None if the value does not fit the dtype. If `packed`, bytes other than netCDF text are
+    in Base64, as xarray writes them in Zarr versions that require a fill value. Floats may be in
+    Base64 in any version.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -299,7 +299,7 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that replaces a JSON type that netCDF does not have.
+    """Return the netCDF type that replaces a value's JSON type, which netCDF lacks.
 
     Returns an empty string for a value that netCDF can represent.
     """
@@ -313,7 +313,7 @@ def substitute_type(value: Any) -> str:
 
 
 def infer_integers(value: Json) -> Json:
-    """Convert JSON integers to the type that netCDF-C infers, and return other values unchanged."""
+    """Convert JSON integers to the type that netCDF-C infers; return any other value unchanged."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
     if inferred is None:
@@ -322,10 +322,10 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert a sequence of integers to an integer array if NumPy has converted it to floats.
+    """Convert integers that NumPy has converted to `floats` to an integer array instead.
 
-    NumPy does so if some of the integers are above 2⁶³. A sequence with other values is returned as
-    `floats`.
+    NumPy does so if some of the integers are above 2⁶³. For a sequence with other values, `floats`
+    is returned.
     """
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats

@@ -1,9 +1,9 @@
 """The netCDF data model of an NCZarr store: groups, dimensions, variables and typed attributes.
 
-An attribute of a number type has a NumPy scalar or a one-dimensional array as its value. The value
-is a str for the type char, and a list of str for the type string, even for a single string. In a
-node without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's
-type, and exists only if the store declares it.
+The value of a numeric attribute is a NumPy scalar or a one-dimensional array. The value is a str
+for the type char, and a list of str for the type string, even for a single string. In a node
+without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's type, and
+exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Variable:
         Name of the variable, which is the last segment of the path unless the array is the root of
         the store.
     dimensions
-        The dimensions, slowest varying first. A scalar has none, even if the shape of its array is
-        ``(1,)``.
+        The dimensions, slowest varying first. A scalar has no dimensions, even if the shape of its
+        array is ``(1,)``.
     node
-        The array; None if it is missing or broken. The dtype, fill value and codecs describe the
-        stored bytes as netCDF interprets them, which can differ from the Zarr metadata.
+        The array, or None if it is missing or unreadable. The dtype, fill value and codecs describe
+        the stored bytes as netCDF interprets them, which can differ from the Zarr metadata.
     attributes
         The user's attributes, without attributes that belong to the format.
     kind
@@ -83,12 +83,12 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions. The array may be longer or shorter along unlimited ones."""
+        """Sizes of the dimensions. The array may differ in size along unlimited dimensions."""
         return tuple([dimension.size for dimension in self.dimensions])
 
     @property
     def fill_value(self) -> Any:
-        """The value of elements whose chunk is missing; None if the variable has no array.
+        """The value of elements whose chunk is missing, or None if the variable has no array.
 
         It is zero if the array has no fill value, because netcdf-c then reads zeros, and
         zarr-python does not store chunks that contain only zeros.
@@ -111,7 +111,7 @@ class Group:
     reports
         Descriptions of defects in this group that could be repaired, one sentence each.
     node
-        Node of the group in the hierarchy; None for a group that this package created.
+        Node of the group in the hierarchy, or None for a group that this package created.
     error
         The reason why annotations of the group cannot be used, or None.
     """
@@ -127,7 +127,7 @@ class Group:
     error: NczarrError | None = field(default=None, compare=False)
 
     def walk(self) -> Iterator[Group]:
-        """Yield this group and all groups below it, parents first."""
+        """Yield this group and all groups below it. Parents come before their children."""
         yield self
         for group in self.groups.values():
             yield from group.walk()
@@ -143,8 +143,8 @@ def inherited_dimension(
 ) -> Dimension | None:
     """Return the dimension `name` that the group at `path` inherits.
 
-    Only the nearest dimension of that name counts. Returns None if there is no such dimension, or
-    if its size is not `size`.
+    Only the nearest dimension of that name is considered. Returns None if there is no such
+    dimension, or if its size is not `size`.
     """
     while path != "/":
         path = parent_path(path)

@@ -1,6 +1,6 @@
-"""Find the dimensions of a variable by fully qualified name, by short name, or by size alone.
+"""Find the dimensions of a variable by fully qualified name, by short name, or only by size.
 
-An array and an unlimited dimension can have different sizes. The size of the dimension is then
+The sizes of an array and of its unlimited dimension can differ. The size of the dimension is then
 used, and the difference is reported. A shorter array is read as fill values beyond its end, because
 netcdf-c extends dimensions without extending arrays. A longer array is truncated, because writers
 change the size of the dimension last. Along any other dimension, a different size is an error.
@@ -40,8 +40,8 @@ class DimensionScope:
         Whether the hierarchy is part of a larger store. Fully qualified names are then relative to
         the root of that store, so that only their last segment can be resolved.
     undefined
-        If the hierarchy is such a part, the fully qualified names that no group in it defines, as
-        the keys of a dict.
+        If the hierarchy is such a part, the fully qualified names that no group in it defines. They
+        are the keys of a dict.
     """
 
     groups: Mapping[str, Group]
@@ -67,8 +67,8 @@ class DimensionScope:
         Raises
         ------
         MetadataError
-            If a name is invalid or undefined, the array has another number of dimensions than
-            names, or the size of a dimension contradicts the shape.
+            If a name is invalid or undefined, if the numbers of dimensions and of names differ, or
+            if the size of a dimension contradicts the shape.
         """
         shape = node.shape
         if shape is None:
@@ -121,7 +121,7 @@ class DimensionScope:
         Raises
         ------
         MetadataError
-            If neither is the case.
+            If the dimension cannot be recovered.
         """
         owner, name = parent_path(reference), node_name(reference)
         lost = owner in self.groups and owner not in self.annotations
@@ -153,10 +153,10 @@ class DimensionScope:
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Return an anonymous dimension of this size, which is defined in the root.
+        """Return an anonymous dimension of this size, which is defined in the root group.
 
-        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of those
-        that the variable already has; `size` is appended.
+        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of the
+        variable's anonymous dimensions so far; `size` is appended.
         """
         root = self.groups["/"]
         same = earlier.count(size)

@@ -67,10 +67,10 @@ def interpret(
     use_zarr_fill_value_as_mask
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. This never applies to NCZarr, which records whether a `_FillValue`
-        was declared. None stands for True in plain Zarr of versions 1 and 2, except for netCDF's
-        default fill values in stores that netCDF-C wrote, and for False in version 3.
+        was declared. None means True in plain Zarr of versions 1 and 2, except for netCDF's
+        default fill values in stores that netCDF-C wrote, and False in version 3.
     zero_masks
-        Whether None also stands for True if the fill value is zero (for strings, empty or blank).
+        Whether None also means True if the fill value is zero (for strings, empty or blank).
         Pass False for reference sets, in which such a fill value may be HDF5's default.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without the groups below
@@ -241,7 +241,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netcdf-c wrote the store as pure Zarr, and types have its meaning."""
+        """Return whether netcdf-c wrote the store as pure Zarr, so that its types apply."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -315,7 +315,7 @@ class _Interpreter:
 
 
 def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    """Sort `children` in place as `listed`, with children that are not listed at the end."""
+    """Sort `children` in place in the order of `listed`, followed by all other children."""
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
@@ -359,7 +359,7 @@ def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:
-    """Convert a fill value (str, a byte as a number, or raw bytes) to fixed-width bytes."""
+    """Convert a fill value (a str, a byte as a number, or raw bytes) to fixed-width bytes."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Find the members to change in stored documents for a new dimension size, attribute or child.
+"""Find the changes to stored documents for new dimension sizes, attributes or children.
 
 If a node has annotations of two NCZarr layouts, both are changed.
 """
@@ -78,7 +78,7 @@ def attribute_changes(
 ) -> Iterator[Change]:
     """Yield the changes that set the attributes of a group and their types.
 
-    An attribute that is equal in `stored` is not changed, so that it keeps its exact text.
+    An attribute that equals its value in `stored` is not changed, so that it keeps its exact text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)

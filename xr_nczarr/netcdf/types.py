@@ -1,4 +1,4 @@
-"""netCDF types, with their default fill values and their spellings in each NCZarr layout."""
+"""NetCDF types, with their default fill values and their spellings in each NCZarr layout."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NUMBERS = {
     "float32": 9.969209968386869e36,
     "float64": 9.969209968386869e36,
 }
-"""The atomic number types of netCDF with their default fill values."""
+"""The atomic numeric types of netCDF, with their default fill values."""
 
 SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in NUMBERS}
 DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBERS for order in "<>"}
-"""Names of the number types by dtype, in both byte orders (`dtype.name` takes microseconds)."""
+"""Names of the numeric types by dtype, in both byte orders (`dtype.name` takes microseconds)."""
 
 ROUNDED_FILL = 9.96921e36
 """netCDF's default fill value of doubles, rounded as netcdf-c prints it in metadata."""
@@ -71,7 +71,7 @@ def attribute_type(spelling: object) -> str | None:
 
 
 def spell_type(name: str, dialect: str) -> str:
-    """Return the spelling of an attribute's type in a dialect."""
+    """Return the spelling of an attribute's type in an NCZarr layout."""
     if dialect == "nczarr-preview":
         return name
     if name in NUMBERS:
@@ -84,7 +84,7 @@ def spell_type(name: str, dialect: str) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for `dtype`.
 
-    For a dtype that netCDF does not have, this is NaN if possible, or zero.
+    For a dtype that netCDF does not have, the value is NaN if possible, or else zero.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:

@@ -18,7 +18,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.model import Json
 
 MAX_NUMBER = 1 << 62
-"""Upper bound of offsets, lengths and values of dimensions."""
+"""Upper bound for offsets, lengths and dimension values."""
 
 _BASE64 = "base64:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")

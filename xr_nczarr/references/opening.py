@@ -25,7 +25,7 @@ from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 RECORDS = ".zmetadata"
-"""Name of the metadata document in a folder of parquet files; also Zarr's consolidated metadata."""
+"""Name of the metadata document in a folder of parquet files, and in consolidated Zarr v2."""
 # Options only for reference sets; chained URLs also use fo, target_protocol and target_options.
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 

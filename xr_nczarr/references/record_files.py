@@ -27,10 +27,10 @@ _KEPT_FILES = 16
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
-"""Function that yields files of a directory in order, with None for absent ones."""
+"""Function that yields files of a directory in order, with None for files that do not exist."""
 
 _Columns = Mapping[str, Any]
-"""The values of each column, by the name of the column."""
+"""The values in each column of a file, by column name."""
 
 _Opened = tuple[tuple[int, ...], Callable[[int], _Columns]]
 """The number of rows in each row group of a file, and a function that reads a row group."""

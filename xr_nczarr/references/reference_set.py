@@ -16,7 +16,7 @@ from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.storage import Listing
 
 _FEW = 3
-"""Maximum number of generators that are searched one by one instead of by folder."""
+"""Maximum number of generators for which a lookup tries all, regardless of their folders."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _MIN_REFERENCES = 16
 """Minimum average number of references per generator for which generators are worthwhile."""
 
 _MAX_BOXES = 64
-"""Maximum number of generators per array, because a lookup tries one after the other."""
+"""Maximum number of generators per array, because a lookup tries them one after another."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")

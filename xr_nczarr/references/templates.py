@@ -50,7 +50,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Functions by type of syntax node; the arguments are all fields of the node."""
+"""Functions by the type of a syntax node, all of whose fields are the arguments."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -66,7 +66,7 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Functions for filters, and the maximum number of arguments besides the filtered value."""
+"""Functions for filters, each with its maximum number of arguments besides the filtered value."""
 
 
 class _Scope(NamedTuple):

@@ -27,7 +27,7 @@ MAX_REDIRECTS = 5
 MAX_EXTRA_BYTES = 16 << 20
 """Maximum number of bytes by which a response may be longer than the requested range."""
 MAX_INDEX_BYTES = 64 << 20
-"""Maximum length of the index page of a folder."""
+"""Maximum length in bytes of a folder's index page."""
 
 _MAX_ERROR_BYTES = 64 << 10  # bytes of an error page
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")

@@ -55,7 +55,7 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
 }
-"""Extra of this package that installs the filesystem of each protocol."""
+"""The extra of this package that installs the filesystem for each protocol."""
 
 
 class Transport(RemoteClient):

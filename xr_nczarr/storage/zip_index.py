@@ -18,7 +18,7 @@ Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
 """Function that yields the bytes of a file at each (offset, length)."""
 
 HEADER = 30
-"""Size in bytes of a local header before its name."""
+"""Size in bytes of a local header, without the name that follows it."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
 END_BYTES = 64 << 10

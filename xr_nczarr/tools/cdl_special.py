@@ -12,7 +12,7 @@ from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
-"""Special attributes of single filters, in the order in which ncdump shows them."""
+"""Special attributes for individual filters, in ncdump's order."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
 """Numbers of significant digits to try, by type.
 
-The first number that reproduces the value is used, or else the last.
+The first number of digits that reproduces the value is used, or else the last.
 """
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
 """The digits that ncdump shows, or more digits if these are necessary to reproduce the value."""

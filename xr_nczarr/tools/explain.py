@@ -34,7 +34,7 @@ Indexers = Mapping[Any, Any]
 """Positions, or labels, by dimension."""
 
 _MAX_CHUNKS = 10_000_000
-"""The size of each chunk is looked up separately, which takes some microseconds."""
+"""Maximum number of chunks. Looking up the size of each chunk takes some microseconds."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 

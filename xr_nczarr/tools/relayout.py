@@ -19,7 +19,7 @@ from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scal
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}
-"""Kinds of dtypes whose fill value can mask values, in plain Zarr and in NCZarr."""
+"""Kinds of dtypes whose fill value can mask values: in plain Zarr (True) and in NCZarr (False)."""
 
 
 def relayout(

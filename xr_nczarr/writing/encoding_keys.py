@@ -34,7 +34,7 @@ _LEFT_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
     [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
 )
-"""All keys that the caller may pass. In an encoding left by opening, other keys are ignored."""
+"""All keys that the caller may pass. Any other key of an inherited encoding is ignored."""
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
