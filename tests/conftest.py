@@ -15,21 +15,21 @@ from hypothesis import HealthCheck, settings
 from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 
-# No test depends on how busy the machine is.
+# The load of the machine affects no test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_objects() -> None:
-    """Exclude what earlier modules left from garbage collection, which slows down with it."""
+    """Exclude objects of earlier modules from garbage collection, which they would slow down."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the chunks that were decoded, in this order."""
+    """Return a list of the shapes of decoded chunks, in order."""
     shapes: list[tuple[int, ...]] = []
     decode = ChunkCodec.decode
 
@@ -44,7 +44,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @pytest.fixture
 def http_server(tmp_path: Path) -> Iterator[HttpServer]:
-    """A threaded HTTP server over the new directory `server.root`."""
+    """Return a threaded HTTP server for the new directory `server.root`."""
     root = tmp_path / "served"
     root.mkdir()
     with HttpServer(root) as server:
@@ -59,14 +59,14 @@ def running_s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3_server(running_s3_server: S3Server) -> S3Server:
-    """An S3 server with the empty bucket `server.bucket` and no recorded requests."""
+    """Return an S3 server with the empty bucket `server.bucket` and no recorded requests."""
     running_s3_server.reset()
     return running_s3_server
 
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[Any]:
-    """A client of two worker processes, which is not dask's default client."""
+    """Return a client with two worker processes, which is not dask's default client."""
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
     with (
         LocalCluster(dashboard_address=":0", **options) as cluster,

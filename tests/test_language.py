@@ -41,7 +41,7 @@ def test_docstrings_begin_with_a_precise_verb():
     )
 
 
-def test_names_do_not_refer_to_neighboring_tests():
+def test_names_of_tests_do_not_refer_to_neighboring_tests():
     assert not places(FUNCTIONS, lambda node: NEEDS_ITS_NEIGHBORS.match(node.name), "tests")
 
 

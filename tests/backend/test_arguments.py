@@ -1,4 +1,4 @@
-"""Arguments of other engines, names of groups, and the message of an empty group."""
+"""Arguments of other engines, group names, and the log message for an empty group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(target, **options):
 
 @pytest.fixture
 def stored(tmp_path):
-    """The folder of a store that netcdf-c wrote."""
+    """Return the folder of a store written by netcdf-c."""
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("x", 4)
         file.createVariable("t", "f8", ("x",))[:] = VALUES
@@ -30,7 +30,7 @@ def stored(tmp_path):
 
 @pytest.fixture
 def document():
-    """A reference set with a group."""
+    """Return a reference set with a group."""
     array, attributes = array_document((2,), "|u1"), {"_ARRAY_DIMENSIONS": ["x"]}
     nodes = {"sub/.zgroup": {"zarr_format": 2}, "sub/t/.zarray": array, "sub/t/.zattrs": attributes}
     texts = {key: json.dumps(value) for key, value in nodes.items()}

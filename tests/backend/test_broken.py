@@ -1,4 +1,4 @@
-"""A broken variable does not keep the others from being opened, in every kind of store."""
+"""A broken variable does not prevent opening the other variables, in any kind of store."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ ENCODING = {"time": {"chunks": (8,), "zlib": True}, "t": {"chunks": (8, 2)}}
 
 @pytest.fixture
 def store(tmp_path):
-    """A store whose coordinate `time` has three chunks."""
+    """Return a store whose coordinate `time` has three chunks."""
     times = pd.date_range("2000-01-01", periods=24, freq="h")
     values = np.arange(48.0).reshape(24, 2)
     dataset = xr.Dataset({"t": (("time", "x"), values)}, {"time": times, "x": [1, 2]})
@@ -79,7 +79,7 @@ def served(request, tmp_path):
 
 
 def change(store, name, **members):
-    """Change attributes of a variable in its document and in the consolidated one."""
+    """Change attributes of a variable in its own and in the consolidated metadata."""
     consolidated = json.loads((store / ".zmetadata").read_text())
     consolidated["metadata"][f"{name}/.zattrs"] |= members
     (store / ".zmetadata").write_text(json.dumps(consolidated))
@@ -113,7 +113,7 @@ def test_a_variable_that_xarray_cannot_decode_is_opened_undecoded(attribute, ope
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_on_unsupported_raises_for_or_skips_a_variable_that_xarray_cannot_decode(attribute, store):
+def test_on_unsupported_can_raise_or_skip_variables_that_xarray_cannot_decode(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -205,7 +205,7 @@ def test_a_coordinate_that_cannot_be_read_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_missing_chunks_raise_prevents_an_index_for_a_coordinate_with_a_missing_chunk(store):
+def test_a_coordinate_with_a_missing_chunk_gets_no_index_if_missing_chunks_is_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
@@ -271,7 +271,7 @@ def test_a_scalar_named_like_a_dimension_is_omitted_with_a_warning(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_dropping_an_array_too_large_for_numpy_lets_the_store_open(store):
+def test_a_store_opens_if_an_array_too_large_for_numpy_is_dropped(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -279,7 +279,7 @@ def test_dropping_an_array_too_large_for_numpy_lets_the_store_open(store):
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_warnings_point_at_the_callers_line(store):
+def test_warnings_point_to_the_line_of_the_caller(store):
     change(store, "t", **IMPOSSIBLE["units"])
     for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.warns(xr.SerializationWarning) as caught:
@@ -344,7 +344,7 @@ def test_each_broken_variable_gets_its_own_warning():
 
 
 def test_a_damaged_chunk_needed_for_decoding_is_read_once(http_server):
-    """xarray reads the first value of a time; its chunk is not read again to find the cause."""
+    """xarray reads the first time value; its chunk is not read again to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
     members = {
@@ -364,6 +364,6 @@ def test_a_damaged_chunk_needed_for_decoding_is_read_once(http_server):
     put(Path(http_server.root), {"s/" + key: value for key, value in members.items()})
     with pytest.warns(xr.SerializationWarning, match="v is opened as it is stored"):
         xr.open_dataset(f"{http_server.url}/s", engine="nczarr")
-    # xarray 2025.7 replaces the error by another one, which does not say whose it is.
+    # xarray 2025.7 replaces the error by one that does not name the variable.
     reads = 1 if Version(xr.__version__) >= Version("2025.8") else 2
     assert len(http_server.requests_for("*/v/0")) == reads

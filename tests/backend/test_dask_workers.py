@@ -1,4 +1,4 @@
-"""Dask workers that die while they write."""
+"""Writes during which a dask worker dies."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ ENCODING = {"a": {"chunks": (4, 5)}, "n": {"chunks": (4,)}, "t": {"chunks": (16,
 
 
 def die_once(block, marker):
-    """End the worker before the temporary file of its first chunk is renamed, in one block only.
+    """End the worker of one block before the temporary file of its first chunk is renamed.
 
     dask does not restart a worker that dies before its nanny has learned that it started. If the
-    next workers died as well, none could be left, and the write would wait forever.
+    next workers died as well, no worker might remain, and the write would wait forever.
     """
 
     def die(event, _arguments):
@@ -42,7 +42,7 @@ def die_once(block, marker):
 
 @pytest.fixture
 def mortals():
-    """A client with one more worker process than will die, because dask may not restart all."""
+    """Return a client with one more worker than will die, because dask may not restart all."""
     with (
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -63,7 +63,7 @@ def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
 
     def write():
         lazy = new.chunk(t=4)
-        marker, meta = str(tmp_path / "marker"), np.empty((0, 0))  # else it is called here
+        marker, meta = str(tmp_path / "marker"), np.empty((0, 0))  # avoids a call here
         lazy["a"] = lazy.a.copy(data=lazy.a.data.map_blocks(die_once, marker, meta=meta))
         with mortals.as_current():
             to_nczarr(lazy, path, **options)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def catalog(paths, data_format):
-    """A catalog of one dataset in parts along time."""
+    """Return a catalog of one dataset that is split along time."""
     frame = pd.DataFrame({"path": paths, "source": "model", "kind": "daily", "variable": "tas"})
     joined = {"type": "join_existing", "attribute_name": "path", "options": {"dim": "time"}}
     description = {
@@ -38,7 +38,7 @@ def catalog(paths, data_format):
 
 @pytest.fixture
 def parts(tmp_path):
-    """Two stores along time, as folders and as zip files."""
+    """Return a folder with two stores split along time, as folders and as zip files."""
     for number in range(2):
         time = np.arange(3) + 3 * number
         dataset = xr.Dataset({"tas": ("time", time * 1.0)}, {"time": time})
@@ -66,7 +66,7 @@ def test_intake_esm_opens_a_catalog_of_stores_on_s3(
 
 
 def test_intake_esm_opens_a_catalog_of_local_zip_files(parts):
-    """intake-esm itself rejects a local folder, because it opens it as a file."""
+    """intake-esm itself rejects local folders, because it opens them as files."""
     paths = [f"file://{parts}/{number}.zip" for number in range(2)]
     opened = catalog(paths, "zarr").to_dask(
         xarray_open_kwargs={"engine": "nczarr"}, progressbar=False

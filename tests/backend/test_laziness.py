@@ -62,7 +62,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def of_every_kind(tmp_path_factory):
-    """A store with variables of every kind of decoding, and their values."""
+    """Return a store with variables for every kind of decoding, and their values."""
     path, shape = tmp_path_factory.mktemp("kinds") / "store", (4, 5, 3)
     numbers = np.arange(np.prod(shape)).reshape(shape)
     words = np.array(["", "ä", "Bergen", "x"], object)[numbers % 4]
@@ -90,7 +90,7 @@ def of_every_kind(tmp_path_factory):
 
 @st.composite
 def selections(draw, sizes):
-    """Draw selections of a variable of these sizes: names of methods and their arguments.
+    """Draw selections from a variable of these sizes: method names and their arguments.
 
     About one index in a hundred is outside its dimension.
     """
@@ -113,7 +113,7 @@ def selections(draw, sizes):
         if draw(st.booleans()):
             key[dim] = draw(index(sizes[dim], outside=True))
     kept = sizes.keys() - {dim for dim, item in key.items() if isinstance(item, xr.Variable)}
-    if kept.intersection(new):  # which would not be a selection
+    if kept.intersection(new):  # xarray rejects such a selection
         return "isel", [{}]
     return "isel", [key]
 
@@ -156,7 +156,7 @@ def test_lazy_selections_equal_selections_in_memory(of_every_kind, data, name):
             return
         try:
             lazy = getattr(lazy, method)(*arguments)
-        except IndexError:  # NumPy does not look at indices that select nothing
+        except IndexError:  # NumPy does not check indices that select nothing
             assert eager.size == 0
             return
         assert isinstance(unwrapped(lazy._data), SelectedArray)
@@ -227,7 +227,7 @@ def test_opening_reads_only_metadata(http_server, stored, tmp_path):
         ),
     ],
 )
-def test_a_selection_fetches_exactly_the_chunks_that_it_intersects_once(
+def test_a_selection_fetches_only_the_chunks_that_it_intersects(
     selection, chunks, http_server, stored
 ):
     shutil.copytree(stored, Path(http_server.root, "s"))
@@ -256,7 +256,7 @@ def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
     opened(url, **options)
     gets = [request for request in s3_server.requests if "list-type" not in request.path]
     assert not [request for request in s3_server.requests if "list-type" in request.path]
-    # One wave for the root of every version and the journal, one for both variables.
+    # One round trip for the root of every version and the journal, one for both variables.
     assert len(gets) == 10, [request.path for request in gets]
     consolidated = tmp_path / "consolidated"
     xr.Dataset({"a": ("x", [1, 2])}).to_zarr(consolidated, zarr_format=2, consolidated=True)
@@ -264,7 +264,7 @@ def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
     s3_server.clear()
     opened(url, consolidated=True, **options)
     paths = sorted(request.path.rpartition("/")[2] for request in s3_server.requests)
-    assert paths == [".zmetadata", "zarr.json"]  # in one wave
+    assert paths == [".zmetadata", "zarr.json"]  # in one round trip
 
 
 def test_all_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_path):

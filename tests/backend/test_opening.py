@@ -1,4 +1,4 @@
-"""Every kind of target, and the functions of xarray that users call on it."""
+"""Every kind of target, and the xarray functions that users call on it."""
 
 import io
 import shutil
@@ -20,7 +20,7 @@ TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A store written by netcdf-c: an unlimited dimension, a group, deflated chunks."""
+    """Return a store from netcdf-c with an unlimited dimension, a group and deflated chunks."""
     path = tmp_path_factory.mktemp("stores") / "store.nczarr"
     with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
         file.title = "store"
@@ -165,7 +165,7 @@ def test_the_engine_is_guessed_only_from_strong_evidence(stored, tmp_path):
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"
     assert guess(url)
-    if not xr.backends.list_engines()["netcdf4"].guess_can_open(url):  # which it does until 2025.11
+    if not xr.backends.list_engines()["netcdf4"].guess_can_open(url):  # true until 2025.11
         check(xr.open_dataset(url))
     xr.Dataset({"a": ("x", [1])}).to_zarr(tmp_path / "plain.zarr", zarr_format=2)
     assert not guess(tmp_path / "plain.zarr")

@@ -1,4 +1,4 @@
-"""Plain Zarr reads as with engine zarr, except for the rows of docs/reference/engine-zarr.md."""
+"""Plain Zarr is read as by engine zarr, with the exceptions in docs/reference/engine-zarr.md."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ HAS_GDAL = shutil.which("gdalmdimtranslate") is not None
 
 
 def written(version, /, **members):
-    """Write a store with the array ``v`` along ``x`` by zarr-python; `data` are its values."""
+    """Write a store with the array ``v`` along ``x`` by zarr-python; `data` is its values."""
     store = zarr.storage.MemoryStore()
     data = members.pop("data", np.arange(3))
     members.setdefault("dtype", data.dtype)
@@ -43,7 +43,7 @@ def written(version, /, **members):
 
 
 def opened(store, engine="nczarr", **options):
-    """Return the variable ``v`` as an engine opens it."""
+    """Return the variable ``v`` as opened by an engine."""
     if engine == "zarr":
         return xr.open_dataset(store, engine="zarr", consolidated=False, **options).v.variable
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
@@ -124,7 +124,7 @@ def test_fill_values_are_masked_while_chunks_are_decoded(attributes, unpacking, 
 
 
 def zeros(path):
-    """A reference set with zeros in numbers, in text, and in an array with a declared value."""
+    """Write zeros as numbers, as text, and in an array with a declared fill value."""
     numbers = array_document((2,), "<i2", fill_value=0)
     documents = {
         ".zgroup": {"zarr_format": 2},
@@ -155,7 +155,7 @@ def test_an_unmasked_fill_value_of_zero_in_a_reference_set_is_logged_once(tmp_pa
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_a_fill_value_of_zero_does_not_mask_in_any_kind_of_reference_target(tmp_path):
+def test_a_fill_value_of_zero_is_not_masked_in_any_kind_of_reference_target(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -165,7 +165,7 @@ def test_a_fill_value_of_zero_does_not_mask_in_any_kind_of_reference_target(tmp_
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_decides_whether_zero_masks_in_a_reference_set(
+def test_use_zarr_fill_value_as_mask_controls_whether_zero_is_masked_in_a_reference_set(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -176,7 +176,7 @@ def test_use_zarr_fill_value_as_mask_decides_whether_zero_masks_in_a_reference_s
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_the_fill_value_attribute_masks_in_the_type_of_the_array(version):
+def test_the_fill_value_attribute_is_compared_in_the_type_of_the_array(version):
     data = np.array([1, 2, 1e20], "f4")
     store = written(version, data=data, fill_value=1, attributes={"_FillValue": 1e20})
     dataset = opened(store)
@@ -195,21 +195,21 @@ def test_a_base64_fill_value_attribute_is_decoded_in_version_2():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_unsigned_fill_value_outside_the_signed_type_masks(version):
+def test_an_unsigned_fill_value_outside_the_signed_type_is_masked(version):
     attributes = {"_FillValue": 255, "_Unsigned": "false"}
     fill = None if version == 2 else 0
     store = written(version, data=np.array([1, 255], "u1"), fill_value=fill, attributes=attributes)
     np.testing.assert_array_equal(opened(store), [1, np.nan])
 
 
-def test_the_fill_value_of_big_endian_unsigned_integers_masks():
+def test_the_fill_value_of_big_endian_unsigned_integers_is_masked():
     data = np.array([1, -32767], ">i2")
     store = written(2, data=data, fill_value=-32767, attributes={"_Unsigned": "true"})
     np.testing.assert_array_equal(opened(store), [1, np.nan])
 
 
 @pytest.mark.parametrize("fill", [np.datetime64(0, "ns"), np.datetime64("NaT", "ns")])
-def test_a_fill_value_of_datetimes_is_kept_as_an_attribute_and_does_not_mask(fill):
+def test_a_fill_value_of_datetimes_is_kept_as_an_attribute_and_is_not_masked(fill):
     store = written(2, data=np.array([0, 1], "M8[ns]"), fill_value=fill)
     dataset, expected = opened(store), opened(store, "zarr")
     assert dataset.attrs.keys() == expected.attrs.keys() == {"_FillValue"}
@@ -282,7 +282,7 @@ def test_stored_values_do_not_overflow_the_type_of_an_integer_scale_factor():
 def test_data_with_an_integer_scale_factor_and_missing_values_become_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
-    # xarray 2025 only warns, and continues with whatever NaN was cast to.
+    # xarray 2025 only warns, and continues with the integer to which NaN was cast.
     reasons = "cannot convert float NaN to integer|invalid value encountered in cast"
     with pytest.raises((ValueError, RuntimeWarning), match=reasons):
         opened(store, "zarr").load()
@@ -347,7 +347,7 @@ def test_json_attributes_of_plain_zarr_survive_every_kind_of_rewrite(tmp_path, v
         assert json.dumps(stored) == json.dumps(JSON)
 
 
-def test_copying_to_nczarr_types_json_attributes_as_netcdf_c_does(tmp_path):
+def test_json_attributes_copied_to_nczarr_get_the_types_that_netcdf_c_infers(tmp_path):
     attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     xr_nczarr.copy(plain, tmp_path / "copy")
@@ -451,7 +451,7 @@ def test_variables_follow_the_order_of_the_consolidated_metadata(version):
         dataset, objects := {}, dialect="zarr", zarr_format=version, consolidated=True
     )
     result = xr.open_dataset(objects, engine="nczarr")
-    assert list(result.variables) == ["z", "c", "a", "lat"]  # as xarray has coordinates
+    assert list(result.variables) == ["z", "c", "a", "lat"]  # xarray puts coordinates last
     store._store_dict = {
         key: zarr.core.buffer.cpu.Buffer.from_bytes(data) for key, data in objects.items()
     }

@@ -1,4 +1,4 @@
-"""The work of an operation grows with the data that it touches, measured in function calls."""
+"""The cost of an operation grows with the data that it touches, in function calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import xr_nczarr
 
 
 def write(folder: Path, arrays: dict[str, list[int]]) -> str:
-    """Write consolidated metadata of arrays with chunks of 10 numbers, and no chunks."""
+    """Write only the consolidated metadata of arrays with chunks of 10 numbers."""
     folder.mkdir()
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     for path, shape in arrays.items():
@@ -40,14 +40,14 @@ def write(folder: Path, arrays: dict[str, list[int]]) -> str:
 
 
 def calls(work: Callable[[], Any]) -> int:
-    """Return how many functions the work calls."""
+    """Return the number of function calls that `work` makes."""
     count = 0
 
     def counted(_frame: object, event: str, _argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
-    work()  # imports and compilations that happen once do not count
+    work()  # one-time imports and compilations do not count
     sys.setprofile(counted)
     try:
         work()

@@ -1,4 +1,4 @@
-"""A target opens the same store in every spelling, and no part of it is ignored."""
+"""A target opens the same store in every notation, and no part of it is ignored."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ DOCUMENTS = {".zgroup": {"zarr_format": 2}, "t/.zarray": ARRAY, "t/.zattrs": ATT
 
 def read(target, **options):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of engine zarr, where it reads the same
+        warnings.simplefilter("ignore")  # from engine zarr
         return xr.open_dataset(target, **{"engine": "nczarr", **options}).t.values.tolist()
 
 
 @pytest.fixture
 def memory():
-    """The filesystem in memory, empty before and after."""
+    """Return the memory filesystem, which is empty before and after the test."""
     filesystem = fsspec.filesystem("memory")
     filesystem.store.clear()
     yield filesystem
@@ -57,7 +57,7 @@ def memory():
 
 
 def put_records(filesystem, folder, url):
-    """Write a set of two chunks in one file through fsspec, as kerchunk does."""
+    """Write a reference set of two chunks in one file through fsspec, as kerchunk does."""
     out = LazyReferenceMapper.create(folder, fs=filesystem, record_size=10, engine="pyarrow")
     for key, document in DOCUMENTS.items():
         out[key] = json.dumps(document)
@@ -72,7 +72,7 @@ def data():
 
 @pytest.fixture(params=["set.parq", "combined", "combined_parq"])
 def folder(request):
-    """A name that describes the content of a folder, or one that does not."""
+    """Return a folder name that indicates a reference set, or one that does not."""
     return request.param
 
 
@@ -142,7 +142,7 @@ def test_a_parquet_reference_set_is_read_from_a_zip_file_or_a_mapping(tmp_path, 
         for key, content in objects.items():
             archive.writestr(key, content)
     assert read(tmp_path / "set.zip") == VALUES
-    monkeypatch.chdir(tmp_path)  # where the URLs of a set in memory start
+    monkeypatch.chdir(tmp_path)  # the base of relative URLs in a set in memory
     assert read(objects) == VALUES
     references = dict(LazyReferenceMapper(f"{tmp_path}/set", engine="pyarrow"))
     assert ".zmetadata" in references
@@ -185,7 +185,7 @@ def test_a_plain_store_may_be_named_like_a_reference_set(memory, tmp_path):
         assert read(target) == VALUES
 
 
-def test_unflushed_references_are_an_error(memory):
+def test_opening_unflushed_references_is_an_error(memory):
     memory.pipe("/data.bin", data())
     out = put_records(memory, "/refs/set", "memory://data.bin")
     out["t/1"] = ["memory://data.bin", 8, 16]
@@ -229,7 +229,7 @@ def test_info_verify_write_and_copy_accept_a_parquet_reference_set(memory, tmp_p
 
 @pytest.fixture
 def groups(memory):
-    """A document with the same variable in the root and in three groups."""
+    """Return a reference document with the same variable in the root and in three groups."""
     memory.pipe("/data.bin", bytes(range(16)))
     document = {}
     for number, prefix in enumerate(("", "sub/", "sub/deep/", "other/")):
@@ -256,7 +256,7 @@ def groups(memory):
         ("sub#mode=zarr", None, 4),
     ],
 )
-def test_the_path_after_reference_names_a_group(groups, path, group, first):
+def test_the_path_of_a_reference_url_names_a_group(groups, path, group, first):
     options = {"storage_options": {"fo": groups}, "group": group}
     assert read(f"reference://{path}", **options) == [first, first + 1]
     path, mark, fragment = path.partition("#")
@@ -389,7 +389,7 @@ def test_reference_sets_and_zip_files_open_at_the_root_of_a_filesystem(groups, m
 
 @pytest.fixture
 def stored(tmp_path):
-    """The folder of a store that netcdf-c wrote."""
+    """Return the folder of a store written by netcdf-c."""
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("x", 4)
         file.createVariable("t", "f8", ("x",))[:] = VALUES
@@ -414,7 +414,7 @@ def test_an_open_file_object_opens_the_store_at_its_path(stored, tmp_path, s3_se
         with fsspec.open(target, **options) as file:
             assert type(file).__name__ == "S3File"
             assert read(file) == VALUES
-            assert read(file, storage_options=options) == VALUES  # as they are already
+            assert read(file, storage_options=options) == VALUES  # the options that it already has
         assert read(fsspec.open(target, **options)) == VALUES
     with fsspec.open(f"{url}/set.json", **options) as file:
         assert read(file, storage_options={"allow": ["memory://"]}) == [0, 1]
@@ -459,7 +459,7 @@ def test_unused_storage_options_are_rejected(stored, memory, s3_server):
 
 @pytest.fixture
 def places(stored, tmp_path, memory, http_server, s3_server, groups):
-    """The same store in every kind of location, and a document of references."""
+    """Return the same store in every kind of location, and a reference document."""
     zipped(stored, tmp_path / "store.zip")
     (tmp_path / "set.json").write_text(json.dumps(groups))
     put_records(fsspec.filesystem("file"), f"{tmp_path}/records", "data.bin")
@@ -554,7 +554,7 @@ def test_a_target_that_contradicts_its_options_is_rejected(places, name):
 
 
 def test_targets_open_without_the_superfluous_parts(places, s3_server):
-    """The superfluous part is therefore the cause of the errors above."""
+    """The superfluous part is therefore the cause of the errors in the tests above."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

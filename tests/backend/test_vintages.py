@@ -1,4 +1,4 @@
-"""Stores of every vintage of NCZarr, plain Zarr v2 by zarr-python, and stores of xarray."""
+"""Stores of every vintage of NCZarr, plain Zarr v2 from zarr-python, and xarray's stores."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ SCALARS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spelling", SCALARS)
-def test_every_spelling_of_a_scalar_has_no_dimensions(
+def test_scalars_stored_in_any_form_have_no_dimensions(
     tmp_path: Path, spelling: str, way: str
 ) -> None:
     shape, members, key, attributes = SCALARS[spelling]
@@ -177,7 +177,7 @@ def test_stores_from_zarr_python_are_read_as_by_zarr_python(
     if expected.dtype.kind == "T":
         expected = expected.astype(object)
     if expected.dtype.kind == "M":
-        # xarray decides about the unit of times that it shows.
+        # xarray chooses the unit of decoded times.
         opened, expected = opened.astype("M8[ns]"), expected.astype("M8[ns]")
     assert opened.dims == tuple(f"{name}_{axis}" for axis in range(expected.ndim))
     assert opened.attrs["n"] == 5
@@ -203,7 +203,7 @@ def test_stores_from_xarray_are_read_as_by_engine_zarr(
     opened = read(store, way, consolidated=consolidated)
     xr.testing.assert_identical(opened, expected)
     for name, variable in expected.variables.items():
-        # xarray's own engine returns NumPy's variable-length text for vlen-utf8, or records it.
+        # Engine zarr returns or records NumPy's StringDType for vlen-utf8.
         text = "T" in (variable.dtype.kind, np.dtype(variable.encoding.get("dtype")).kind)
         assert opened[name].dtype == ("O" if text else variable.dtype), name
         same = ("dtype", "scale_factor", "_FillValue", "chunks", "units", "calendar")

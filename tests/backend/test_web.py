@@ -1,4 +1,4 @@
-"""Stores on web servers that show index pages, or pages instead of missing objects."""
+"""Stores on web servers that send index pages, or pages in place of missing objects."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PAGE = b"<!doctype html>\n<html><head><title>Data portal</title></head><body></b
 
 
 def tree():
-    """Variables in the root and in groups with odd names."""
+    """Return variables in the root and in groups with unusual names."""
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": [5, 6]}, {"title": "t"})
     return xr.DataTree.from_dict({"/": dataset, "/g": dataset, "/g/h h%": dataset})
 
 
 @pytest.fixture(params=[2, 3], ids=["v2", "v3"])
 def served(request, tmp_path):
-    """A folder with a store without consolidated metadata called ``data set``."""
+    """Return a folder with the store ``data set``, which has no consolidated metadata."""
     target = tmp_path / "stores" / "data set"
     tree().to_zarr(target, zarr_format=request.param, consolidated=False)
     return tmp_path / "stores"
@@ -87,8 +87,8 @@ def test_error_responses_to_folder_requests_are_not_index_pages(http_server, ser
         opened(f"{http_server.url}/store", storage_options={"retry": {"attempts": 1}})
 
 
-def test_portal_pages_are_not_taken_for_index_pages(served, http_server):
-    """A portal's page has another title, or is also shown for a folder that cannot exist."""
+def test_portal_pages_are_not_mistaken_for_index_pages(served, http_server):
+    """A portal's page has another title, or is also sent for a folder that cannot exist."""
     for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
         http_server.fallback = page
         link = Path(http_server.root, "data set")
@@ -185,7 +185,7 @@ def test_index_pages_are_used_only_to_find_metadata(served):
         with pytest.raises(UnsupportedError, match="cannot list"):
             store.list_names("")
         assert "g" in store.probing().list_names("").prefixes
-        xr_nczarr.references.write(url, served / "set.json")  # asks for each chunk of the grids
+        xr_nczarr.references.write(url, served / "set.json")  # requests each chunk of the grids
         xr.testing.assert_identical(opened(served / "set.json"), opened(url))
 
 
@@ -250,7 +250,7 @@ def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_fo
         chunk.unlink()
     url = f"{cached}{http_server.url}/store"
     assert np.isnan(xr.open_dataset(url, engine="nczarr").v.values[1])
-    for page in (PAGE, b"<html>" + bytes(2)):  # one as long as the chunk
+    for page in (PAGE, b"<html>" + bytes(2)):  # the second is as long as the chunk
         http_server.fallback = page
         dataset = xr.open_dataset(url, engine="nczarr")
         assert dataset.v[0] == 1.0

@@ -75,7 +75,7 @@ def computing(directory: Path) -> Iterator[Row]:
 
 
 def threads(directory: Path) -> Iterator[Row]:
-    """Yield a hundred threads on one dataset, compared with one thread that does the same work."""
+    """Yield a hundred threads on one dataset, compared with one thread for the same work."""
     stores = {
         "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),

@@ -1,4 +1,4 @@
-"""Draw results: a line for each row, a point for each other contestant.
+"""Draw results: a line for each row and a point for each peer.
 
 `python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg` draws `OVERVIEW`.
 """

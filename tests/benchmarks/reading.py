@@ -214,7 +214,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
 
 
 def selections(directory: Path) -> Iterator[Row]:
-    """Yield a point through all chunks, a row and a box of each, every fourth value, and others."""
+    """Yield selections: a point in all chunks, a row or box of each, every fourth value, etc."""
     rows = np.array([3, 77, 500, 1000])
     # By name, with the goal for blosc chunks.
     cases = {

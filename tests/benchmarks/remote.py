@@ -1,4 +1,4 @@
-"""Rows: stores behind nginx, and behind a web server and S3 that answer after 20 ms."""
+"""Rows: stores behind nginx, and behind a web server and S3 that respond after 20 ms."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _s3_server(directory: Path, ready: Connection) -> None:
 
 @contextmanager
 def _running(target: Callable[[Path, Connection], None], directory: Path) -> Iterator[Any]:
-    """What the server says once it listens; it runs while the context lasts."""
+    """Yield what the server prints once it listens; it runs during the context."""
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(directory, sending), daemon=True)
@@ -94,9 +94,9 @@ def _running(target: Callable[[Path, Connection], None], directory: Path) -> Ite
 
 @contextmanager
 def _nginx(root: Path, delay: int | None = None, port: int = 18_731) -> Iterator[str]:
-    """The URL of the files below a directory; needs nginx.
+    """Yield the URL at which nginx serves the files below a directory.
 
-    It asks the `_web_server` at the port `delay` before each answer, and so waits `LATENCY`.
+    Before each response, nginx asks the `_web_server` at the port `delay`, which takes `LATENCY`.
     """
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
@@ -120,7 +120,7 @@ def _opened(url: str, engine: str, **options: Any) -> list[str]:
 
 
 async def _get_all(urls: list[str]) -> None:
-    """The bytes alone, 64 requests at once."""
+    """Fetch only the bytes, with 64 concurrent requests."""
     connector = aiohttp.TCPConnector(limit=64)
     async with aiohttp.ClientSession(connector=connector) as session:
 
@@ -132,7 +132,7 @@ async def _get_all(urls: list[str]) -> None:
 
 
 def remote(directory: Path) -> Iterator[Row]:
-    """Large and small chunks over HTTP, at once and after 20 ms; points; opening; S3."""
+    """Yield reads over HTTP without and with 20 ms of latency, points, openings, and S3."""
     if shutil.which("nginx"):
         yield from _over_nginx(directory / "nginx")
     large = data.field((64, 512, 512))
@@ -194,7 +194,7 @@ def remote(directory: Path) -> Iterator[Row]:
 
 
 def _over_nginx(folder: Path) -> Iterator[Row]:
-    """Whole reads by fsspec, the default for the web, and by obstore, at once and after 20 ms."""
+    """Yield whole reads by fsspec, the default for HTTP, and obstore, with and without latency."""
     sizes = {
         "64 chunks of 4 MB": ((64, 1024, 1024), (1, 1024, 1024)),
         "2,048 chunks of 64 kB": ((2048, 16384), (1, 16384)),
@@ -232,7 +232,7 @@ def _by_client(
 
 
 def _get_by_obstore(url: str, shape: tuple[int, ...], threads: int) -> np.ndarray:
-    """All chunks from so many threads, each copied into the result."""
+    """Fetch all chunks from this many threads, and copy each into the result."""
     client = obstore.store.HTTPStore.from_url(f"{url}/field", client_options={"allow_http": True})
     out = np.empty(shape, "f4")
 
@@ -284,7 +284,7 @@ def _writing(url: str, options: dict[str, Any]) -> Row:
 
 
 def _readers(url: str, client: str = "fsspec") -> dict[str, Callable[[], np.ndarray]]:
-    """Return what reads the whole field at a URL with each library, ours by a client."""
+    """Return functions that read the whole field at a URL, by library; ours uses `client`."""
     array = ours(url, {"client": client})
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
     client = {"allow_http": True}

@@ -1,4 +1,4 @@
-"""Rows: requests and round trips at an S3 server, which are the same on every machine."""
+"""Rows: requests to and round trips with an S3 server, which are equal on every machine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ UNITS = ("requests", "round trips")
 
 
 class Counts(NamedTuple):
-    """What a piece of work takes."""
+    """The requests and round trips of a piece of work."""
 
     requests: int
     waves: int
 
 
 class Work(NamedTuple):
-    """A piece of work: `prepare` is not counted, and `run` gets what it returns."""
+    """A piece of work: `prepare` is not counted, and its result is passed to `run`."""
 
     run: Callable[[Any], Any]
     prepare: Callable[[], Any] = lambda: None
 
 
 def sample(variables: int = 8) -> xr.Dataset:
-    """Variables of 30 x 100 numbers in 3 chunks each, and two coordinates with indexes."""
+    """Return variables of 30 x 100 numbers in 3 chunks each, and two indexed coordinates."""
     values = np.arange(3000, dtype="f4").reshape(30, 100)
     data = xr.Dataset({f"v{number}": (("time", "x"), values) for number in range(variables)})
     days = {"units": "days since 2000-01-01"}
@@ -47,7 +47,7 @@ def sample(variables: int = 8) -> xr.Dataset:
 
 
 def make_objects(folder: Path) -> dict[str, bytes]:
-    """Return the objects that are read, by key, made in `folder`."""
+    """Write the stores that are read into `folder`; return their objects by key."""
     data = sample()
     chunks = {name: {"chunks": (10, 100)} for name in data.data_vars}
     for version in (2, 3):
@@ -62,7 +62,7 @@ def make_objects(folder: Path) -> dict[str, bytes]:
     xr_nczarr.to_nczarr(data, folder / "store.zip", encoding=chunks, dialect="zarr")
     shards = xr.Dataset({"v": (("t", "x"), np.ones((200, 100)))})
     encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
-    for name in ("shards", "shards-split"):  # an index that is kept serves one piece of work alone
+    for name in ("shards", "shards-split"):  # a cached index serves only one piece of work
         shards.to_zarr(folder / name, zarr_format=3, consolidated=False, encoding=encoding)
     return {key: Path(path).read_bytes() for key, path in files_below(folder)}
 
@@ -86,7 +86,7 @@ def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:
 
 
 def _zarr_store(server: S3Server, name: str) -> Any:
-    """Return zarr-python's store for a folder of the server, reached by obstore."""
+    """Return zarr-python's obstore-based store for a folder of the server."""
     from obstore.store import S3Store
     from zarr.storage import ObjectStore
 
@@ -144,7 +144,7 @@ def _writer(server: S3Server, engine: str, client: str) -> Callable[..., Any]:
 
 
 def _writes(write: Callable[..., Any]) -> dict[str, Work]:
-    """Return what a writer does with stores of its own."""
+    """Return the pieces of work of a writer on its own stores."""
     data, step = sample(), sample().isel(time=[-1])
     step["time"] = step["time"] + 1
 
@@ -169,7 +169,7 @@ def _values(dataset: xr.Dataset) -> Any:
 
 
 def _engines(server: S3Server, engine: str, client: str) -> dict[str, Work]:
-    """Return what an engine of xarray does with the stores of the server."""
+    """Return the pieces of work of an xarray engine on the stores of the server."""
     opened = _engine(server, engine, client)
 
     def open_tree(_: None) -> Any:
@@ -338,9 +338,9 @@ CONTESTANTS: dict[str, Callable[[S3Server], dict[str, Work]]] = {
 
 
 def count(contestant: str, objects: dict[str, bytes]) -> dict[str, Counts | str]:
-    """Return what each piece of work of a contestant takes, or why it fails.
+    """Return the counts of each piece of work of a contestant, or why it fails.
 
-    Nothing that one piece of work has cached serves the next.
+    Caches are not shared between pieces of work.
     """
     import fsspec
 
@@ -362,7 +362,7 @@ def count(contestant: str, objects: dict[str, bytes]) -> dict[str, Counts | str]
 
 
 def requests(directory: Path) -> Iterator[Row]:
-    """A row of requests and one of round trips for each piece of work."""
+    """Return a row of requests and a row of round trips for each piece of work."""
     folder = directory / "requests"
     objects = make_objects(folder)
     counts: dict[str, dict[str, Counts | str]] = {}

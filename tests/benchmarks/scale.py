@@ -22,11 +22,11 @@ import xr_nczarr
 from tests.benchmarks.harness import OURS, Row
 
 CHUNK = 10
-MAX_PEER_NODES = 10_000  # beyond, a single round of engine zarr takes minutes
+MAX_PEER_NODES = 10_000  # above this, a single round of engine zarr takes minutes
 
 
 def write(folder: Path, arrays: dict[str, int]) -> str:
-    """Write consolidated metadata of arrays of so many chunks, and no chunks."""
+    """Write only the consolidated metadata of arrays with these numbers of chunks."""
     folder.mkdir(parents=True, exist_ok=True)
     root = {"zarr_format": 2}
     documents: dict[str, Any] = {".zgroup": root}
@@ -51,7 +51,7 @@ def write(folder: Path, arrays: dict[str, int]) -> str:
 
 
 def write_records(folder: Path, references: int, record_size: int) -> str:
-    """Write a parquet reference set of one array, whose chunks are all the same bytes."""
+    """Write a parquet reference set of one array whose chunks all refer to the same bytes."""
     path = Path(write(folder, {"v": references}))
     documents = json.loads((path / ".zmetadata").read_text())["metadata"]
     (path / ".zgroup").unlink()
@@ -68,7 +68,7 @@ def write_records(folder: Path, references: int, record_size: int) -> str:
 
 
 def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str], int]]:
-    """Write stores at three sizes each; yield what there is, works, paths, and how far peers go."""
+    """Write stores at three sizes each; yield the kind, works, paths, and the limit for peers."""
     yield (
         "variables",
         ("open", "info"),
@@ -117,7 +117,7 @@ WORKS = {
 
 
 def scale(directory: Path) -> Iterator[Row]:
-    """Opening, one selection and the commands, at three sizes each."""
+    """Yield opening, one selection and the commands, at three sizes each."""
     for kind, works, paths, max_peer in stores(directory / "scale"):
         for work, (size, path) in itertools.product(works, paths.items()):
             contestants = {

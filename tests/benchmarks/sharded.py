@@ -1,4 +1,4 @@
-"""Rows: a sharded array of Zarr v3, inner chunks of 80 kB in shards of 6.5 MB."""
+"""Rows: a sharded array of Zarr v3 with inner chunks of 80 kB in shards of 6.5 MB."""
 
 from __future__ import annotations
 

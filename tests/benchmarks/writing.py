@@ -1,4 +1,4 @@
-"""Rows: writing the 265 MB field to a local directory, every object as the program writes it."""
+"""Rows: writing the 265 MB field to a local directory, by each program in its own way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[Path], object]
 
 
 def writing(directory: Path) -> Iterator[Row]:
-    """By codec, against the arrays' own writers and `to_zarr`; then netcdf-c's default."""
+    """Yield writes by codec, compared with array writers and `to_zarr`; then netcdf-c's default."""
     values = data.field()
     dataset = xr.Dataset({"field": (("t", "y", "x"), values)})
     for name in ("raw", "blosc", "zstd"):
@@ -111,7 +111,7 @@ def _row(
     goals: dict[str, float],
     read: Callable[[Path], np.ndarray],
 ) -> Row:
-    """A row whose contestants each write a new store, which is compared once and removed."""
+    """Return a row whose contestants each write a new store, compared once and then removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     numbers = itertools.count()

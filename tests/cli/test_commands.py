@@ -50,7 +50,9 @@ def test_every_command_has_a_help_option(name):
         (KeyboardInterrupt(), 130, "nczarr demo: interrupted"),
     ],
 )
-def test_an_error_is_one_line_without_a_traceback(error, code, message, monkeypatch, capsys):
+def test_errors_are_printed_in_one_line_without_a_traceback(
+    error, code, message, monkeypatch, capsys
+):
     from xr_nczarr.cli import demo
 
     def fail():

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a row a use)
-"""Wrong uses of the command: each ends with 2 and one line that a user of a shell understands."""
+"""Usage errors of the command: each exits with code 2 and prints one line for shell users."""
 
 import io
 import os
@@ -143,7 +143,7 @@ def write_netcdf(name: str, **options) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with stores, damaged stores, and files of other kinds."""
+    """Return a folder with stores, damaged stores, and other files."""
     here = tmp_path_factory.mktemp("wrong")
     before = Path.cwd()
     os.chdir(here)

@@ -1,4 +1,4 @@
-"""Zarr v3's scale_offset and cast_value, as zarr-python 3.4 wrote them and as specified."""
+"""Zarr v3's scale_offset and cast_value, as specified and as written by zarr-python 3.4."""
 
 import base64
 import json
@@ -69,7 +69,7 @@ def as_recorded(values):
     return base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-# What others write ---------------------------------------------------------------------------
+# Stores of other programs -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -83,7 +83,7 @@ def test_casts_encoded_by_zarr_python_are_decoded(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
-)  # its chunks lie in another order
+)  # its chunks are in another order
 def test_casts_are_encoded_to_the_same_bytes_as_by_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
@@ -326,7 +326,7 @@ def test_writing_rejects_floats_that_scaling_changes(tmp_path):
         xr_nczarr.to_nczarr(dataset, tmp_path / "s", zarr_format=3, encoding=encoding)
 
 
-# The data type behind a cast ---------------------------------------------------------------------
+# The data type after a cast ---------------------------------------------------------------------
 
 
 def test_a_cast_to_a_one_byte_type_needs_no_byte_order():
@@ -355,7 +355,7 @@ def test_byte_order_applies_to_the_type_after_numcodecs_filters(endian):
     assert stored(array_of("float32", filters, BYTES, shape=(2,)), [0.5, 1]) == "050a"
 
 
-def test_compressors_after_a_cast_expect_the_size_of_the_cast_type():
+def test_compressors_after_a_cast_use_the_item_size_of_the_cast_type():
     node = array_of("float64", shape=(4,), codecs=[LITTLE])
     codecs = [
         CodecSpec("cast_value", {"data_type": "int16"}),
@@ -430,7 +430,7 @@ def test_configurations_that_violate_the_specification_are_rejected(codecs, word
 
 
 @pytest.mark.parametrize("data_type", ["bool", "complex64", "r16", "numpy.datetime64"])
-def test_casts_of_other_types_than_integers_and_floats_are_rejected(data_type):
+def test_casts_of_types_other_than_integers_and_floats_are_rejected(data_type):
     if data_type == "numpy.datetime64":
         data_type = {"name": data_type, "configuration": {"unit": "s", "scale_factor": 1}}
     for codec in (scale_offset(scale=2), cast_value("int64")):

@@ -24,7 +24,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
 
 
 def make_node(dtype, shape, *codecs, place="filters", **members):
-    """An array node with one chunk; codecs are (name, configuration) in the order of encoding."""
+    """Return an array node with one chunk; `codecs` are (name, configuration), first to last."""
     return ArrayNode(
         path="/v",
         shape=shape,
@@ -288,7 +288,7 @@ def test_zstd_chunks_may_have_several_frames_and_skippable_frames():
 
 
 def test_zstd_decoding_with_zstandard_behaves_as_with_numcodecs(monkeypatch):
-    """Frames with and without a checksum, several frames, bytes behind them, and damage."""
+    """Decode frames with and without a checksum, several frames, trailing bytes, and damage."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     frame = numcodecs.Zstd(3).encode(array)
@@ -352,7 +352,7 @@ def test_d2_compression_levels_may_be_strings(name, level):
     assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_zlib_decodes_the_same_without_libdeflate(monkeypatch):
+def test_zlib_decodes_the_same_values_without_libdeflate(monkeypatch):
     from xr_nczarr.codecs import bounded
 
     monkeypatch.setattr(bounded, "deflate", None)
@@ -371,7 +371,7 @@ def test_zlib_decodes_the_same_without_libdeflate(monkeypatch):
 def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch):
     monkeypatch.setattr("xr_nczarr.codecs.bounded.deflate", None)
     random = np.random.default_rng(0)
-    array = np.zeros(700_000, "<i4")  # zeros: a few input bytes give megabytes
+    array = np.zeros(700_000, "<i4")  # a few input bytes decode to megabytes of zeros
     array[200_000:300_000] = random.integers(0, 1 << 30, 100_000)
     array[-5:] = 1, 2, 3, 4, 5
     codec = make_codec("<i4", array.shape, *filters, spec)

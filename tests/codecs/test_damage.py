@@ -53,7 +53,7 @@ def mutate(data, chance):
 
 
 def decode_or_refuse(codec, data, out=None):
-    """Return whether it decoded; any error other than an NczarrError fails the test."""
+    """Return whether `data` decodes; any error other than an NczarrError fails the test."""
     try:
         codec.decode(data, out)
     except (ChunkError, LimitError) as error:
@@ -99,7 +99,7 @@ def test_mutated_items_decode_or_raise_nczarr_errors(name, items):
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_d34_a_chunk_truncated_anywhere_is_an_error(chain):
+def test_d34_decoding_a_truncated_chunk_is_an_error(chain):
     codec = make_codec("<i4", (3000,), *chain)
     data = bytes(codec.encode(ARRAYS[0]))
     for length in {0, 1, 3, 15, 16, len(data) // 2, len(data) - 5, len(data) - 1}:
@@ -306,7 +306,7 @@ def test_the_decompressed_size_of_text_is_limited():
 
 @pytest.mark.parametrize("dtype", ["S16", [("a", "<i4"), ("s", "S16")], "V20"], ids=str)
 def test_the_error_for_python_objects_in_a_fixed_size_dtype_suggests_vlen_encode(dtype):
-    """kerchunk with ``vlen_encode="null"`` names strings that lie elsewhere in the HDF5 file."""
+    """With ``vlen_encode="null"``, kerchunk refers to strings elsewhere in the HDF5 file."""
     import kerchunk.codecs  # noqa: F401 (registers fill_hdf_strings)
 
     stored = "S16" if dtype == "S16" else "[('a', 'int32'), ('s', 'S16')]"

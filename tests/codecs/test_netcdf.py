@@ -1,4 +1,4 @@
-"""Chunks that netcdf-c wrote decode to the values that netcdf-c reads."""
+"""Chunks written by netcdf-c decode to the values that netcdf-c reads."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_d1_d3_d4_chunks_from_netcdf_c_decode_to_the_original_values(store, name
 
 
 @pytest.mark.parametrize("width", [1, 5, 7, 13])
-def test_d3_d4_shuffled_strings_of_odd_width_are_decoded(tmp_path, width):
+def test_d3_d4_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path, width):
     texts = np.array(["abcdefghijklm"[: 1 + i % width] for i in range(33)], dtype=object)
     with netCDF4.Dataset(f"file://{tmp_path}/d.file#mode=nczarr,file", "w") as dataset:
         dataset.createDimension("x", len(texts))

@@ -1,4 +1,4 @@
-"""HDF5's shuffle as netcdf-c, HDF5 and numcodecs write it."""
+"""HDF5's shuffle filter as written by netcdf-c, HDF5 and numcodecs."""
 
 import zlib
 
@@ -11,7 +11,7 @@ from xr_nczarr.codecs import compile_codec
 
 
 def shuffle(data, size):
-    """HDF5's rule, byte by byte."""
+    """Shuffle by HDF5's rule, byte by byte."""
     whole = len(data) // size * size
     return b"".join(data[i:whole:size] for i in range(size)) + data[whole:]
 
@@ -48,7 +48,7 @@ def test_characters_are_not_shuffled(type_name):
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 16, 100])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 1 << 16, (1 << 16) + 5, 300_001])
-def test_d4_bytes_that_do_not_fill_an_element_stay_at_the_end(size, length):
+def test_d4_incomplete_elements_at_the_end_are_not_shuffled(size, length):
     array = np.random.default_rng(length).integers(0, 256, length, "u1")
     codec = make_codec("|u1", (length,), ("shuffle", {"elementsize": size}))
     data = shuffle(array.tobytes(), size)

@@ -1,6 +1,6 @@
-"""Writes in which a single operation fails, or is lost because it was not synced to the disk.
+"""Writes in which a single operation fails, or is lost because it was not synced to disk.
 
-After each of the n operations in turn, the old state can be read, and the write can be run again.
+After a failure of each operation in turn, the old state is readable and the write repeatable.
 """
 
 import errno
@@ -54,16 +54,16 @@ def changed():
 ACTIONS = {create: values(0, 6), append: values(0, 9), replace: values(0, 3, -1)}
 ACTIONS |= {write_region: changed()}
 
-# Operations that change the disk: a full one rejects those that need space, a broken one all.
+# Operations that change the disk: a full disk rejects those that need space, a broken disk all.
 NEEDING_SPACE = ("open", "write", "mkdir", "link")
 OPERATIONS = (*NEEDING_SPACE, "replace", "rename", "unlink", "rmdir", "fsync")
 
 
 @contextmanager
 def failing(number, after, monkeypatch):
-    """Let operation `after` of those that change the disk fail; a full disk stays full.
+    """Let the disk operation with index `after` fail; a full disk stays full.
 
-    Yields a list of the operations so far.
+    Yields the list of operations so far.
     """
     done = []
 
@@ -86,12 +86,12 @@ def failing(number, after, monkeypatch):
 
 
 def objects(path):
-    """Return the objects without locks that could not be removed."""
+    """Return the objects except for locks, which may remain if they cannot be removed."""
     return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
 
 
 def begun(path, original):
-    """Return whether anything changed; before that, the error does not report leftovers."""
+    """Return whether the write changed anything; otherwise its error reports no leftovers."""
     return objects(path) != objects(original)
 
 
@@ -104,7 +104,7 @@ def found(target):
 
 
 def again(action, target, version, *, finished):
-    """Run an action again; it may be rejected only if it had finished."""
+    """Repeat an action; it may be rejected only if it had finished."""
     refused = (ConflictError, FileExistsError) if finished else ()
     with suppress(*refused):
         action(target, version)
@@ -179,7 +179,7 @@ def test_a_failing_codec_leaves_the_old_store_intact(tmp_path, monkeypatch, acti
 
 
 class Recorded(dict):
-    """Objects, with a copy of them after each change, and None after each sync."""
+    """Objects that record a copy of themselves after each change, and None after each sync."""
 
     def __init__(self, objects):
         super().__init__(objects)
@@ -199,14 +199,14 @@ class Recorded(dict):
 
 
 class FlushedStore(MemoryStore):
-    """A store in memory that records each sync in its mapping."""
+    """A memory store that records each sync in its mapping."""
 
     def flush(self):
         self.mapping.changes.append(None)
 
 
 def after_power_loss(before, changes, chance):
-    """Yield possible states of the disk: all changes before a sync, and any of those after it."""
+    """Yield possible states of the disk: all changes before a sync and any changes after it."""
     kept, since = before, []
     for state in changes:
         if state is None:

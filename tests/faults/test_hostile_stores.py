@@ -1,4 +1,4 @@
-"""Hostile stores from hypothesis: any JSON in place of any member, names that lead elsewhere.
+"""Hostile stores from hypothesis: any JSON in place of any member, and names of other places.
 
 Each opens or raises an NczarrError; at least 99 of 100 errors name the store and the key.
 """
@@ -45,7 +45,7 @@ def hostile_stores(draw):
         holder = documents
         for step in chosen[:-1]:
             holder = holder[step]
-        if len(chosen) == 1 and draw(st.booleans()):  # a document under another name
+        if len(chosen) == 1 and draw(st.booleans()):  # a document under the key of another one
             holder[draw(st.sampled_from(TEXTS)) + "/.zarray"] = holder.pop(chosen[-1])
         else:
             holder[chosen[-1]] = draw(VALUES)
@@ -74,7 +74,7 @@ def test_hostile_stores_open_or_raise_errors_that_name_the_store_and_key():
 
     attempt()
     assert len(errors) > EXAMPLES / 4
-    # If no document is recognized, there is no key to name; the message says that there is none.
+    # If no document is recognized, the message says so; there is no key to name.
     unnamed = [
         str(error)
         for error in errors

@@ -1,4 +1,4 @@
-"""A writer that is killed at any moment leaves the old or the new state, and can be run again.
+"""A writer that is killed at any moment leaves the old or the new state, and can be rerun.
 
 The default run kills create, append (also of longer text), replace and region write 100 times
 each, and all other actions a few times; ``NCZARR_KILLS=1000`` requests more.
@@ -27,8 +27,8 @@ from xr_nczarr.hierarchy import JOURNAL
 KILLS = int(os.environ.get("NCZARR_KILLS", "100"))
 pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 
-# Forks a writer for each line: whoever has one thread and has imported all forks within an instant.
-# Told is how the writer ended, how many changes it began, and the seconds from first to last.
+# Forks a writer for each line; a process with one thread and all imports done forks instantly.
+# Prints the status of the writer, its number of changes, and the seconds from first to last.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
 from tests.faults.test_kill_the_writer import ACTIONS, USUAL, create, is_change
@@ -86,7 +86,7 @@ def values(start, stop, sign=1):
 
 
 def with_names(dataset, ending=""):
-    """Return a dataset with text, which NCZarr stores in fixed width in version 2."""
+    """Return a dataset with strings, which NCZarr stores in fixed width in version 2."""
     names = [f"{number:02}{ending}" for number in dataset.n.values]
     return dataset.assign(name=("time", np.array(names, object)))
 
@@ -158,7 +158,7 @@ ACTIONS = {
     "overwrite": overwrite,
     "write_region": write_region,
 }
-# The rows that are written in place: chunk by chunk, of which the region covers some in part.
+# The rows that are written in place, chunk by chunk; the region covers some chunks partially.
 WRITTEN = {"overwrite": (0, 18), "write_region": (3, 14)}
 USUAL = {version: f"nczarr-{version}-unlimited-consolidated" for version in (2, 3)}
 COUNTED = ("create", "append", "append_longer_names", "replace", "write_region")
@@ -172,7 +172,7 @@ def read(path, **options):
 
 
 def states(path, layout):
-    """Return the state of the store in each way of reading it: None, or a dataset."""
+    """Return the state of the store for each way of reading it: None, or a dataset."""
     result = []
     for options in ({}, {"consolidated": False}):
         try:
@@ -180,7 +180,7 @@ def states(path, layout):
         except NotFoundError:
             result.append(None)
     if result[0] is not None and LAYOUTS[layout][1] == 2:
-        # netcdf-c does not know the journal, and rejects arrays of both lengths while there is one.
+        # netcdf-c ignores the journal; while one exists, it rejects arrays of different lengths.
         unfinished = os.path.exists(f"{path}/{JOURNAL}")
         refusal = contextlib.suppress(OSError) if unfinished else contextlib.nullcontext()
         with refusal, netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
@@ -268,9 +268,9 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
             assert same(result[0], after), "refused to run again although it had not finished"
         assert contents(path) == whole
         for left in {*map(str, tmp_path.iterdir())} - {original, reference}:
-            shutil.rmtree(left)  # also leftovers of a killed replacement next to the store
+            shutil.rmtree(left)  # including leftovers of a killed replacement
     print(action, layout, f"{changes} changes in {seconds * 1e3:.0f} ms:", outcomes)
-    # Nearly all kills from within are during the changes; a busy machine affects the others.
+    # Nearly all kills by the audit hook occur during changes; load affects the timing of others.
     assert outcomes["amid"] >= 0.4 * (turn + 1) or turn < 20
 
 

@@ -34,7 +34,7 @@ def resources():
     """Return the number of threads, and the open files and sockets."""
     listing, result = f"/proc/{os.getpid()}/fd", []
     for name in os.listdir(listing):
-        with contextlib.suppress(FileNotFoundError):  # the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             result.append(os.readlink(f"{listing}/{name}"))
     # distributed's monitor, a thread of another test, also reads this directory.
     return threading.active_count(), sorted(
@@ -83,7 +83,7 @@ def test_repeated_opening_and_closing_leaks_no_resources(tmp_path, http_server, 
     finally:
         tracemalloc.stop()
     threads, files = resources()
-    assert threads <= before[0] + (0 if place == "local" else 4)  # the server's, for connections
+    assert threads <= before[0] + (0 if place == "local" else 4)  # connection threads of the server
     assert len(files) <= len(before[1]) + (0 if place == "local" else 4)
     assert grown < 2 << 20
 
@@ -100,7 +100,7 @@ print(int(total), dataset.a.nbytes, int(peak) * 1024)
 
 
 def test_streaming_a_virtual_dataset_uses_less_than_one_gibibyte_of_memory(tmp_path):
-    """Every chunk is the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the full size."""
+    """Every chunk refers to the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
     array = {"zarr_format": 2, "shape": [count * chunk // 4], "chunks": [chunk // 4]}
@@ -132,7 +132,7 @@ def test_streaming_a_virtual_dataset_uses_less_than_one_gibibyte_of_memory(tmp_p
 
 @contextmanager
 def limited_files(size):
-    """Limit files to `size` bytes, so that writing fails in the middle, as on a full disk."""
+    """Limit files to `size` bytes, so that a write fails midway, as on a full disk."""
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -156,9 +156,9 @@ def test_a_full_disk_leaves_the_old_store_intact(tmp_path, size):
 
 
 def write_without_permission():
-    """Replace, append and read without permission; root becomes the user nobody."""
+    """Replace, append and read without permission; root switches to the user nobody."""
     result = []
-    for nobody in (False, True):  # import modules first as root
+    for nobody in (False, True):  # first import modules as root
         if nobody and os.geteuid() == 0:
             os.setuid(65534)
         with tempfile.TemporaryDirectory() as folder:
@@ -185,7 +185,7 @@ def write_without_permission():
 
 
 def copy_without_permission():
-    """Copy an unreadable zip file and directory; root becomes the user nobody."""
+    """Copy an unreadable zip file and directory; root switches to the user nobody."""
     result = []
     for nobody in (False, True):
         if nobody and os.geteuid() == 0:

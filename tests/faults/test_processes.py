@@ -27,7 +27,7 @@ def values():
 
 
 def read(*datasets):
-    """Read without creating variables, for which xarray imports dask: no fork may interrupt it."""
+    """Read without creating variables: xarray would import dask, which a fork could interrupt."""
     return all(np.array_equal(dataset.a.values, ELEMENTS) for dataset in datasets)
 
 
@@ -207,7 +207,7 @@ def read_while_appending(path):
     reported, tell = os.pipe()
     pid, lengths, ended = begin(append_rows, path, reported), [3], False
     while not ended:
-        os.write(tell, b"1")  # one append each while this reads
+        os.write(tell, b"1")  # starts one append, which runs during the read
         ended = os.waitpid(pid, os.WNOHANG)[0] != 0
         with xr.open_dataset(path, engine="nczarr") as dataset:
             length = dataset.sizes["t"]

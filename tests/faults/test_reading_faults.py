@@ -1,7 +1,7 @@
-"""A fault at each request of an open and a read: right values, a retry, or an error.
+"""A fault at each request of opening and reading: correct values, a retry, or an error.
 
 A fault never becomes a fill value. Objects that a server reports missing (404) are absent by
-definition: such a chunk reads as fill values unless ``missing_chunks="raise"``.
+definition: such chunks are read as fill values unless ``missing_chunks="raise"``.
 """
 
 import json
@@ -14,7 +14,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr import NczarrError, StorageError, to_nczarr
 
-# A coordinate that cannot be read is opened with a warning, and raises when it is loaded.
+# A coordinate that cannot be read is opened with a warning and raises an error when loaded.
 pytestmark = pytest.mark.filterwarnings("ignore:/x is opened:xarray.SerializationWarning")
 
 RETRY = {"attempts": 3, "first_wait": 0.001, "timeout_seconds": 0.2}
@@ -59,7 +59,7 @@ def put(root, kind):
 
 
 def put_ranged(root, kind):
-    """Write a store that is read by byte ranges, and return its name."""
+    """Write a store that is read by byte ranges; return its name."""
     if kind == "references":
         return put(root, kind)
     if kind == "shards":
@@ -218,8 +218,8 @@ def test_a_fault_at_any_s3_request_is_retried_or_raises_an_error(
         if error is not None:
             assert url in str(error)
             assert not isinstance(fault, int) or fault == 404 or str(fault) in str(error)
-        # Two attempts of all concurrent requests; aiohttp repeats a request if a reused connection
-        # broke.
+        # Two attempts for each concurrent request; aiohttp also repeats a request if a reused
+        # connection broke.
         assert len(seen) - index <= 4 * count
         if lasting and fault not in ("long", "ignore-range"):
             assert error is not None

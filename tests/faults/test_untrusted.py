@@ -109,7 +109,7 @@ class TestRemoteSets:
 
 
 class TestRedirects:
-    """Redirects of a plain store, and of the document of a reference set."""
+    """Redirects of a plain store and of a reference document."""
 
     @pytest.fixture
     def stores(self, http_server):
@@ -308,7 +308,7 @@ def test_the_number_of_python_objects_is_limited_before_decoding(codec, tmp_path
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
 def test_a_set_without_a_folder_may_not_refer_to_any_other_location(document, inside):
-    """The part before the last slash of its name is empty; it is not a prefix of all URLs."""
+    """The part of its name before the last slash is empty, which must not match every URL."""
     trust = Trust().narrowed(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
         with pytest.raises(RefusedError):

@@ -1,4 +1,4 @@
-"""Arrays of a store with equal documents are parsed once, and each keeps its own path."""
+"""Arrays with equal metadata are parsed once, and each keeps its own path."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ PATHS = ("v", "w", "g/v")
 
 
 def stored(version, arrays, consolidated):
-    """Return the documents of arrays by path: the members and the attributes of each."""
+    """Return the documents of arrays, given the members and attributes by path."""
     groups = {"", *(path.rpartition("/")[0] for path in arrays)}
     if version == "2":
         held = {f"{path}/.zarray": members for path, (members, _) in arrays.items()}

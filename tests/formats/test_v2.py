@@ -560,7 +560,7 @@ def test_expanded_consolidated_metadata_keeps_its_order_and_literals():
 def test_damaged_consolidated_metadata_is_rejected(value, place):
     with pytest.raises(MetadataError) as raised:
         v2.expand_consolidated(Document(".zmetadata", json.dumps(value).encode()))
-    assert raised.value.place == place  # the caller that reads documents adds the key
+    assert raised.value.place == place  # the caller adds the key
 
 
 def test_consolidated_metadata_keeps_the_literals_of_its_documents():

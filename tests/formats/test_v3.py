@@ -195,7 +195,7 @@ def test_data_types_and_fill_values_from_zarr_python_round_trip(dtype, fill):
         assert node.dtype == array.dtype
     assert_same_value(node.fill_value, array.fill_value)
     assert {**rendered(node), "storage_transformers": []} == members
-    renamed = parse(rendered(replace(node, type_name="")))  # by this package's type name
+    renamed = parse(rendered(replace(node, type_name="")))  # with this package's own type name
     assert (renamed.dtype, renamed.codecs) == (node.dtype, node.codecs)
     assert_same_value(renamed.fill_value, node.fill_value)
 

@@ -1,4 +1,4 @@
-"""The v3 draft of May 2022 to nodes and back: the specification, and programs of its time."""
+"""The v3 draft of May 2022 to nodes and back: the specification, and programs of 2022."""
 
 import base64
 import contextlib
@@ -43,7 +43,7 @@ IGNORABLE = {
 }
 GZIP = {"type": "https://purl.org/zarr/spec/codecs/gzip/1.0", "configuration": {"level": 1}}
 BIG = {"type": "https://purl.org/zarr/spec/codecs/endian/1.0", "configuration": {"endian": "big"}}
-# The examples of the document.
+# The examples of the specification.
 ARRAY = {
     "shape": [10000, 1000],
     "data_type": "<f8",
@@ -61,7 +61,7 @@ DATES = {
     "fill_value": None,
     "attributes": {},
 }
-GROUP = {"attributes": {"spam": "ham", "eggs": 42}}  # without the comma that ends it there
+GROUP = {"attributes": {"spam": "ham", "eggs": 42}}  # without its trailing comma
 UNKNOWN_TYPE = {"extension": "https://example.org/decimal", "type": "d9", "fallback": ["q4", "i1"]}
 
 
@@ -93,7 +93,7 @@ def failure(**members):
     return node.error
 
 
-# The examples of the document --------------------------------------------------------------
+# The examples of the specification --------------------------------------------------------------
 
 
 def test_the_first_example_array_of_the_draft_round_trips():
@@ -523,7 +523,7 @@ def test_groups_round_trip_through_rendering_and_parsing(path, explicit):
     assert parse_rendered(node) == node
 
 
-# The programs of its time ------------------------------------------------------------------
+# Programs of 2022 ------------------------------------------------------------------
 
 
 class Recorded:
@@ -585,7 +585,7 @@ def gdal():
 
 
 def plain(array):
-    """Return values as the script of the fixture recorded them."""
+    """Return values in the form in which the fixture's script recorded them."""
     if array.dtype.kind in "SV":
         return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
     if array.dtype.kind in "Mm":

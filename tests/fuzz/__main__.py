@@ -42,7 +42,7 @@ def report(target: str, seed: int, number: int, problem: str, data: bytes) -> No
 
 
 def fuzz(target: str, seed: int, count: int) -> int:
-    """Try mutants in a separate process, and continue after a mutant that ends it."""
+    """Try mutants in a separate process; continue after a mutant that ends the process."""
     progress = memoryview(mmap.mmap(-1, 24)).cast("q")  # number, accepted, broken
     first = 0
     while first < count:

@@ -178,7 +178,7 @@ def vintages() -> dict[str, bytes]:
             for path in sorted(root.rglob(".*")):
                 try:
                     documents[str(path.relative_to(root))] = json.loads(path.read_text())
-                except ValueError:  # only netcdf-c takes this for JSON
+                except ValueError:  # only netcdf-c accepts this as JSON
                     continue
         document = {"zarr_consolidated_format": 1, "metadata": documents}
         result[release] = json.dumps(document).encode()

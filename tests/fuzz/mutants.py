@@ -83,7 +83,7 @@ def _changed_within(  # noqa: C901  (a list of changes)
         wrapped = chance.choice([[holder[last]], {"a": holder[last]}, [holder[last]] * 40])
         holder[last] = wrapped
     elif kind == 4:
-        # A value from elsewhere in the document: the right type in the wrong place.
+        # A value from another place in the document, which may have the right type.
         other = document
         for step in chance.choice(list(_places(document, ()))):
             other = other[step]

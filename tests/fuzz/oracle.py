@@ -1,4 +1,4 @@
-"""Check hostile input: a result, or an NczarrError that names its location, within bounds."""
+"""Check that hostile input yields a result or an NczarrError with a location, within bounds."""
 
 from __future__ import annotations
 

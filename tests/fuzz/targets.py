@@ -1,4 +1,4 @@
-"""The fuzzed functions: each takes any bytes and has a corpus in the folder of its name."""
+"""The fuzzed functions: each accepts any bytes and has a corpus folder of the same name."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Objects(dict[str, bytes]):
 def read_ends(target: Any, **options: Any) -> None:
     """Open a store, and read the first and the last value of each of its variables.
 
-    The error of one variable must not keep the others from being read.
+    The error of one variable must not prevent reading the others.
     """
     error = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", xr.SerializationWarning)  # what is broken raises as well
+        warnings.simplefilter("ignore", xr.SerializationWarning)  # broken variables also raise
         dataset = xr.open_dataset(target, engine="nczarr", limits=LIMITS, **options)
     with dataset:
         for variable in dataset.variables.values():
@@ -109,7 +109,7 @@ def nczarr(data: bytes) -> None:
     """All documents of an NCZarr store: single ones as nodes, consolidated ones with values."""
     consolidated = Objects({".zmetadata": data})
     consolidated.sizes = {"": 24, "c": 3, "s": 8}
-    # From the nodes on, both go the same way: xarray need not see them twice.
+    # Both share the code after parsing, so xarray opens only one of them.
     attempts = [
         (read_ends, consolidated),
         (partial(info, limits=LIMITS, count_chunks=False), _single(data)),
@@ -125,7 +125,7 @@ def nczarr(data: bytes) -> None:
 
 
 def _single(consolidated: bytes) -> Objects:
-    """Return the single documents in a consolidated one."""
+    """Return the separate documents within a consolidated document."""
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         held = json.loads(consolidated)["metadata"]
         return Objects({key: json.dumps(value).encode() for key, value in held.items()})
@@ -159,7 +159,7 @@ def references(data: bytes) -> None:
 
 
 def templates(data: bytes) -> None:
-    """A template: the URL of a reference and of a generator, and a template that others call."""
+    """A template, used as the URL of a reference and of a generator, and by other templates."""
     text = data.decode("utf-8", "replace")
     generated = {
         "key": "g/{{i}}",

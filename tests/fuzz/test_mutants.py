@@ -1,6 +1,6 @@
-"""Mutants of each target's corpus: a result or an NczarrError, within bounded time and memory.
+"""Mutants of each corpus yield a result or an NczarrError, within bounded time and memory.
 
-This runs few mutants in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
+These are few mutants in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 ``python -m tests.interop.readers`` measures and writes the table into the documentation;
 `test_who_reads_what` measures again and compares. Other wheels of netCDF4 contain other releases
-of netCDF-C: ``NCZARR_NETCDF4`` names the interpreters of environments that have one.
+of netCDF-C: ``NCZARR_NETCDF4`` lists the interpreters of environments with such a wheel.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ with netCDF4.Dataset(sys.argv[1]) as root:
 
 
 def by_ncdump(path: Path, name: str) -> Any:
-    """Return the numbers or texts of ncdump's CDL."""
+    """Return the numbers or strings in ncdump's CDL."""
     cdl = run("ncdump", "-v", name or "v", f"file://{path}#mode=nczarr,file")
     data = re.search(r"\n +v = *(.*?) ;", cdl.partition("data:")[2], re.S)
     assert data is not None
@@ -161,7 +161,7 @@ def by_gdal(path: Path, name: str) -> Any:
 
 
 def run(*command: str) -> str:
-    # The netCDF4 of this process sets it to its own plugins, which other programs cannot use.
+    # netCDF4 in this process sets the plugin path to its own plugins, unusable for other programs.
     environment = {name: value for name, value in os.environ.items() if "PLUGIN" not in name}
     options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
     ended = subprocess.run(command, **options, env=environment, timeout=60, check=False)
@@ -172,7 +172,7 @@ def run(*command: str) -> str:
 
 @cache
 def _number(*command: str) -> str | None:
-    """Return the version of an installed program, or None without it."""
+    """Return the version of a program, or None if it is not installed."""
     if shutil.which(command[0]) is None:
         return None
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -232,7 +232,7 @@ def measured(reader: str, stores: Stores) -> list[str]:
     read: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
     for (layout, content), (path, name) in stores.items():
         verdicts = read[layout]
-        if verdicts.get("numbers") != "refused":  # otherwise nothing in this layout is read
+        if verdicts.get("numbers") != "refused":  # otherwise the layout is not readable at all
             verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
     alike: dict[tuple[str, str], list[str]] = {}
     for layout, verdicts in read.items():
@@ -241,7 +241,7 @@ def measured(reader: str, stores: Stores) -> list[str]:
 
 
 def summary(verdicts: dict[str, str]) -> tuple[str, str]:
-    """Return the two cells for the contents that are not read, and those that are read wrong."""
+    """Return two cells: the contents that are not read, and those that are read incorrectly."""
     if set(verdicts.values()) == {"refused"}:
         return EVERYTHING, NOTHING
     refused, wrong = (
@@ -300,7 +300,7 @@ def badge(refused: str, wrong: str) -> str:
 
 
 def main() -> None:
-    """Write the measured sections into the page, between its two marks; others are kept."""
+    """Write the measured sections into the page, between its two marks; keep the others."""
     page = PAGE.read_text()
     parts = sections(page)
     with tempfile.TemporaryDirectory() as folder:

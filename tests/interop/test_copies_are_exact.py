@@ -1,8 +1,8 @@
-"""A copy is exact: netCDF files of ncgen, copied to every layout, compared on both sides.
+"""Copies are exact: netCDF files from ncgen are copied to every layout and compared.
 
-Each file of ``fixtures/cdl/copies`` shows one trait of netCDF's model. netcdf-c reads the source
-and, where it knows the layout, the copy: names, order, types, values. Elsewhere `dump` has to
-print what ncdump prints of the source, and plain Zarr has to hold all that it has a place for.
+Each file of ``fixtures/cdl/copies`` shows one feature of netCDF's model. netcdf-c reads the
+source and, where it supports the layout, the copy: names, order, types, values. Elsewhere `dump`
+must print the same as ncdump for the source, and plain Zarr must contain all that it can represent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def netcdf_c() -> ctypes.CDLL:
 
 
 def described(group: Any, path: str = "", left_out: Collection[str] = ()) -> Iterator[Any]:
-    """Yield everything that netCDF4-python reads of a group, with raw values."""
+    """Yield everything that netCDF4-python reads from a group, with raw values."""
     for dimension in group.dimensions.values():
         yield path, "dimension", dimension.name, len(dimension), dimension.isunlimited()
     yield from described_attributes(path, group, GLOBAL)
@@ -120,7 +120,7 @@ def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(
         netCDF4.Dataset(source) as file,
         netCDF4.Dataset(file_url(tmp_path / "copy")) as copied,
     ):
-        # In `universal` they have zarr-python's type, which netcdf-c takes for strings.
+        # In `universal`, characters have zarr-python's type, which netcdf-c reads as strings.
         left_out = [*characters_in(file)] if dialect == "universal" else []
         expected = [*map(repr, described(file, left_out=left_out))]
         assert [*map(repr, described(copied, left_out=left_out))] == expected
@@ -144,7 +144,7 @@ def test_netcdf_c_reads_the_same_content_after_copying_back_to_a_file(
 def test_dump_of_a_copy_equals_ncdump_of_the_file(source: Path, layout: tuple[str, str]) -> None:
     zarr_format, dialect = layout
     copied: dict[str, bytes] = {}
-    digits = "9,17"  # both programs then print all that there are
+    digits = "9,17"  # both programs then print all digits
     expected = run("ncdump", "-p", digits, "-n", "copy", str(source))
     if layout in OLD and "UNLIMITED" in expected:
         with pytest.raises(xr_nczarr.UnsupportedError, match="is unlimited"):
@@ -176,7 +176,7 @@ def test_copying_through_version_3_yields_the_same_store(source: Path, zarr_form
     assert back == direct
 
 
-@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")  # of numcodecs' in version 3
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")  # about numcodecs in version 3
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
 def test_a_copy_to_plain_zarr_keeps_all_content_that_it_can_represent(
     source: Path, layout: tuple[str, str], tmp_path: Path
@@ -197,7 +197,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
         variable.set_auto_chartostring(False)
         array = store[name]
         dims = getattr(array.metadata, "dimension_names", array.attrs.get("_ARRAY_DIMENSIONS"))
-        # netCDF4-python itself takes the nearest dimension of a name for one that is hidden.
+        # netCDF4-python itself returns the nearest dimension in place of a hidden one.
         if not any(dim.startswith("/") for dim in dims or ()):
             assert tuple(dims or ()) == variable.dimensions
             expected, values = np.asarray(variable[...]), np.asarray(array[...])
@@ -224,11 +224,11 @@ def test_plain_zarr_names_a_hidden_dimension_by_its_path(
 
 
 def check_attributes(holder: Any, node: Any) -> None:
-    """Compare attributes with those of a node of zarr-python: names in their order, and values."""
+    """Compare attributes with those of a zarr-python node: names in order, and values."""
     stored = dict(node.attrs)
     stored.pop("_ARRAY_DIMENSIONS", None)
     assert [*stored] == holder.ncattrs()
-    for name in set(stored) - {"_FillValue"}:  # which xarray spells in ways of its own
+    for name in set(stored) - {"_FillValue"}:  # which xarray encodes in its own way
         np.testing.assert_array_equal(stored[name], holder.getncattr(name))
 
 
@@ -305,7 +305,7 @@ def test_copy_names_unsupported_attributes(tmp_path: Path) -> None:
         assert sentence in str(info.value)
     assert not copied
     done = xr_nczarr.copy(source, copied, skip_unsupported=True)
-    assert len(done.skipped) == 5  # the two types themselves as well
+    assert len(done.skipped) == 5  # including the two types
     assert xr.open_dataset(copied, engine="nczarr")["v"].attrs == {"units": "m"}
 
 
@@ -387,7 +387,9 @@ def test_copy_suggests_h5netcdf_for_a_variable_that_netcdf_c_cannot_read(
     np.testing.assert_array_equal(result["v"], np.arange(1000))
 
 
-def test_a_corrupt_netcdf_file_prints_a_one_line_error(tmp_path: Path, capsys: Any) -> None:
+def test_copy_prints_a_one_line_error_for_a_corrupt_netcdf_file(
+    tmp_path: Path, capsys: Any
+) -> None:
     (tmp_path / "cut.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert main(["copy", str(tmp_path / "cut.nc"), str(tmp_path / "copy")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Stores of netcdf-c are read as netcdf-c reads them, and it reads the hand-written stores."""
+"""Stores from netcdf-c are read as by netcdf-c, which also reads the handwritten stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_ncgen = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is n
 
 @pytest.fixture(scope="module", params=MODES)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A store that netcdf-c wrote in one of its modes, and its content as netcdf-c reads it."""
+    """Return a store that netcdf-c wrote in one of its modes, the mode, and its content."""
     store = write_netcdf_c(tmp_path_factory.mktemp("netcdf-c") / "store.file", request.param)
     with netCDF4.Dataset(file_url(store, request.param)) as dataset:
         content = read_with_netcdf4(dataset)
@@ -42,12 +42,12 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def as_meant(content: Group, mode: str) -> None:
-    """Correct, in place, netcdf-c's own reading of its plain Zarr."""
-    # Attributes are JSON without recorded types. netcdf-c takes integers beyond int32 for unsigned
-    # ones, and returns objects and lists of text as text.
+    """Correct in place what netcdf-c itself reads from its plain Zarr."""
+    # Attributes are JSON without recorded types. netcdf-c reads integers beyond int32 as unsigned
+    # integers, and returns objects and lists of text as text.
     meant = {"i8": 2**63 - 1, "infinite": ["Infinity", "-Infinity"]}
     for _, group in content.walk():
-        # It defines a dimension of length zero as an unlimited one.
+        # netcdf-c defines a dimension of length zero as unlimited.
         group.dims = {name: int(size) for name, size in group.dims.items()}
         for item in (group, *group.variables.values()):
             item.attrs = {
@@ -60,13 +60,13 @@ def as_meant(content: Group, mode: str) -> None:
                 item.attrs["json"] = json.loads(item.attrs["json"])
             item.attrs |= meant if "i8" in item.attrs else {}
         for name, variable in group.variables.items():
-            # It shortens the name in the specification.
+            # netcdf-c shortens the name in the specification.
             variable.dims = tuple(
                 dim.replace("_Anonymous_Dim_", "_Anonymous_Dimension_") for dim in variable.dims
             )
             if name in ("scalar", "whole", "letter") and "noxarray" not in mode:
                 variable.values, variable.dims = variable.values.reshape(()), ()
-            if name in ("letter", "letters"):  # it takes its own characters for strings
+            if name in ("letter", "letters"):  # netcdf-c reads its own characters as strings
                 variable.values = variable.values.astype("S1")
 
 
@@ -138,7 +138,7 @@ def test_netcdf_c_4_9_0_reads_the_handwritten_stores_of_its_time(
     tmp_path: Path, release: str
 ) -> None:
     content = sample(release)
-    # 4.9.0 reads wrongly, or cannot read, some of its own stores (Debian's build has no codecs).
+    # 4.9.0 cannot correctly read some of its own variables (Debian's build has no codecs).
     for name in ("scalar", "letters", "big", *(() if release == "4.8.1" else ("field", "packed"))):
         del content.variables[name]
     store = write_vintage(tmp_path / "store", content, release)
@@ -149,7 +149,7 @@ def test_netcdf_c_4_9_0_reads_the_handwritten_stores_of_its_time(
 
 
 def assert_same_content(result: Group, expected: Group) -> None:
-    """Compare the result of netcdf-c with the function that also checks the engine."""
+    """Compare the result of netcdf-c by the same function that checks the engine."""
     datasets = {}
     for path, group in result.walk():
         variables = {

@@ -1,4 +1,4 @@
-"""The tables in docs/reference/readers.md equal the measurement."""
+"""The tables in docs/reference/readers.md match the measured results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.readers import PAGE, READERS, Stores, matrix, section, sections, write_all
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the readers' own
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the readers
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_the_table_of_each_reader_equals_the_measurement(reader: str, stores: Stores) -> None:
+def test_the_table_of_each_reader_matches_the_measured_results(reader: str, stores: Stores) -> None:
     result = READERS[reader][1]()
     if result is None:
         pytest.skip(f"{reader} is not installed")

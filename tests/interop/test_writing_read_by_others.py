@@ -1,7 +1,7 @@
 """netcdf-c, zarr-python, xarray's zarr engine and tensorstore read written stores identically.
 
-netCDF types that a reader does not support (zarr-python: characters, and fixed-width text as text)
-are left out only for that reader.
+netCDF types that a reader does not support are omitted only for that reader (for zarr-python:
+characters, and text of fixed width as text).
 """
 
 import itertools
@@ -186,8 +186,8 @@ def test_netcdf_c_and_zarr_python_read_written_strings(path):
         assert stored["scalar"][...] == "text"
         stored["c"].set_auto_mask(False)
         assert netCDF4.chartostring(stored["c"][:], "bytes").tolist() == [b"abc", b"d"]
-    # Zarr programs see the bytes of strings. With an array of characters, zarr-python cannot open a
-    # consolidated group, and xarray's engine no group at all.
+    # Zarr programs read strings as bytes. If there are characters, zarr-python cannot open a
+    # consolidated group, and xarray's engine cannot open any group.
     for options in ({}, {"consolidated": False}):
         with pytest.raises(ValueError, match="'>S1'"):
             xr.open_dataset(path, engine="zarr", **options)
@@ -200,7 +200,7 @@ def test_netcdf_c_and_zarr_python_read_written_strings(path):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
 def test_netcdf_c_and_zarr_python_agree_on_strings_equal_to_the_fill_value(path, tmp_path, dialect):
-    """The fill value is Base64 in Zarr's documents, which netcdf-c takes for the text itself."""
+    """The fill value is Base64 in Zarr's metadata, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
     encoding = {"text": {"_FillValue": "none", "chunks": (2,)}}
@@ -263,7 +263,7 @@ def others(path, dialect):
         yield dataset.load()
     with xr.open_dataset(path, engine="zarr") as dataset:
         dataset = dataset.load()
-        if dialect == "nczarr":  # netCDF's scalars have an additional dimension in Zarr
+        if dialect == "nczarr":  # netCDF scalars have an additional dimension in Zarr
             dataset = dataset.squeeze("_scalar_")
         yield dataset
 
@@ -347,7 +347,9 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_netcdf_c_read_modified_stores_in_the_universal_layout(path, consolidated):
+def test_old_and_new_netcdf_c_releases_read_modified_stores_in_the_universal_layout(
+    path, consolidated
+):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )
@@ -389,7 +391,7 @@ def test_old_and_new_netcdf_c_read_modified_stores_in_the_universal_layout(path,
 
 
 def test_adding_variables_to_an_earlier_universal_layout_requires_an_upgrade(path):
-    """Its annotations of both layouts are in the same documents."""
+    """The earlier layout had the annotations of both dialects in the same documents."""
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
     for beside in Path(path).rglob(".ncz*"):
         beside.unlink()
@@ -418,7 +420,7 @@ def test_netcdf_c_4_9_0_opens_variables_that_grow_along_one_dimension(path, dial
 
 
 def describe(group):
-    """Return everything that netcdf-c reads of a file: dimensions, types, attributes, values."""
+    """Return everything that netcdf-c reads from a file: dimensions, types, attributes, values."""
     own = {
         "dimensions": {
             name: (len(dimension), dimension.isunlimited())

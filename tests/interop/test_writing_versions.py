@@ -1,8 +1,8 @@
 """The same data, written in every Zarr version and dialect, is read identically by all readers.
 
 zarr-python, zarrs, tensorstore, xarray's zarr engine and netcdf-c 4.10 read the stores, and
-netcdf-c 4.9.0 reads the universal layout. GDAL reads another spelling of the draft, so its
-documents are converted. No installed program reads version 1.
+netcdf-c 4.9.0 reads the universal layout. GDAL reads another form of the draft, so its metadata
+is converted. No installed program reads version 1.
 """
 
 import json
@@ -333,7 +333,7 @@ def test_automatic_shards_equal_those_of_zarr_python(path, tmp_path):
     assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
 
 
-def test_the_encoding_preserves_shards_in_copies_by_either_writer(path, tmp_path):
+def test_shards_are_preserved_when_an_opened_dataset_is_written_again(path, tmp_path):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     with xr.open_dataset(path, engine="nczarr") as opened:
@@ -651,7 +651,7 @@ def test_both_forms_of_nczarr_in_version_3_can_be_read_and_appended_to(appendix_
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_in_version_3_is_converted_to_every_layout(appendix_e, version, dialect):
+def test_nczarr_in_version_3_can_be_converted_to_every_layout(appendix_e, version, dialect):
     target = {}
     opened = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
     to_nczarr(opened.load(), target, zarr_format=version, dialect=dialect)

@@ -254,7 +254,7 @@ def test_version_3_dimension_names_are_used_and_null_is_anonymous():
     assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]
 
 
-def test_dimension_names_inherit_a_parent_dimension_of_the_same_size():
+def test_dimension_names_refer_to_a_parent_dimension_of_the_same_size():
     names = {"_ARRAY_DIMENSIONS": ["x", "y"]}
     nodes = (
         group(),
@@ -479,7 +479,7 @@ annotations = st.dictionaries(
 @given(
     annotations, annotations, st.sampled_from(["<i4", ">f8", "|S3", ">S1", "|b1", "<c16", "<M8[s]"])
 )
-def test_any_json_in_a_store_is_interpreted_as_a_group(top, attributes, type_name):
+def test_stores_with_any_json_in_annotations_are_interpreted(top, attributes, type_name):
     node = array("/v", (2,), type_name, attributes)
     for zarr_format in ("2", "3"):
         dataset = interpret(hierarchy(group(attributes=top), node, zarr_format=zarr_format))
@@ -536,7 +536,7 @@ OTHER_FILLS = [
 
 @pytest.mark.parametrize("zarr_format", ["1", "2"])
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_every_fill_value_of_plain_version_2_masks_by_default(type_name, fill, zarr_format):
+def test_fill_values_of_plain_zarr_version_2_are_masked_by_default(type_name, fill, zarr_format):
     options = {"zarr_format": zarr_format}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
     options["use_zarr_fill_value_as_mask"] = False
@@ -544,34 +544,34 @@ def test_every_fill_value_of_plain_version_2_masks_by_default(type_name, fill, z
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_fill_values_of_version_3_do_not_mask_by_default(type_name, fill):
+def test_fill_values_of_version_3_are_not_masked_by_default(type_name, fill):
     assert filled(type_name, fill, zarr_format="3").attributes == {}
     options = {"zarr_format": "3", "use_zarr_fill_value_as_mask": True}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
 
 
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_d24_default_fill_values_written_by_netcdf_c_do_not_mask(type_name, fill):
+def test_d24_default_fill_values_written_by_netcdf_c_are_not_masked(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
-def test_non_default_fill_values_written_by_netcdf_c_mask(type_name, fill):
+def test_non_default_fill_values_written_by_netcdf_c_are_masked(type_name, fill):
     result = filled(type_name, fill, top=BY_NETCDF_C).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
 
 @pytest.mark.parametrize(("type_name", "fill"), ZEROS)
-def test_d25_a_fill_value_of_zero_does_not_mask_in_a_reference_set_by_default(type_name, fill):
+def test_d25_a_fill_value_of_zero_is_not_masked_in_a_reference_set_by_default(type_name, fill):
     assert filled(type_name, fill, zero_masks=False).attributes == {}
     options = {"zero_masks": False, "use_zarr_fill_value_as_mask": True}
     assert filled(type_name, fill, **options).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*DEFAULT_FILLS, *OTHER_FILLS])
-def test_fill_values_except_zero_mask_in_a_reference_set(type_name, fill):
+def test_fill_values_except_zero_are_masked_in_a_reference_set(type_name, fill):
     result = filled(type_name, fill, zero_masks=False).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
@@ -587,13 +587,13 @@ def test_the_fill_value_attribute_takes_precedence_over_zarrs_fill_value():
     assert (declared, type(declared)) == (0, np.int32)
 
 
-def test_only_declared_fill_values_mask_in_nczarr():
+def test_only_declared_fill_values_are_masked_in_nczarr():
     node = array("/v", (2,), "<i4", references("/x"), fill_value=np.int32(-9))
     dataset = interpret(hierarchy(root({"x": 2}), node), use_zarr_fill_value_as_mask=True)
     assert (only(dataset).attributes, only(dataset).fill_value) == ({}, -9)
 
 
-def test_d19_the_rounded_default_fill_value_of_doubles_is_made_exact():
+def test_d19_the_rounded_default_fill_value_of_doubles_is_replaced_by_the_exact_value():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))

@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_rendered_json_is_parsed_back_with_the_literal_of_each_value(value):
+def test_rendered_json_round_trips_with_the_literal_of_each_value(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
@@ -49,7 +49,7 @@ STRICT_WORDS = JSON.map(lambda value: (json.dumps(value, ensure_ascii=False), va
 
 
 @given(st.dictionaries(TEXT, LAX_WORDS | STRICT_WORDS), st.sampled_from(["", " ", "\n\t"]))
-def test_invalid_but_common_literals_are_parsed_and_kept(words, blank):
+def test_json_literals_outside_the_standard_are_parsed_and_kept(words, blank):
     members = f",{blank}".join(
         f"{json.dumps(name)}{blank}:{blank}{spelling}{blank}"
         for name, (spelling, _) in words.items()
@@ -216,7 +216,7 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_any_json_in_place_of_a_member_parses_or_raises_an_error_with_a_key(
+def test_any_json_in_place_of_a_member_yields_a_node_or_an_error_with_its_key(
     module, pair, name, value
 ):
     path, held = pair

@@ -149,7 +149,7 @@ references = st.one_of(
     st.integers(0, 200),
     st.booleans(),
 )
-def test_rendered_reference_sets_are_parsed_back(entries, rank, rows, generators):
+def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
     shape = itertools.islice(itertools.product(range(7), repeat=rank), rows)
     for number, index in enumerate(shape):
         entries["r/" + ".".join(map(str, index))] = Target("f.nc", 10 + 3 * number, 3)

@@ -230,7 +230,7 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_remote_is_determined_without_reading_all_references(self, tmp_path):
+    def test_reference_stores_are_classified_as_remote_without_reading_all_keys(self, tmp_path):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -529,7 +529,7 @@ class TestOptions:
     def secrets(self, server, path):
         return [request.headers.get("Authorization") for request in server.requests_for(path)]
 
-    def test_plain_options_apply_to_the_location_of_the_set(self, served):
+    def test_options_without_a_prefix_apply_to_the_location_of_the_set(self, served):
         with HttpServer(served.root) as other:
             document = version0("data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]})
             put(served.root, "refs.json", document)

@@ -182,7 +182,7 @@ def test_an_invalid_chunk_grid_is_an_error(shape, chunks):
 
 
 @pytest.mark.parametrize("other", ["{", array([4], [0]), array([0, 3], [0, 3])])
-def test_a_broken_or_empty_array_does_not_block_the_others(tmp_path, other):
+def test_a_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, other):
     write(tmp_path, "pyarrow")
     document = json.loads((tmp_path / ".zmetadata").read_text())
     document["metadata"]["a/.zarray"] = other

@@ -129,7 +129,7 @@ def masking(produce):
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_d45_values_read_through_references_equal_the_original_files(
+def test_d45_values_read_through_references_equal_those_in_the_original_files(
     tmp_path, request, produce, way
 ):
     document, paths = produce(tmp_path)

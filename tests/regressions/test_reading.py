@@ -117,7 +117,9 @@ def test_d4_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) 
     assert_values(read(store, way).v.values, np.tile(FOUR, 4), "v")
 
 
-def test_d5_a_character_variable_does_not_prevent_reading_others(tmp_path: Path, way: str) -> None:
+def test_d5_a_character_variable_does_not_prevent_reading_other_variables(
+    tmp_path: Path, way: str
+) -> None:
     store = write_netcdf_c(tmp_path / "s")
     result = read(store, way)
     assert result.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
@@ -413,7 +415,7 @@ def test_d24_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
 
 
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_d24_a_fill_value_of_plain_version_2_masks_as_with_engine_zarr(
+def test_d24_fill_values_of_plain_version_2_are_masked_as_by_engine_zarr(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)

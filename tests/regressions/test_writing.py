@@ -275,7 +275,7 @@ def packed(*values):
     return xr.Dataset({"p": ("time", np.array(values, "f8"))})
 
 
-def test_d57_packed_values_use_the_stored_encoding(path):
+def test_d57_appended_values_are_packed_with_the_stored_encoding(path):
     to_nczarr(packed(1.0, 2.5), path, encoding=PACKED)
     finer = packed(3.3, np.nan)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.1}

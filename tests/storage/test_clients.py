@@ -317,7 +317,7 @@ def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 405, 410, 501])
-def test_statuses_that_do_not_mean_absent_are_errors(
+def test_http_statuses_that_do_not_mean_not_found_are_errors(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     http_server.fault("status", path="*/x", status=status, times=None)
@@ -363,7 +363,7 @@ def test_transient_server_errors_are_retried(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_only_one_of_two_concurrent_creates_succeeds(s3_server: S3Server, client: str) -> None:
+def test_create_fails_if_the_object_already_exists(s3_server: S3Server, client: str) -> None:
     options = {**s3_server.storage_options, "client": client}
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")

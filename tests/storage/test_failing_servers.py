@@ -152,7 +152,7 @@ def test_an_object_size_is_found_even_if_the_server_omits_content_length(
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_missing_status_sets_the_statuses_that_mean_absent(
+def test_missing_status_sets_the_statuses_that_mean_not_found(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)

@@ -418,7 +418,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_variables_whose_files_were_merged_by_a_copy_are_errors_on_windows(
+def test_opening_variables_whose_files_were_merged_by_a_copy_is_an_error_on_windows(
     tmp_path: Path, dialect: str
 ) -> None:
     from xr_nczarr import to_nczarr

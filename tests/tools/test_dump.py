@@ -134,7 +134,7 @@ def test_dump_prints_the_requested_number_of_digits_as_ncdump_does(types, digits
 
 
 @pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
-def test_an_invalid_precision_prints_a_one_line_error(digits, capsys):
+def test_dump_prints_a_one_line_error_for_an_invalid_precision(digits, capsys):
     assert main(["dump", "-p", digits, "anything"]) == 2
     assert "expected numbers from 1 to 17" in capsys.readouterr().err
     with pytest.raises(ValueError, match="precision"):
@@ -384,7 +384,7 @@ def test_dump_omits_the_url_query_from_the_dataset_name(http_server, capsys):
     assert capsys.readouterr().out.startswith("netcdf some {")
 
 
-def test_an_unknown_variable_prints_a_one_line_error(tmp_path, capsys):
+def test_dump_prints_a_one_line_error_for_an_unknown_variable(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -113,7 +113,7 @@ def test_an_interrupted_creation_is_not_readable_and_can_be_repeated(layout):
 
 @pytest.mark.parametrize("old", [2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset_readable(layout, old):
+def test_an_interrupted_replacement_leaves_the_old_dataset_the_new_dataset_or_no_store(layout, old):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), {"zarr_format": old})
 
@@ -342,7 +342,7 @@ def test_a_killed_append_to_an_object_store_can_be_continued(s3_server):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_of_a_group_leaves_the_old_the_new_or_no_group(layout):
+def test_an_interrupted_replacement_of_a_group_leaves_the_old_or_the_new_group_or_none(layout):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), layout)
     to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)

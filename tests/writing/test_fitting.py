@@ -294,7 +294,7 @@ def test_integers_can_be_packed(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_fill_values_that_floats_cannot_represent_exactly_mask(dtype, fill, key, lazy):
+def test_fill_values_that_floats_cannot_represent_exactly_are_masked(dtype, fill, key, lazy):
     # The first is netCDF's own for int64, which xarray turns into -2**63 in place of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
