@@ -295,16 +295,41 @@ def test_load_async_equals_load(of_every_kind, options):
     xr.testing.assert_identical(asyncio.run(load()), opened(path, **options).load())
 
 
-@with_async
-def test_datasets_loading_in_one_event_loop_send_requests_concurrently(http_server):
-    datasets = {
-        "numbers": xr.Dataset({"v": ("x", [1.0, 2.0])}),
-        "text": xr.Dataset({"v": ("x", np.array(["one", "three"], object))}),
-        "characters": xr.Dataset({"v": ("x", np.array([b"ab", b"c"]))}),
+def one_variable_of_each_kind():
+    days = np.array(["2000-01-01", "2000-01-03"], "M8[ns]")
+    packed = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
+    return {
+        "numbers": xr.Variable("x", [1.0, 2.0]),
+        "masked": xr.Variable("x", np.array([1, np.nan], "f4"), encoding={"_FillValue": -9.0}),
+        "packed": xr.Variable("x", [1.5, np.nan], encoding=packed),
+        "booleans": xr.Variable("x", [True, False]),
+        "dates": xr.Variable("x", days, encoding={"units": "hours since 2000-01-01"}),
+        "durations": xr.Variable("x", days - days[0]),
+        "strings": xr.Variable("x", np.array(["one", "three"], object)),
+        "characters": xr.Variable("x", np.array([b"ab", b"c"])),
     }
+
+
+@with_async
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_variables_of_every_kind_load_concurrently_in_one_event_loop(http_server, client):
+    dataset = xr.Dataset(one_variable_of_each_kind())
+    xr_nczarr.to_nczarr(dataset, f"{http_server.root}/s")
+    lazy = opened(f"{http_server.url}/s", storage_options={"client": client})
+    http_server.clear()
+    http_server.fault("together", path="*/0*", times=len(lazy))
+    xr.testing.assert_identical(asyncio.run(lazy.load_async()), dataset)
+    assert http_server.most_in_flight == len(lazy)
+
+
+@with_async
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_datasets_loading_in_one_event_loop_send_requests_concurrently(http_server, client):
+    datasets = {name: xr.Dataset({"v": v}) for name, v in one_variable_of_each_kind().items()}
     for name, dataset in datasets.items():
         xr_nczarr.to_nczarr(dataset, f"{http_server.root}/{name}")
-    lazy = [opened(f"{http_server.url}/{name}") for name in datasets]
+    options = {"client": client}
+    lazy = [opened(f"{http_server.url}/{name}", storage_options=options) for name in datasets]
     http_server.clear()
     http_server.fault("together", path="*/v/0*", times=len(lazy))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,11 @@ from xarray.core import indexing
 from xr_nczarr.chunks import ChunkedArray, Convert
 from xr_nczarr.chunks.selection import ReadRequest, Selection, whole
 from xr_nczarr.errors import MetadataError, NczarrError, reason_of
+from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
 
 Array = npt.NDArray[Any]
+_MAX_ASYNC_READS = 64  # as many as requests of one store
 
 
 @dataclass(eq=False, repr=False)
@@ -75,6 +80,18 @@ class UnreadableArray:
         raise self.error
 
 
+@lru_cache(None)
+def _async_readers() -> ThreadPoolExecutor:
+    """Return the thread pool of asynchronous reads, which wait for responses most of the time.
+
+    The default pool of an event loop has four threads more than the machine has processors.
+    """
+    return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
+
+
+call_after_fork(_async_readers.cache_clear)
+
+
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
     """An array that xarray can index and transpose without reading values.
 
@@ -85,7 +102,10 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
     async def async_get_duck_array(self) -> Any:
         """Read and decode the values in a thread, without blocking the running event loop."""
-        return await asyncio.to_thread(self.get_duck_array)
+        read = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(
+            _async_readers(), read, self.get_duck_array
+        )
 
 
 class SelectedArray(_Selectable):
