@@ -1,4 +1,4 @@
-"""Hierarchies built from plain values, for tests that need neither store nor format."""
+"""Hierarchies built from plain values, for tests without a store or a format."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Hierarc
 
 
 class Source:
-    """The literals of a document, as a format would parse them."""
+    """The literals of a document, in the form that a format returns."""
 
     def __init__(self, literals):
         self.literal = literals.__getitem__

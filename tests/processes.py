@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Environment variables that ask for more rounds extend the time limit.
+# Environment variables that request more rounds extend the time limit.
 _SECONDS = 100 + sum(4 * int(os.environ.get(f"NCZARR_{name}", "0")) for name in ("FORKS", "ROUNDS"))
 _CALL = """
 import pickle, sys

@@ -1,4 +1,4 @@
-"""Open with the engine in three ways, and compare the result with the content of a store."""
+"""Open stores in three ways, and compare the result with their content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr
 
 
 def peak_memory(work: Callable[[], object]) -> int:
-    """Return the peak of the bytes that `work` and its result occupied."""
+    """Return the peak number of bytes that `work` and its result occupy."""
     tracemalloc.start()
     try:
         work()
@@ -45,7 +45,7 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def chunked(way: Any) -> dict[str, Any]:
-    """Return the option that makes xarray use dask, or none for the eager way."""
+    """Return the option that makes xarray use dask, or no option for eager reading."""
     return {} if way == "eager" else {"chunks": {}}
 
 

@@ -52,7 +52,7 @@ def draw_pages(built: Path, folder: Path) -> None:
 
 
 def climate(folder: Path) -> str:
-    """Write the store that the images show, with some chunks missing."""
+    """Write the store that the images show, in which some chunks are missing."""
     rng = np.random.default_rng(0)
     smooth = rng.normal(size=(40, 90, 180)).cumsum(-1).astype("f4").round(1)
     dims, attributes = ("time", "lat", "lon"), {"units": "K", "long_name": "air temperature at 2 m"}
@@ -72,14 +72,14 @@ def climate(folder: Path) -> str:
 
 
 def representations(folder: Path) -> dict[str, str]:
-    """Return the HTML representations of a store in a notebook, by the name of the image."""
+    """Return the notebook's HTML representations of a store, by image name."""
     store = climate(folder)
     dataset = xr.open_dataset(store, engine="nczarr")
     selection = {"time": slice(5, 15), "lat": slice(40, 70), "lon": slice(0, 50)}
     explained = dataset.nczarr.explain(selection)._repr_html_()
     overview = xr_nczarr.info(store)._repr_html_().replace(f"{folder}/", "")
     return {
-        # As after a click on the first variable.
+        # as if the first variable had been clicked
         "info": overview.replace('<details class="">', "<details open>", 1),
         "explain": explained,
     }

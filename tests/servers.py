@@ -1,4 +1,4 @@
-"""Real servers for every layer's tests: an HTTP server that misbehaves on demand, and an S3 one.
+"""Real servers for tests of every layer: S3, and an HTTP server that misbehaves on demand.
 
 >>> with HttpServer(folder) as server:
 ...     server.fault("status", path="*/c/0", status=503, times=2)
@@ -26,25 +26,25 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 FaultKind = Literal[
-    "status",  # answer `status` without looking
+    "status",  # respond with `status` for any path
     "html",  # 200 and a login page
     "truncate",  # announce the whole body, send half of it, close
-    "short",  # an honest answer with half of the bytes
-    "long",  # an answer with more bytes than asked for
+    "short",  # a consistent response with half of the bytes
+    "long",  # a response with more bytes than requested
     "ignore-range",  # 200 and the whole object
     "wrong-range",  # 206, but bytes from elsewhere in the object
-    "wide-range",  # 206, bytes from before the range to behind it, as the header says
+    "wide-range",  # 206, bytes from before to after the range, as the header says
     "more-range",  # 206, more bytes than the header says
-    "no-range",  # 206, and no header that says which bytes
-    "far-range",  # 206, and a header that leaves the object
-    "reset",  # reset the connection before the answer
+    "no-range",  # 206 without a Content-Range header
+    "far-range",  # 206 with a range outside the object in the header
+    "reset",  # reset the connection before the response
     "stall",  # send the headers and never the body
-    "silence",  # never answer
+    "silence",  # never respond
     "pause",  # send half of the body and never the rest
-    "latency",  # answer rightly after `seconds`
-    "together",  # answer rightly when `times` requests are waiting for it
+    "latency",  # respond correctly after `seconds`
+    "together",  # respond correctly once `times` requests are waiting
     "redirect",  # 302 to `location`
-    "no-length",  # the right answer, which ends with the connection
+    "no-length",  # the correct response without its length, which ends with the connection
 ]
 LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Login</body></html>"
 
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Fault:
-    """A fault of requests that match `path`: it skips `after` of them and occurs `times` times."""
+    """A fault that skips `after` requests for `path` and then occurs `times` times."""
 
     kind: FaultKind
     path: str = "*"
@@ -84,13 +84,13 @@ class Fault:
         )
 
 
-# Storage options whose time limits are longer than a wave takes on a busy machine.
+# Storage options with time limits longer than a wave under load.
 PATIENT = {"retry": {"timeout_seconds": 300, "total_seconds": 600}}
 _TASKS = Path("/proc/self/task")
 
 
 class Waves:
-    """Hold requests until no more arrive, then answer all of them: a wave.
+    """Hold requests until no more arrive, then respond to all of them: a wave.
 
     `count` is the number of round trips that a client with free connections waits for. No more
     requests arrive once all other threads of this process, in which the client runs, sleep. The
@@ -106,7 +106,7 @@ class Waves:
         self._changed = threading.Condition()
 
     def enter(self, request: Request) -> None:
-        """Wait until the wave of the request is answered."""
+        """Wait until the server responds to the wave of the request."""
         with self._changed:
             self.requests.append(request)
             self._events += 1
@@ -127,7 +127,7 @@ class Waves:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Count a response that is sent."""
+        """Count a sent response."""
         with self._changed:
             self._events += 1
             self._answering -= 1
@@ -143,7 +143,7 @@ def _seconds_used(ignored: set[str]) -> float:
     """Return the processor time of the other threads of this process."""
     nanoseconds = 0
     for thread in ignored:
-        with suppress(OSError):  # it has ended, or the system does not tell
+        with suppress(OSError):  # the thread has ended, or there is no schedstat
             nanoseconds += int((_TASKS / thread / "schedstat").read_text().split()[0])
     return time.process_time() - time.thread_time() - nanoseconds / 1e9
 
@@ -151,11 +151,11 @@ def _seconds_used(ignored: set[str]) -> float:
 def _is_any_awake(ignored: set[str]) -> bool:
     """Return whether another thread of this process runs, or waits for a processor or disk.
 
-    Only Linux tells.
+    Only Linux reports this.
     """
     own = str(threading.get_native_id())
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             state = task.joinpath("stat").read_text().rpartition(")")[2][1]
             if task.name not in {own, *ignored} and state != "S":
                 return True
@@ -187,7 +187,7 @@ class _Counted:
 
     @contextmanager
     def _counting(self, request: Request) -> Iterator[None]:
-        """Log a request that is answered in the block, and add it to its wave."""
+        """Log a request to which the block responds, and add it to its wave."""
         waves = self._waves
         with self._mutex:
             self.requests.append(request)
@@ -224,10 +224,10 @@ def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Waves]:
 
 
 class HttpServer(_Counted):
-    """A threaded HTTP/1.1 server over a directory (GET and HEAD, ranges, keep-alive).
+    """A threaded HTTP/1.1 server for a directory (GET and HEAD, ranges, keep-alive).
 
-    Missing files and directories are answered with 404, or with 200 and the page `fallback`.
-    With a `token`, requests without it are answered with 401.
+    The response for missing files and directories is 404, or 200 with the page `fallback`.
+    If `token` is set, the response for requests without it is 401.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -286,8 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
     owner: HttpServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    # A client that has its response may send the next request: no response of the tests
-    # leaves before it is counted as sent.
+    # A client that has its response may send the next request, so a response must be counted
+    # before it is sent.
     wbufsize = 16 << 20
 
     def do_GET(self) -> None:
@@ -402,7 +402,7 @@ class _Handler(BaseHTTPRequestHandler):
 class IndexServer(_Counted):
     """Python's own web server, which lists directories, as ``python -m http.server``.
 
-    With `hidden` it serves pages like nginx, without names that begin with a dot.
+    With `hidden`, it serves pages like nginx, without names that begin with a dot.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, hidden: bool = False) -> None:
@@ -521,9 +521,9 @@ class S3Server(_Counted):
         return counted
 
     def _damaged(self, application: Any, environ: Any, start_response: Any, kind: str) -> bytes:
-        """Respond as `FaultKind` says, or close the connection."""
+        """Respond as specified by `FaultKind`, or close the connection."""
         if kind == "reset":
-            # Werkzeug itself would keep the connection, and wait for the next request.
+            # Werkzeug itself would keep the connection and wait for the next request.
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         if kind == "silence":
             self.closing.wait(20)

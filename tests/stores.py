@@ -1,4 +1,4 @@
-"""Stores of every writer and vintage, written on demand, with their content as plain values.
+"""Stores from every writer and vintage, written on demand, with their content as plain values.
 
 netcdf-c, ncgen, zarr-python and xarray write their own layouts. Layouts that no installed program
 writes any more are written by hand from the table `VINTAGES`. All functions create a directory.
@@ -29,12 +29,12 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 
 class Size(int):
-    """The size of an unlimited dimension; of a fixed one it is a plain int."""
+    """The size of an unlimited dimension; the size of a fixed dimension is a plain int."""
 
 
 @dataclass
 class Var:
-    """A variable: dimensions by fully qualified name, values as a reader returns them.
+    """A variable: dimensions by fully qualified name, and the values that a reader returns.
 
     `fill` pads chunks and is written to `.zarray`; characters are ``S1`` arrays,
     strings arrays of ``object``.
@@ -59,7 +59,7 @@ class Group:
     groups: dict[str, Group] = field(default_factory=dict)
 
     def walk(self, path: str = "/") -> Iterator[tuple[str, Group]]:
-        """Yield this group and all below it with their paths."""
+        """Yield this group and all its descendants with their paths."""
         yield path, self
         for name, child in self.groups.items():
             yield from child.walk(f"{path.rstrip('/')}/{name}")
@@ -81,7 +81,7 @@ def put(path: Path, documents: Mapping[str, Any]) -> Path:
 
 
 def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> dict[str, Any]:
-    """Return a `.zarray` of one uncompressed chunk, with `members` replaced or added."""
+    """Return the `.zarray` of one uncompressed chunk, with `members` replaced or added."""
     document = {"zarr_format": 2, "shape": [*shape], "dtype": dtype, "chunks": [*shape]}
     document |= {"fill_value": None, "order": "C", "compressor": None, "filters": None}
     return document | members
@@ -91,13 +91,13 @@ def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> 
 
 
 def shuffled(data: bytes, size: int) -> bytes:
-    """Apply HDF5's shuffle: bytes that do not fill an element stay at the end."""
+    """Apply HDF5's shuffle, which leaves an incomplete element at the end unchanged."""
     whole = len(data) // size * size
     return np.frombuffer(data[:whole], "u1").reshape(-1, size).T.tobytes() + data[whole:]
 
 
 def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> bytes:
-    """Encode with netcdf-c's filters, whose shuffle uses the item size and not its parameter."""
+    """Encode with netcdf-c's filters; its shuffle uses the item size, not the parameter."""
     for codec in codecs:
         if codec["id"] == "shuffle":
             data = shuffled(data, size)
@@ -113,7 +113,7 @@ def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> byte
 
 @dataclass(frozen=True)
 class Vintage:
-    """The annotations of one release; `place` is where groups and arrays store them."""
+    """The annotations of one release, which groups and arrays store at `place`."""
 
     place: Literal["objects", "members", "attributes"]
     names: tuple[str, str, str, str]
@@ -153,7 +153,7 @@ class Bare(str):
 
 
 def spell(value: Any, quoted_nan: bool = True) -> str:
-    """Return JSON as netcdf-c spells it."""
+    """Return JSON in netcdf-c's notation."""
     if isinstance(value, Bare):
         return str(value)
     if isinstance(value, dict):
@@ -168,7 +168,7 @@ def spell(value: Any, quoted_nan: bool = True) -> str:
 
 
 def _is_json_like(text: str) -> bool:
-    # Of the texts in these tests, netcdf-c's lax parser takes these for JSON.
+    # The texts in these tests that netcdf-c's lenient parser reads as JSON.
     return text[:1] in tuple("0123456789+-[{") or text in ("nan", "TRUE")
 
 
@@ -189,7 +189,7 @@ def _attribute(value: Any, vintage: Vintage) -> tuple[Any, str]:
 
 
 def write_vintage(path: Path, content: Group, release: str) -> Path:
-    """Write a store as a release of netcdf-c does."""
+    """Write a store in the layout of a netcdf-c release."""
     vintage = VINTAGES[release]
     documents: dict[str, Any] = {}
     for group_path, group in content.walk():
@@ -300,7 +300,7 @@ def _chunks(values: np.ndarray, shape: tuple[int, ...], fill: Any) -> dict[str, 
 
 
 def sample(release: str) -> Group:
-    """Return a group with everything that a release could express."""
+    """Return a group with everything that a release could store."""
     vintage = VINTAGES[release]
     texts = {"title": "a title", "accent": 'é \\ "q"', "empty": "", "two": "line\nfeed\ttab"}
     texts |= {"t001": "001", "tjson": '{"a": 1}', "tlist": "[0.,0.,1.]", "tnan": "nan"}
@@ -357,7 +357,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
 
 
 def write_netcdf_c(path: Path, mode: str = "nczarr") -> Path:
-    """Write a store by netcdf-c 4.10 with everything that it can express in this mode."""
+    """Write a store with everything that netcdf-c 4.10 can store in this mode."""
     annotated = mode.startswith("nczarr") and "noxarray" not in mode
     with netCDF4.Dataset(file_url(path, mode), "w") as root:
         _write_attributes(root, annotated)
@@ -421,7 +421,7 @@ def _write_attributes(target: Any, annotated: bool) -> None:
 
 
 def read_with_netcdf4(dataset: Any) -> Group:
-    """Return an open dataset or group as netCDF4 reads it."""
+    """Return the content that netCDF4 reads from an open dataset or group."""
     result = Group(attrs=_read_attributes(dataset))
     for name, dimension in dataset.dimensions.items():
         size = dimension.size
@@ -439,7 +439,7 @@ def read_with_netcdf4(dataset: Any) -> Group:
 
 
 def _read_attributes(target: Any) -> dict[str, Any]:
-    # Virtual, or of layouts unknown to this netcdf-c: it shows them, but users did not write them.
+    # Virtual attributes, or annotations unknown to this netcdf-c; users did not write them.
     return {
         name: target.getncattr(name)
         for name in target.ncattrs()
@@ -463,7 +463,7 @@ has_ncgen = shutil.which("ncgen") is not None
 
 @dataclass
 class Stored:
-    """An array and how zarr-python stores it."""
+    """An array and the options with which zarr-python stores it."""
 
     values: np.ndarray
     options: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""``ds.nczarr`` finds the store of a dataset; and reading logs fill values and repairs."""
+"""The accessor ``ds.nczarr`` finds the store of a dataset; reading logs repairs and gaps."""
 
 import copy
 import logging
@@ -147,7 +147,7 @@ def test_missing_chunks_read_as_fill_values_are_logged(store, caplog):
 
 @pytest.fixture
 def nested(tmp_path):
-    """A store of netcdf-c with a group whose variable lies along the root's dimensions."""
+    """Return a netcdf-c store with a group whose variable uses dimensions of the root."""
     with netCDF4.Dataset(f"file://{tmp_path}/nested#mode=nczarr,file", "w") as file:
         file.createDimension("time", None)
         file.createDimension("lat", 3)

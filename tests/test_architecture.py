@@ -1,4 +1,4 @@
-"""The layers and their imports: read from the files themselves, and from the documentation."""
+"""The layers and their imports, in the source files and in the documentation."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PAGE = PACKAGE.parent / "docs" / "architecture.md"
 
 BELOW = ("netcdf", "codecs", "storage", "model")
 
-# Each layer, and the layers that it may import, beside `errors`, `locks` and `progress`. The page
+# Each layer, and the layers that it may import, besides `errors`, `locks` and `progress`. The page
 # has the same table.
 LAYERS = {
     "locks": set(),
@@ -86,7 +86,7 @@ def imports(path):
 
 
 def called(path, name):
-    """Yield what a call imports; `xr_nczarr/__init__` looks its names up in a table."""
+    """Yield the imports made by a call; `xr_nczarr/__init__` looks up its names in a table."""
     if isinstance(name, ast.Constant):
         yield name.value
         return
@@ -97,7 +97,7 @@ def called(path, name):
 
 
 def layers_in(name):
-    """Return the layers that an imported name leads to, also through an `__init__`."""
+    """Return the layers that an imported name belongs to, also through an `__init__`."""
     package, *parts = name.split(".")
     if package != "xr_nczarr":
         return set()
@@ -229,7 +229,7 @@ def test_every_layer_is_in_the_table():
 
 
 def table_of(heading):
-    """Return the rows of the table below a heading of the page, without its first two lines."""
+    """Return the rows of the table below a heading of the page, without its header."""
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return {layer.strip(" `"): set(re.findall(r"`(\w+)`", below)) for layer, below in rows[2:]}

@@ -137,7 +137,7 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
             places["https://s3.example.org"] = s3.endpoint
         if "tcp://scheduler.example.org:8786" in text:
             client = request.getfixturevalue("workers")
-            client.run(_set_variables, credentials)  # they may run since before
+            client.run(_set_variables, credentials)  # workers may already be running
             places["tcp://scheduler.example.org:8786"] = client.scheduler.address
         return places
 

@@ -1,4 +1,4 @@
-"""The imports of a fresh process, and the accessor ``ds.nczarr`` in any order of imports."""
+"""The imports of a new process, and the accessor ``ds.nczarr`` after any order of imports."""
 
 import json
 import os
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def output_of(code, *arguments, folder=None):
-    """Run Python code in a fresh interpreter, in which warnings are errors."""
+    """Run Python code in a new interpreter in which warnings are errors."""
     root = str(Path(xr_nczarr.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]

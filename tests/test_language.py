@@ -1,4 +1,4 @@
-"""The rules of CONTRIBUTING.md on English that a machine can check."""
+"""The rules on English in CONTRIBUTING.md that a program can check."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ def nodes_of(folder):
 
 
 def places(kinds, is_avoided, *folders):
-    """Return the path and line of each node of these kinds that is avoided."""
+    """Return the path and line of each node of these kinds for which `is_avoided` is true."""
     return [
         f"{path}:{getattr(node, 'lineno', 1)}"
         for folder in folders

@@ -1,4 +1,4 @@
-"""The table of all error messages, which the documentation makes from the code."""
+"""The table of all error messages, which the documentation generates from the code."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""The one kind of progress that long operations show."""
+"""The progress display of long operations."""
 
 import sys
 

@@ -32,7 +32,7 @@ def signatures() -> Iterator[str]:
 
 
 def described(name: str, value: Any) -> Iterator[str]:
-    """Yield the lines of one public name, and of the public methods of a class."""
+    """Yield the lines for one public name, and for the public methods of a class."""
     if inspect.ismodule(value):
         yield f"module {name}"
     elif inspect.isfunction(value):
@@ -65,7 +65,7 @@ def test_every_public_name_is_documented(name):
 def test_dir_and_help_list_public_names_that_are_not_imported_yet():
     code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
     code += "; import pydoc; page = pydoc.plain(pydoc.render_doc(xr_nczarr))"
-    code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 folds signatures
+    code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 wraps signatures
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -1,6 +1,6 @@
 """Simulate Windows in a process on Linux: see `become_windows`.
 
-The simulation enforces the rules that Microsoft and Python document for files: paths of `ntpath`,
+The simulation enforces the documented rules of Microsoft and Python for files: paths of `ntpath`,
 names that are invalid or equal to others, open files that cannot be removed, and no calls that
 only POSIX has.
 """
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-# These modules are imported before any of their functions is removed.
+# These modules are imported before any function that they need is removed.
 import dask.array
 import dask.diagnostics  # noqa: F401
 import distributed  # noqa: F401
@@ -56,7 +56,7 @@ _readlink, _lseek = os.readlink, os.lseek
 
 
 def on_windows(drive: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a test module in a process that simulates Windows; return its result."""
+    """Return the result of a test module's function in a process that simulates Windows."""
     name = function.__module__, function.__qualname__
     return in_a_new_interpreter(_call_on_windows, str(drive), name, arguments)
 
@@ -67,7 +67,7 @@ def _call_on_windows(drive: str, name: tuple[str, str], arguments: tuple[Any, ..
 
 
 def take_away(*names: str) -> None:
-    """Remove modules, names of `os` and functions of the C library, as on systems without them.
+    """Remove modules, names of `os` and functions of the C library, as on other systems.
 
     The package must be imported later; all other modules that need them are imported here.
     """
@@ -137,11 +137,11 @@ def _absolute(path: Any, **_: Any) -> str:
 
 
 class _Disk:
-    """A folder of Linux with the file names and the sharing rules of Windows."""
+    """A Linux folder with the file names and the sharing rules of Windows."""
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.realpath(folder).rstrip("/")
-        # Processes take turns, so no operation comes between a check and the action after it.
+        # Processes take turns, so no operation occurs between a check and the following action.
         self.turns = _open(f"{self.folder}.turns", os.O_RDWR | os.O_CREAT)
         self.processes = f"{self.folder}.processes"
         os.makedirs(f"{self.processes}/{os.getpid()}")
@@ -212,7 +212,7 @@ class _Disk:
             fcntl.flock(self.turns, fcntl.LOCK_UN)
 
     def check_closed(self, path: str) -> None:
-        """Raise the error of Windows for an open file, or for a directory that contains one."""
+        """Raise the error of Windows for an open file, or for a directory with an open file."""
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")
@@ -268,7 +268,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def _msvcrt() -> types.ModuleType:
-    """Return a module whose locks belong to handles and end with the process, as on Windows."""
+    """Return a module with locks that belong to handles and end with the process, as on Windows."""
     module: Any = types.ModuleType("msvcrt")
     module.LK_UNLCK, module.LK_LOCK, module.LK_NBLCK = 0, 1, 2
 

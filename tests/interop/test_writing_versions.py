@@ -67,7 +67,7 @@ def numbers():
 
 
 def sample():
-    """Return a tree with everything that a netCDF file can contain."""
+    """Return a datatree with everything that a netCDF file can contain."""
     steps = np.arange(35.0).reshape(5, 7)
     root = numbers().assign(
         flag=("x", np.arange(7) % 2 == 0),
@@ -560,7 +560,7 @@ def listed(kinds):
 
 
 def preview_store(appendix_e):
-    """The same store as Appendix E specifies it, or as the development branch writes it."""
+    """Return the same store as specified by Appendix E or as written by the development branch."""
     types = listed if appendix_e else dict
     alias, children = ("type_alias", "subgroups") if appendix_e else ("nczarr_type", "groups")
     superblock = {"version": "3.0.0", **({"format": 3} if appendix_e else {})}
@@ -665,7 +665,7 @@ CELL, INDEX = 8 * 8 * 8, 16 * 16 + 4  # bytes of an inner chunk, and of the inde
 
 
 def sharded_store(root, **layout):
-    """An array with shards of (32, 32), whose last rows were never written."""
+    """Write an array with shards of (32, 32) whose last rows are never written."""
     store = zarr.create_group(root / "store", zarr_format=3)
     options = {"dtype": "f8", "fill_value": np.nan, "dimension_names": ["y", "x"], **layout}
     array = store.create_array("v", shape=(64, 64), compressors=None, **options)
@@ -715,7 +715,9 @@ def test_only_the_shard_index_and_the_needed_inner_chunks_are_fetched(served, lo
     assert fetched(server, 60, 3) == [("1/0", INDEX)]  # missing
     corners = [("0/0", INDEX), ("0/0", CELL), ("0/1", INDEX), ("0/1", CELL)]
     assert fetched(server, 31, slice(31, 33)) == corners
-    assert fetched(server, slice(0, 32), slice(0, 16)) == [("0/0", None)]  # half of it is selected
+    assert fetched(server, slice(0, 32), slice(0, 16)) == [
+        ("0/0", None)
+    ]  # half of the shard is selected
 
 
 @pytest.mark.parametrize("inner", ["start", "end"])
@@ -829,7 +831,9 @@ def test_rewriting_an_attribute_can_change_only_its_type(path):
 def test_variable_length_bytes_stay_bytes(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
-    options = {"fill_value": None} if version == 2 else {}  # a fill value would be missing
+    options = (
+        {"fill_value": None} if version == 2 else {}
+    )  # values equal to a fill value would be missing
     array = group.create_array("v", shape=(4,), chunks=(2,), dtype=VariableLengthBytes(), **options)
     array[:] = items
     with xr.open_dataset(tmp_path / "source", engine="nczarr") as opened:

@@ -20,7 +20,7 @@ if not hasattr(suites_fixtures, "use_dask"):
     pytest.skip("the suites of an older xarray are built otherwise", allow_module_level=True)
 time_unit, use_dask = suites_fixtures.time_unit, suites_fixtures.use_dask
 
-# The suites open what they wrote without closing it.
+# The suites open stores without closing them.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 RAW = {
@@ -33,7 +33,7 @@ RAW = {
 
 
 class StoreOfPath(AbstractDataStore):
-    """A store as in xarray's suites: variables are written and read without decoding."""
+    """A store for xarray's suites, which writes and reads variables without decoding."""
 
     def __init__(self, path):
         self.path = path
@@ -131,9 +131,9 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
 
     # NCZarr does not have enum types.
     test_encoding_enum__no_fill_value = test_encoding_enum__multiple_variable_with_enum = None
-    # It expects netCDF4's replacement of bytes that are not UTF-8; this package rejects them.
+    # The test expects netCDF4's replacement of bytes that are not UTF-8; this package rejects them.
     test_byte_attrs = None
-    # It expects text of fixed width in memory, which requires reading all of it.
+    # The test expects text of fixed width in memory, which requires reading the whole variable.
     test_encoding_kwarg_vlen_string = None
 
 
@@ -149,9 +149,9 @@ class TestZarr(Nczarr, suites.ZarrBase):
             mode = {} if mode is None else {"mode": mode}
             version = zarr.config.get("default_zarr_format")
             if version == 3 and options.get("consolidated") is None:
-                options["consolidated"] = True  # zarr warns if consolidated metadata are missing
+                options["consolidated"] = True  # zarr warns if consolidated metadata is missing
             empty = options.pop("write_empty_chunks", None)
-            if empty is not None:  # `to_nczarr` takes it from the encoding
+            if empty is not None:  # `to_nczarr` reads the option from the encoding
                 dataset = dataset.copy()
                 for variable in dataset.variables.values():
                     variable.encoding = {**variable.encoding, "write_empty_chunks": empty}
@@ -167,7 +167,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
 
     @pytest.fixture
     def nothing_refused(self, monkeypatch):
-        """Accept writes that the suite expects to be rejected; `roundtrip` checks them."""
+        """Accept writes that the suite expects to be rejected; `roundtrip` checks their result."""
         monkeypatch.setattr(pytest, "raises", lambda *_, **__: contextlib.nullcontext())
         roundtrip = self.roundtrip
 
@@ -227,7 +227,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
     def test_append_string_length_mismatch_raises(self, dtype, monkeypatch):
         ours = xr.Dataset.to_zarr
 
-        def to_zarr(dataset, store, **options):  # the append repeats a time
+        def to_zarr(dataset, store, **options):  # the append repeats a time value
             return ours(dataset, store, allow_duplicates=True, **options)
 
         monkeypatch.setattr(xr.Dataset, "to_zarr", to_zarr)
@@ -239,9 +239,9 @@ class TestZarr(Nczarr, suites.ZarrBase):
         monkeypatch.setattr(suites, "assert_identical", lambda *_: None)
         super().test_attributes(obj)
 
-    # It compares zarr's codec objects, but zarr is not a dependency.
+    # The test compares zarr's codec objects, but zarr is not a dependency.
     test_compressor_encoding = None
-    # It expects zarr's warning that opening without consolidated metadata is slow.
+    # The test expects zarr's warning that opening without consolidated metadata is slow.
     test_read_non_consolidated_warning = None
     # Coordinates that differ are rejected, not overwritten.
     test_append_with_append_dim_no_overwrite = None

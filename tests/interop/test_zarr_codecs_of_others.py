@@ -156,7 +156,7 @@ def strange(site, monkeypatch):
     monkeypatch.syspath_prepend(site)
     module = importlib.import_module("strange_codecs")
     for codec in (module.Halved, module.Flipped, module.Spelled, module.Inverted):
-        zarr.registry.register_codec(codec.name, codec)  # it has read the entry points already
+        zarr.registry.register_codec(codec.name, codec)  # zarr has already read the entry points
     return module
 
 
@@ -165,7 +165,7 @@ def named(name, fault=""):
 
 
 def store_of(folder, *codecs, stored=None, **members):
-    """Write a store by hand with one array of these codecs and these bytes as its chunk."""
+    """Write a store with one array that has these codecs, and these bytes as its chunk."""
     array = {
         "zarr_format": 3,
         "node_type": "array",

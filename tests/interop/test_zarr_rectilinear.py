@@ -1,4 +1,4 @@
-"""Rectilinear grids of zarr-python 3.4: every selection equals NumPy's."""
+"""Rectilinear grids from zarr-python 3.4: every selection equals NumPy's."""
 
 import base64
 import json

@@ -137,7 +137,7 @@ def test_arrays_from_tensorstore_are_read(codecs, tmp_path):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_transposed_shards_are_read_and_written(order, tmp_path):
-    """tensorstore puts the transposition before the sharding codec."""
+    """tensorstore puts the transpose codec before the sharding codec."""
     shape, cells, parts = (7, 9, 5), (4, 6, 4), (2, 3, 1)
     inner = [parts[axis] for axis in order]
     transposed = {"name": "transpose", "configuration": {"order": list(order)}}
@@ -248,7 +248,7 @@ def test_the_metadata_of_a_written_array_is_json(tmp_path):
     assert members["codecs"][0]["name"] == "sharding_indexed"
 
 
-# bfloat16, which zarr-python does not have -----------------------------------------------------
+# bfloat16, which zarr-python does not support -----------------------------------------------------
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FILLS = {"nan": "NaN", "number": 1.5, "infinity": "-Infinity", "bits": "0x7fc1"}

@@ -1,7 +1,7 @@
 """The same values in every Zarr version, written by zarr-python, tensorstore and GDAL.
 
-Stores of the v3 draft by GDAL 3.6 and zarr-python 2.18 are recorded; all others are written by the
-tests. Stores of the draft by this package are read back, because no installed program reads them.
+Draft stores from GDAL 3.6 and zarr-python 2.18 are recorded; all others are written by the
+tests. Draft stores from this package are read back, because no installed program reads them.
 """
 
 import base64
@@ -28,7 +28,7 @@ pytestmark = [
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "v3_draft"
 RAW = {"mask_and_scale": False, "decode_times": False, "decode_timedelta": False}
-WRITTEN = (slice(4), slice(6))  # of arrays of (5, 7) elements in chunks of (2, 3)
+WRITTEN = (slice(4), slice(6))  # the part of an array of (5, 7) elements with chunks of (2, 3)
 FILL = 9
 NUMBERS = ("i1", "u1", "<i2", ">i4", "<u8", "<f4", ">f8", "<f2", "<c8", ">c16")
 
@@ -91,7 +91,7 @@ def read(store, **options):
 
 
 def assert_same(result, expected):
-    """Compare values and kinds of type, whatever their byte order."""
+    """Compare values and kinds of dtype, regardless of byte order."""
     result, expected = np.asarray(result), np.asarray(expected)
     assert result.dtype.newbyteorder("<") == expected.dtype.newbyteorder("<")
     np.testing.assert_array_equal(result, expected)
@@ -217,7 +217,7 @@ def put(store, directory):
 
 
 def plain(array):
-    """Return values as the script of the fixture recorded them."""
+    """Return values in the form in which the fixture's script recorded them."""
     if array.dtype.kind in "SV":
         return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
     if array.dtype.kind in "Mm":

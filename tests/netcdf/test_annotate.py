@@ -44,7 +44,7 @@ def variables(draw, path, visible):
     result = draw(attributes)
     if kind == "number" and draw(st.booleans()):
         fill = draw(hnp.arrays(np.dtype(dtype), 1))[0]
-        # The number that netcdf-c prints for its default fill value has no other meaning.
+        # The number that netcdf-c prints for its default fill value is always read as that value.
         fill = EXACT_FILL if fill == ROUNDED_FILL and dtype[1:] == "f8" else fill
         result["_FillValue"] = fill
     shape = tuple(dimension.size for dimension in used)

@@ -1,4 +1,4 @@
-"""Decoding undoes encoding, for every dtype, shape and chain."""
+"""Decoding is the inverse of encoding for every dtype, shape and codec chain."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -117,7 +117,7 @@ PIECES = [
 
 
 def lacks_values(variable):
-    """Return whether values are missing in booleans, which cannot represent a missing value."""
+    """Return whether booleans, which cannot represent missing values, have missing values."""
     try:
         variable.load()
     except MetadataError:

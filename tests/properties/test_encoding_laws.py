@@ -31,7 +31,7 @@ def nearby(dtype):
 
 @st.composite
 def cases(draw):
-    """Return values, an encoding, and the integer type that xarray interprets its bits as."""
+    """Return values, an encoding, and the integer type as which xarray interprets its bits."""
     stored, source = draw(st.sampled_from(INTEGERS)), draw(st.sampled_from([*INTEGERS, "f4", "f8"]))
     unsigned = draw(st.sampled_from([None, None, "true", "false"]))
     meant = stored if unsigned is None else {"true": "u", "false": "i"}[unsigned] + stored[1]
@@ -40,7 +40,9 @@ def cases(draw):
     encoding |= {} if scale is None else {"scale_factor": scale}
     encoding |= {} if offset is None else {"add_offset": offset}
     encoding |= {} if unsigned is None else {"_Unsigned": unsigned}
-    if unsigned is not None or draw(st.booleans()):  # xarray keeps `_Unsigned` only with it
+    if unsigned is not None or draw(
+        st.booleans()
+    ):  # xarray keeps `_Unsigned` only with a fill value
         encoding["_FillValue"] = draw(st.sampled_from([np.iinfo(stored).min, np.iinfo(stored).max]))
     packed = draw(st.lists(nearby(meant), min_size=1, max_size=4))
     exact = [number * Fraction(scale or 1) + Fraction(offset or 0) for number in packed]
@@ -70,7 +72,7 @@ def held(number, encoding):
 
 
 def margin(values, encoding):
-    """Return the largest rounding error of the floats in which numbers are packed."""
+    """Return the largest rounding error of the floats that pack the numbers."""
     eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo("f8").eps
     largest = max((abs(value) for value in values.tolist() if value == value), default=0)
     return (
@@ -81,13 +83,13 @@ def margin(values, encoding):
 
 
 def marked(encoding, meant):
-    """Return the integer that stands for missing values, None if there is none."""
+    """Return the integer that marks missing values, or None without such an integer."""
     fill = encoding.get("_FillValue")
     return None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
 
 
 def check_held(values, numbers, encoding, meant, room):
-    """Check that stored integers represent the values, within half a step plus `room`."""
+    """Check that stored integers represent the values within the tolerance `room`."""
     mark = marked(encoding, meant)
     for value, number in zip(values.tolist(), numbers, strict=True):
         if value != value:
@@ -160,7 +162,7 @@ FLOATS = ["f4", "f8"]
 
 
 def spacing(number, dtype):
-    """Return the greatest distance of floats of a type around a number."""
+    """Return the greatest spacing of floats of a type around a number."""
     info = np.finfo(dtype)
     return max(Fraction(float(info.eps)) * abs(number), Fraction(float(info.smallest_subnormal)))
 
@@ -186,7 +188,7 @@ def floats(draw):
 
 
 def check_floats(values, stored, encoding, source):
-    """Check that stored floats stand for the values, as closely as both types do."""
+    """Check that stored floats represent the values as precisely as both types allow."""
     scale, offset = (
         Fraction(encoding.get("scale_factor", 1)),
         Fraction(encoding.get("add_offset", 0)),
@@ -260,7 +262,7 @@ UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 @st.composite
 def times(draw):
-    """Return times in seconds, some of them missing, and an encoding."""
+    """Return times in seconds, some of which are missing, and an encoding."""
     unit = draw(st.sampled_from([*UNITS]))
     encoding = {"dtype": draw(st.sampled_from([*INTEGERS, *FLOATS]))}
     encoding |= {"units": f"{unit} since 2000-01-01"}
@@ -275,7 +277,7 @@ def times(draw):
 
 
 def are_stored_times(store, values):
-    """Return whether the decoded values of a store equal these times, missing ones included."""
+    """Return whether a store decodes to these times, including missing times."""
     with xr.open_dataset(store, engine="nczarr") as dataset:
         return np.array_equal(dataset["v"].values, values, equal_nan=True)
 

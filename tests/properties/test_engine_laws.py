@@ -1,4 +1,4 @@
-"""Selections from an array of another program equal the same selections in memory."""
+"""Selections from an array written by another program equal selections in memory."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ CF = [{}, {"scale_factor": 0.1, "add_offset": 10.0, "_FillValue": 3}]
 
 @st.composite
 def arrays(draw):
-    """Draw a store of one array by zarr-python, sometimes sharded or transposed, and its values."""
+    """Draw a zarr-python store with one array, maybe sharded or transposed, and its values."""
     shape = tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     chunks = tuple([draw(st.integers(1, size)) for size in shape])
     several = st.integers(1, 3)
@@ -83,7 +83,7 @@ def test_successive_lazy_selections_equal_selections_in_memory(stored, data):
 
 
 def test_every_slice_selects_the_same_elements_as_from_a_list():
-    """Slices that begin before the first element and run backwards are empty."""
+    """Slices that start before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)
     opened = xr.open_dataset(objects, engine="nczarr", cache=False).v.variable

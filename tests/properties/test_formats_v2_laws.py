@@ -1,4 +1,4 @@
-"""Laws of JSON documents and of Zarr v1 and v2: parsing undoes rendering, and vice versa."""
+"""For JSON documents and Zarr v1 and v2, parsing and rendering are inverses."""
 
 import contextlib
 import json
@@ -92,7 +92,7 @@ TYPES = SIMPLE | st.lists(FIELDS, min_size=1, max_size=3).map(
 
 @st.composite
 def scalars(draw):
-    """Draw a dtype, and a scalar of any bytes or None."""
+    """Draw a dtype, and a scalar of arbitrary bytes or None."""
     dtype = draw(TYPES)
     raw = draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize))
     if dtype.kind == "U":
@@ -103,7 +103,7 @@ def scalars(draw):
 
 
 def spelled(value, dtype):
-    """Return the part of a fill value that has to be equal: not the bits of NaN."""
+    """Return the part of a fill value that must be equal, without the bits of NaN."""
     return repr(None if value is None else np.asarray(value, dtype).tolist())
 
 
@@ -141,7 +141,7 @@ PATHS = st.sampled_from(["/", "/v", "/group/v"])
 
 @st.composite
 def array_documents(draw):
-    """Draw the path and the two documents of an array as in the specification."""
+    """Draw the path and the two documents of an array that follows the specification."""
     path = draw(PATHS)
     dtype, fill = draw(scalars())
     shape = draw(st.lists(st.integers(0, 2**20), max_size=3))

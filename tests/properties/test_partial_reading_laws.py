@@ -1,4 +1,4 @@
-"""A selection read from single bytes or blocks of a chunk equals NumPy's selection."""
+"""Selections read from byte ranges or blocks of a chunk equal NumPy's selections."""
 
 import struct
 
@@ -125,7 +125,7 @@ ORDERS = st.permutations(range(6))
 def test_whole_chunks_selected_by_lists_of_positions_match_numpy(
     codecs, order, columns, chunk, dtype
 ):
-    """The elements of a chunk in stored order may have scattered positions in the result."""
+    """Consecutive elements of a chunk may have scattered positions in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes
     array, _ = stored(values, (chunk, 6 if columns is None else chunk), encode, codecs)

@@ -1,4 +1,4 @@
-"""Plain Zarr reads as with engine zarr, and reference sets read as the original file.
+"""Plain Zarr is read as by engine zarr, and reference sets are read as the original file.
 
 The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
 """
@@ -111,7 +111,7 @@ def numpy_dtype(name):
 
 @st.composite
 def arrays(draw, name, shape):
-    """Draw an array of a type with few different values."""
+    """Draw an array of a type with few distinct values."""
     dtype = numpy_dtype(name)
     few = draw(st.lists(scalars(name), min_size=1, max_size=4))
     picked = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(few), shape)
@@ -223,7 +223,7 @@ def words(draw, shape):
 
 @st.composite
 def variables(draw, *kinds):
-    """Draw a variable as xarray has it in memory, with its encoding."""
+    """Draw a variable in memory with its encoding."""
     dims = draw(DIMENSIONS)
     kind = draw(st.sampled_from([packed_numbers, plain_numbers, times, "b1", *kinds]))
     shape = tuple([SIZES[dim] for dim in dims])
@@ -236,7 +236,7 @@ UNIQUE_NAMES = st.lists(st.sampled_from("zabq"), min_size=1, max_size=3, unique=
 
 @st.composite
 def stores_of_to_zarr(draw):
-    """Draw a store that xarray writes, or None if xarray rejects the dataset."""
+    """Draw a store written by xarray, or None if xarray rejects the dataset."""
     names = draw(UNIQUE_NAMES)
     dataset = xr.Dataset({name: draw(variables(words)) for name in names})
     dataset.attrs = draw(USER_ATTRIBUTES)
@@ -257,7 +257,7 @@ def stores_of_to_zarr(draw):
 
 @st.composite
 def netcdf_datasets(draw):
-    """Draw a dataset of netCDF's types, and the library to write it with."""
+    """Draw a dataset of netCDF types, and the library that writes it."""
     dataset = xr.Dataset({name: draw(variables()) for name in draw(UNIQUE_NAMES)})
     optional = {
         "long_name": st.sampled_from(["wind", "é"]),
@@ -277,11 +277,11 @@ def netcdf_datasets(draw):
 
 
 def opened(store, **options):
-    """Return the store as each of the engines opens it, or None if it cannot."""
+    """Return the store as opened by each engine, or None if the engine fails."""
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     try:
         theirs = xr.open_dataset(store, engine="zarr", **options)
-    except Exception:  # its coders may raise anything
+    except Exception:  # xarray's coders may raise any error
         theirs = None
     try:
         ours = xr.open_dataset(objects, engine="nczarr", **options)
@@ -304,7 +304,7 @@ def same(one, other):
 
 
 def values_of(variable):
-    """Return the values, or the error of reading them."""
+    """Return the values, or the error raised by reading them."""
     try:
         return variable.values
     except Exception as error:
@@ -315,13 +315,13 @@ def assert_same_values(result, expected, name):
     dtype = np.dtype(object) if expected.dtype.kind == "T" else expected.dtype
     types = result.dtype, dtype
     first, second = values_of(result), values_of(expected)
-    if isinstance(second, Exception):  # an integer scale_factor with missing values, and others
+    if isinstance(second, Exception):  # e.g. for an integer scale_factor with missing values
         return
     assert types[0] == types[1], name
     assert not isinstance(first, Exception), (name, first)
     if (
         first.dtype.hasobject or first.dtype.kind in "SU"
-    ):  # engine zarr narrows text without dimensions
+    ):  # engine zarr narrows strings without dimensions
         assert list(map(repr, first.ravel())) == list(map(repr, second.ravel())), name
     else:
         assert first.tobytes() == second.tobytes(), (name, first, second, expected.encoding)
@@ -332,11 +332,13 @@ def assert_same_encoding(result, expected, name):
     encoding = {
         k: v for k, v in expected.items() if k not in ("compressors", "filters", "serializer")
     }
-    if encoding.get("shards") is not None:  # a block is a shard; xarray 2025.7 may not say it
+    if (
+        encoding.get("shards") is not None
+    ):  # a block is a shard, also if xarray 2025.7 has no such encoding
         names = encoding["preferred_chunks"]
         encoding["preferred_chunks"] = dict(zip(names, encoding["shards"], strict=True))
     dtype = encoding.pop("dtype", None)
-    if isinstance(dtype, np.dtype):  # text has dtype object (in 2025.7 str); byte order is kept
+    if isinstance(dtype, np.dtype):  # strings have dtype object (str in 2025.7); byte order is kept
         kept = np.dtype(object) if dtype.kind == "T" else dtype.newbyteorder("=")
         assert result["dtype"].newbyteorder("=") == kept, name
     for key, value in encoding.items():
@@ -346,7 +348,7 @@ def assert_same_encoding(result, expected, name):
 def assert_alike(theirs, ours, store):
     group = zarr.open_group(store, mode="r")
     assert set(ours.variables) == set(theirs.variables)
-    if group.metadata.consolidated_metadata is not None:  # else the order of engine zarr varies
+    if group.metadata.consolidated_metadata is not None:  # otherwise engine zarr's order varies
         assert list(ours.variables) == list(theirs.variables)
     assert set(ours.coords) == set(theirs.coords)
     assert same(ours.attrs, theirs.attrs), (ours.attrs, theirs.attrs)
@@ -354,7 +356,7 @@ def assert_alike(theirs, ours, store):
         result = ours.variables[name]
         assert result.dims == expected.dims
         attributes, encoding = dict(expected.attrs), dict(expected.encoding)
-        # An attribute `_FillValue` of version 2 masks, and is compared in the type of the array.
+        # In version 2, the attribute `_FillValue` is masked, and compared in the type of the array.
         declared = group.metadata.zarr_format == 2 and "_FillValue" in group[name].attrs
         for held, own in ((attributes, result.attrs), (encoding, result.encoding)):
             if declared and "_FillValue" in held:
@@ -366,7 +368,7 @@ def assert_alike(theirs, ours, store):
         assert_same_encoding(result.encoding, encoding, name)
         # xarray misreads a fill value of big-endian integers with `_Unsigned`.
         misread = group[name].dtype.byteorder == ">" and "_Unsigned" in expected.encoding
-        # xarray 2025.7 scales to integers, as if no value was missing.
+        # xarray 2025.7 scales to integers, as if no value were missing.
         whole = isinstance(expected.encoding.get("scale_factor"), int) and not SCALES_TO_FLOATS
         if not declared and not misread and not whole:
             assert_same_values(result, expected, name)
@@ -423,7 +425,7 @@ def test_any_kerchunk_reference_set_is_read_as_its_file_by_engine_netcdf4(made):
                     continue  # kerchunk also writes this for the byte "-"
                 masks = None
                 if expected.encoding.get("_FillValue") == 0:
-                    masks = True  # zero may be HDF5's default, and does not mask
+                    masks = True  # zero may be HDF5's default, and is not masked
                 elif not expected.dims and "_FillValue" not in expected.encoding:
                     masks = False  # for scalars, kerchunk copies netCDF's default fill value
                 others = [other for other in source.variables if other != name]

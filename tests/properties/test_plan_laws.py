@@ -1,4 +1,4 @@
-"""The parts of a plan, copied one by one, equal NumPy's result for the same selection."""
+"""Copying the parts of a plan one by one yields NumPy's result for the same selection."""
 
 import math
 
@@ -52,7 +52,7 @@ def numbered(shape):
 
 
 def chunk_at(values, chunk_shape, index):
-    """Return the chunk as stored: of full shape, padded with -1."""
+    """Return the chunk in its stored form: the full shape, padded with -1."""
     chunk = np.full(chunk_shape, -1)
     inside = values[
         tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunk_shape, strict=True))

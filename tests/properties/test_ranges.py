@@ -1,4 +1,4 @@
-"""Merged ranges return the same bytes with at most as many requests."""
+"""Merged ranges yield the same bytes with no more requests."""
 
 from hypothesis import given
 from hypothesis import strategies as st

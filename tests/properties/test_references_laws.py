@@ -1,4 +1,4 @@
-"""Laws of reference sets: lazy lookups equal the full expansion; parsing undoes rendering."""
+"""Lazy lookups in a reference set equal its full expansion; rendered sets are parsed back."""
 
 import itertools
 import json
@@ -71,7 +71,7 @@ def generators(draw):
 
 
 def rendered_by_jinja2(member):
-    """Return the expansion as jinja2 itself renders it, or None if a number is invalid."""
+    """Return the expansion rendered by jinja2 itself, or None if a number is invalid."""
     dimensions = {
         name: list(range(domain["start"], domain["stop"], domain["step"]))
         if isinstance(domain, dict)
@@ -105,7 +105,7 @@ def test_lazy_lookups_equal_the_full_expansion_rendered_by_jinja2(member):
         expected = rendered_by_jinja2(member)
     except (ValueError, TypeError, ZeroDivisionError):
         expected = None
-    # A key that ends in a slash is VirtualiZarr's spelling of another one.
+    # A key with a trailing slash is another form of a key, as written by VirtualiZarr.
     assume(expected is None or not any(key.endswith("/") for key in expected))
     problem = None
     try:
@@ -114,7 +114,7 @@ def test_lazy_lookups_equal_the_full_expansion_rendered_by_jinja2(member):
     except NczarrError as error:
         problem = str(error)
     if problem is not None:
-        # Repeated text is rejected, because templates could grow by it.
+        # Repeated text is rejected, because it could make templates grow.
         assert expected is None or "found text, expected a number" in problem
         return
     assert result == expected
@@ -182,7 +182,7 @@ STARTS = [0, 7, 95, 10**7 - 3, 10**8 - 3, 10**15 - 3, 10**16 - 3]
 
 @st.composite
 def runs(draw):
-    """Draw members of one or two arrays in turn, as in a document, mostly regular."""
+    """Draw mostly regular members of one or two arrays, in turn, as in a document."""
     separator, start = draw(st.sampled_from("./")), draw(st.sampled_from(STARTS))
     prefixes = draw(st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2, unique=True))
     files = draw(st.lists(st.sampled_from(FILES), min_size=1))

@@ -1,4 +1,4 @@
-"""Blocks in which lazily opened values are read contain whole stored chunks."""
+"""Blocks in which lazily opened variables are read contain whole stored chunks."""
 
 import itertools
 

@@ -66,7 +66,7 @@ def read(target, **storage_options):
 
 @pytest.fixture
 def data(tmp_path):
-    """A file with the values after five other bytes."""
+    """Write a file with the values after five other bytes."""
     path = tmp_path / "data.bin"
     path.write_bytes(b"\0" * 5 + VALUES.tobytes() + b"\0" * 5)
     return path
@@ -74,7 +74,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def served(http_server, data):
-    """A server with that file."""
+    """Return a server with the file `data`."""
     os.rename(data, f"{http_server.root}/data.bin")
     return http_server
 
@@ -86,7 +86,7 @@ def put(folder, name, document):
 
 
 class TestNames:
-    """Targets that are opened as a reference set."""
+    """Targets that open as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
     def test_a_dictionary_opens_as_a_reference_set(self, data, form):
@@ -182,7 +182,7 @@ class TestNames:
 
 
 class TestStore:
-    """The store itself."""
+    """The store of a reference set."""
 
     def test_fetch_returns_values_in_the_order_of_the_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
@@ -379,7 +379,7 @@ class TestStore:
 
 
 class TestTrust:
-    """Targets that a remote set may name."""
+    """Locations to which a remote reference set may refer."""
 
     @pytest.mark.parametrize(
         "url",

@@ -1,4 +1,4 @@
-"""Kerchunk's parquet layout: rows are looked up lazily, with every library."""
+"""Kerchunk's parquet layout: rows are looked up lazily, with every parquet library."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ LIBRARIES = ["pyarrow", "fastparquet"]
 
 @dataclass
 class Folder:
-    """Files of a directory, and the names of requested ones."""
+    """The files of a directory, which records the names of requested files."""
 
     path: str
     requested: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ def array(shape, chunks):
 
 
 def write(path, engine):
-    """Write a set with the reference implementation, and return its references."""
+    """Write a reference set with the reference implementation, and return its references."""
     refs = {
         ".zgroup": '{"zarr_format": 2}',
         "g/x/.zarray": array([6, 10], [1, 2]),
@@ -131,7 +131,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
 
 
 def test_threads_read_row_groups_of_one_file(tmp_path):
-    """A file of pyarrow that two threads read at once fails, or crashes the process."""
+    """Reading one pyarrow file from two threads fails or crashes the process."""
     count = 20_000
     rows = {"path": [f"u{i}" for i in range(count)], "offset": range(count), "size": [1] * count}
     pd.DataFrame(rows).to_parquet(tmp_path / "refs.0.parq", row_group_size=500, engine="pyarrow")

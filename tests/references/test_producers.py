@@ -1,4 +1,4 @@
-"""Sets of kerchunk and VirtualiZarr equal fsspec's view and refer to the right bytes."""
+"""Sets from kerchunk and VirtualiZarr resolve as in fsspec and refer to the right bytes."""
 
 import json
 

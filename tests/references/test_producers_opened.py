@@ -1,4 +1,4 @@
-"""Sets of kerchunk, VirtualiZarr and tifffile, opened by xarray, have the original values."""
+"""Sets from kerchunk, VirtualiZarr and tifffile open with the original values."""
 
 import json
 
@@ -123,7 +123,7 @@ def original(paths):
 
 
 def masking(produce):
-    """VirtualiZarr stores `_FillValue` as an attribute, and HDF5's fill values as `fill_value`."""
+    """Disable masking by `fill_value` for VirtualiZarr, which stores HDF5's fill values there."""
     return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
 
 
@@ -202,7 +202,7 @@ def test_templates_from_tifffile_are_expanded(tmp_path):
 
 
 class TiffCodec:
-    """A codec for chunks that are whole TIFF files."""
+    """A codec for chunks that are complete TIFF files."""
 
     codec_id = "tifffile"
 

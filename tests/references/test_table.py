@@ -1,4 +1,4 @@
-"""Large tables of explicit references are scanned into columns equal to single references."""
+"""Large tables of explicit references are scanned into columns without loss."""
 
 import json
 import pickle
@@ -28,7 +28,7 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 
 def one_by_one(refs):
-    """Return the set as it is read without scanning the document."""
+    """Return the references that are parsed without scanning the document."""
     return dict(ReferenceSet(tabulate(dict(refs))).items())
 
 
@@ -98,7 +98,7 @@ def test_a_dictionary_is_scanned_in_columns_like_a_document(monkeypatch):
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
     }
-    monkeypatch.setattr(parse, "_target", None)  # would be called for each
+    monkeypatch.setattr(parse, "_target", None)  # would otherwise be called for each reference
     references = parse_references({"version": 1, "refs": refs | {"x": b"\0\1", "y": {"n": 1}}})
     assert references.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 31 * 1999, 40)
     assert [references.resolve(key).data for key in "xy"] == [b"\0\1", b'{"n": 1}']
@@ -126,7 +126,7 @@ def test_parsing_references_takes_less_than_thirty_megabytes_per_million():
         tracemalloc.stop()
     assert references.resolve("t/199.999") == Target("s3://b/199.nc", 37 * 199_999, 37)
     assert kept < 12 * count
-    assert most < 25 * count + (5 << 20)  # plus the numbers of one block
+    assert most < 25 * count + (5 << 20)  # plus one block of numbers
 
 
 def test_scanned_arrays_are_stored_in_columns():

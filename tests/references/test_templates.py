@@ -1,4 +1,4 @@
-"""Templates: accepted ones render as in jinja2, all others are rejected, within bounds."""
+"""Templates render as in jinja2 or are rejected, within limits on time and memory."""
 
 import pickle
 import time

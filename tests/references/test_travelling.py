@@ -1,4 +1,4 @@
-"""The parts of a reference set that are pickled for a worker, or read again by it."""
+"""The parts of a reference set that are pickled for a worker or read again by the worker."""
 
 import json
 import pickle
@@ -37,7 +37,7 @@ def document(target):
 
 @pytest.fixture
 def served(http_server):
-    """A server with a document of many references and their target."""
+    """Return a server with a document of many references and the referenced file."""
     np.arange(CHUNKS, dtype="<i4").tofile(f"{http_server.root}/data.bin")
     with open(f"{http_server.root}/refs.json", "w") as file:
         json.dump(document("{{u}}"), file)
@@ -47,7 +47,7 @@ def served(http_server):
 
 @pytest.fixture
 def forget(monkeypatch):
-    """Clear the cached sets of this process."""
+    """Return a function that clears the cached reference sets of this process."""
 
     def forget():
         monkeypatch.setattr(reference_document, "_sets", {})

@@ -50,7 +50,7 @@ def served(http_server):
 
 @pytest.fixture
 def other(served):
-    """Another server, to which the first one redirects."""
+    """Return another server, to which the first server redirects."""
     with HttpServer(served.root) as server:
         served.fault("redirect", path="/data.bin", location=f"{server.url}/data.bin", times=None)
         yield server
@@ -58,7 +58,7 @@ def other(served):
 
 @pytest.fixture
 def names(monkeypatch):
-    """Resolve public names to the servers of this machine."""
+    """Return a function that makes public host names resolve to local servers."""
     ask = socket.getaddrinfo
 
     def resolve(host, *arguments, **options):
@@ -164,8 +164,8 @@ def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allo
             read(f"{served.url}/refs.json", allow=["http://"])
         assert not other.requests_for("*")
         assert read(f"{served.url}/refs.json", allow=[names(other, "inside")]) == [0, 1, 2, 3]
-        # The set's own host, and hosts that a local set names. obstore would ask a
-        # resolver of its own.
+        # The set's own host, and hosts in a local set. obstore would use its own
+        # resolver.
         own = f"{names(other, 'own')}/refs.json"
         assert read(own, allow=[names(other, "inside")], client="fsspec")
         assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]

@@ -46,7 +46,7 @@ def pack(folder, compression):
 
 
 def regular(path, zarr_format=2):
-    """A store with one array in 200 chunks of the same size, and a coordinate."""
+    """Write a store with one array in 200 chunks of equal size, and a coordinate."""
     dataset = xr.Dataset(
         {"t": (("x", "y"), np.arange(800.0).reshape(20, 40))}, {"x": np.arange(20)}
     )
@@ -176,7 +176,7 @@ def test_fsspec_reads_a_written_reference_set(tmp_path, name):
 
 @pytest.fixture(scope="module", params=["2", "3"])
 def of_every_encoding(request, tmp_path_factory):
-    """A store with variables that other programs often misread, and their values."""
+    """Return a store with variables that other programs often misread, and their values."""
     field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
     names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
     dataset = xr.Dataset(dict.fromkeys(names, (("y", "x"), field)), {"x": np.arange(12.0)})
@@ -228,7 +228,7 @@ def test_every_reader_reads_the_values_through_a_written_reference_set(
         read = xr.open_zarr(manifests, zarr_format=3, consolidated=False)
     elif zarr_format == "2":
         read = xr.open_dataset(target, engine="kerchunk")
-    else:  # engine kerchunk cannot open these; engine zarr opens its store
+    else:  # engine kerchunk cannot open v3; engine zarr can open its store
         read = xr.open_zarr(kerchunk.utils.refs_as_store(target), zarr_format=3, consolidated=False)
     assert_same_values(read, dataset)
 
@@ -237,7 +237,7 @@ def test_every_reader_reads_the_values_through_a_written_reference_set(
 @pytest.mark.parametrize("numbers", [int, str], ids=["numbers", "text"])
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 def test_engine_kerchunk_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers):
-    """netcdf-c writes an element size of 0, by which numcodecs shuffles nothing, or as text."""
+    """netcdf-c writes element sizes as 0, for which numcodecs does not shuffle, or as text."""
     values = np.arange(1000, dtype="i4").reshape(10, 100)
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("y", 10)
@@ -257,7 +257,7 @@ def test_engine_kerchunk_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
 
 
 def test_rewriting_the_fill_value_keeps_the_literals_of_other_attributes():
-    """netcdf-c reads text that looks like a number by its literal."""
+    """netcdf-c reads text that resembles a number by its literal."""
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
@@ -298,7 +298,7 @@ def test_reference_sets_of_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
 
 
 def test_a_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
-    """Parquet cannot contain chunks of version 3, which is noticed after others are written."""
+    """Parquet cannot contain chunks of version 3, which is detected after other writes."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
     options = s3_server.storage_options

@@ -1,4 +1,4 @@
-"""Failures found by fuzzing: foreign exceptions, hangs and unlimited memory."""
+"""Failures found by fuzzing: other exceptions, hangs and unlimited memory."""
 
 import io
 import json
@@ -187,7 +187,7 @@ def test_a_coordinate_too_large_for_an_index_is_not_read(size):
         dataset["x"].load()
     objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [1 << 20], "chunks": [1]}).encode()
     with pytest.warns(xr.SerializationWarning, match="without an index"):
-        dataset = xr.open_dataset(objects, engine="nczarr")  # each absent chunk takes time
+        dataset = xr.open_dataset(objects, engine="nczarr")  # reading absent chunks takes time
     assert list(dataset.coords) == []
     options = {"limits": {"max_index_bytes": 15}, "on_unsupported": "raise"}
     with pytest.raises(LimitError, match="2 values in 1 chunks, more than 15 bytes"):
@@ -217,7 +217,7 @@ def test_symbolic_links_out_of_an_untrusted_store_are_rejected(tmp_path):
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
 def test_compressed_streams_may_have_many_members_but_not_too_many_empty_members(name):
     codec = numcodecs.get_codec({"id": name})
-    values = np.random.default_rng(0).random(60_000)  # more members than are decoded at once
+    values = np.random.default_rng(0).random(60_000)  # more members than are decoded in one step
     array = ARRAY | {"shape": [60_000], "chunks": [60_000], "compressor": codec.get_config()}
     objects = store() | {"a/.zarray": json.dumps(array).encode()}
     pieces = [codec.encode(piece) for piece in np.split(values, 3)]

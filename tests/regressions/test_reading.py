@@ -1,4 +1,4 @@
-"""Bugs of other readers of NCZarr and Zarr v2: D1 to D34 of README.md."""
+"""Bugs of other readers of NCZarr and Zarr v2: D1 to D34 in README.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ F8_FILL = netCDF4.default_fillvals["f8"]
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """Reading eagerly and by threaded dask."""
+    """Return a way of reading: eagerly or by threaded dask."""
     return str(request.param)
 
 
@@ -51,7 +51,7 @@ def one_array(
     *,
     nczarr: bool = True,
 ) -> Path:
-    """A store with the variable ``v``, as netcdf-c 4.10 annotates it unless plain Zarr is meant."""
+    """Write a store with the variable ``v``, annotated as by netcdf-c 4.10 if `nczarr` is set."""
     names = [f"d{axis}" for axis in range(len(zarray["shape"]))]
     sizes = dict(zip(names, zarray["shape"], strict=True))
     own: dict[str, Any] = {"_ARRAY_DIMENSIONS": names}
@@ -67,7 +67,7 @@ def one_array(
 
 
 def beside_good_ones(path: Path, **broken: dict[str, Any]) -> Path:
-    """A plain Zarr group with the array ``good`` beside others."""
+    """Write a plain Zarr group with the array ``good`` and other arrays."""
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     for name, document in {"good": array_document((2,)), **broken}.items():
         documents[f"{name}/.zarray"] = document
@@ -108,7 +108,7 @@ def test_d3_strings_are_unshuffled_as_elements_of_eight_bytes(
 
 
 def test_d4_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) -> None:
-    # Behind zlib the length of the data says nothing of the elements: 13 bytes of 4.
+    # The length of zlib's output need not be a multiple of the element size, 4 bytes.
     inner = zlib.compress(FOUR.tobytes() * 4, 1)
     assert len(inner) % 4, "the test needs a tail"
     codecs = {"filters": [{"id": "zlib", "level": 1}, {"id": "shuffle", "elementsize": 4}]}
@@ -481,7 +481,7 @@ def test_d28_variables_and_groups_may_have_unusual_names(tmp_path: Path, way: st
 
 
 def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
-    """A zip file with these entries, stored and in this order; the same name may come twice."""
+    """Write a zip file with these entries, stored in this order; names may occur twice."""
     with zipfile.ZipFile(path, "w") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for name, data in entries:
@@ -560,7 +560,7 @@ def test_d33_an_unknown_codec_breaks_only_its_own_variable(
 
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunks: Any) -> None:
-    """With chunks xarray reads an item of every object array; one failure must not refuse all."""
+    """With dask, xarray reads an item of every object array; a failure must affect only one."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
     store = beside_good_ones(tmp_path / "s", odd=odd)

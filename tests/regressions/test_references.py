@@ -1,4 +1,4 @@
-"""Bugs of other readers of reference sets: D35 to D50 of README.md."""
+"""Bugs of other readers of reference sets: D35 to D50 in README.md."""
 
 import base64
 import json
@@ -56,7 +56,7 @@ def read(document, **options):
 
 @pytest.fixture
 def served(http_server):
-    """A server with raw and with deflated chunks, one behind the other."""
+    """Return a server with files of consecutive raw chunks and of consecutive deflated chunks."""
     halves = [VALUES[:4].tobytes(), VALUES[4:].tobytes()]
     with open(f"{http_server.root}/raw.bin", "wb") as file:
         file.write(b"".join(halves))
@@ -257,7 +257,7 @@ def test_d47_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
 def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
-        # Zarr's own meaning: filters come first, attributes are about what they give.
+        # As in Zarr, attributes describe the values after the filters have decoded them.
         scale = {
             "id": "fixedscaleoffset",
             "scale": 2,

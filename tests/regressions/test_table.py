@@ -1,4 +1,4 @@
-"""README.md of this folder has a row for each number in a test's name, and each row has a test."""
+"""The table in README.md has a row for each number in a test name, and each row has a test."""
 
 import re
 from pathlib import Path

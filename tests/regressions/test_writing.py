@@ -1,4 +1,4 @@
-"""Writing bugs of other programs, D51 to D70 of README.md, and of xr_nczarr itself."""
+"""Writing bugs of other programs (D51 to D70 in README.md) and of xr_nczarr itself."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ from xr_nczarr.storage import MemoryStore
 
 
 def series(start, stop, step="6h", **variables):
-    """A dataset along time: `a` and `n` count from `start`."""
+    """Return a dataset along time in which `a` and `n` count from `start`."""
     hours = np.arange(start, stop) * np.timedelta64(int(step[:-1]), step[-1])
     return xr.Dataset(
         {
@@ -170,7 +170,7 @@ def test_the_error_for_appending_earlier_times_suggests_a_remedy(path):
 
 
 class Recorded(dict):
-    """A store in memory that records the objects that are fetched, stored and removed."""
+    """A memory store that records the objects that are fetched, stored and removed."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The client that serves a URL, and the conversion of storage options for it."""
+"""The choice of client for a URL, and the conversion of storage options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = {"key": "K", "secret": "S"}
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """An environment in which nothing decides about the client."""
+    """Return an environment that does not affect the choice of client."""
     for name in os.environ:
         if name.startswith("AWS_") or name.lower().endswith(
             ("_proxy", "_ca_bundle", "ssl_cert_file")
@@ -47,7 +47,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
 
 
 def client_of(url: str, options: dict[str, Any] | None = None) -> Any:
-    """The client that a URL is reached by in this process."""
+    """Return the client by which this process accesses a URL."""
     store: Any = open_store(url, storage_options=options, must_exist=False)
     return store._client
 
@@ -358,7 +358,7 @@ def test_transient_server_errors_are_retried(
     http_server.fault("status", path="*/x", status=status, times=None)
     with pytest.raises(StorageConnectionError, match=rf"{status}.*All retries failed") as caught:
         list(store.fetch(["x"]))
-    assert " in " not in caught.value.problem  # how long it took
+    assert " in " not in caught.value.problem  # obstore appends the duration
     assert len(http_server.requests) == 3
 
 
@@ -368,7 +368,7 @@ def test_create_fails_if_the_object_already_exists(s3_server: S3Server, client: 
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")
     assert not stores[1].create("x", b"second")
-    assert stores[1].create("x", b"first")  # an earlier try whose answer was lost
+    assert stores[1].create("x", b"first")  # as after an attempt whose response was lost
     assert [bytes(data or b"") for data in stores[1].fetch(["x"])] == [b"first"]
     puts = [request for request in s3_server.requests if request.method == "PUT"]
     assert {request.headers.get("If-None-Match") for request in puts} == {"*"}

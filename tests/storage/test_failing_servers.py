@@ -40,7 +40,7 @@ Connect = Callable[..., Any]
 
 
 class FakeTime:
-    """A clock that only sleeping advances."""
+    """A clock that advances only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -283,7 +283,7 @@ def test_a_partial_response_with_a_wrong_range_is_an_error(
     with pytest.raises(StorageError, match=r"requested bytes=.*, the server sent") as caught:
         list(store.fetch_ranges([byte_range]))
     assert caught.value.key == "a/100"
-    server.faults[0].times = server.faults[0].seen + 1  # it passes
+    server.faults[0].times = server.faults[0].seen + 1  # the fault ends
     (result,) = store.fetch_ranges([byte_range])
     assert len(result) == byte_range.length
 
@@ -435,7 +435,7 @@ def test_s3_folder_markers_are_not_objects(s3_server: S3Server, s3_store: Remote
 def test_sizes_are_not_taken_from_an_earlier_listing(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
-    # A zip file that was created after its folder was listed was reported missing.
+    # A zip file created after the listing of its folder was once reported missing.
     s3_server.put("x/a", b"1")
     assert s3_store.list_names("").objects == ["a"]
     s3_server.put("x/b.zip", b"123")

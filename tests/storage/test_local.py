@@ -1,4 +1,4 @@
-"""Plain files: failures while reading and writing, and atomic replacement."""
+"""Plain files: failed reads and writes, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_file_truncated_while_it_is_read_is_an_error(
             action()
 
 
-COPIERS = [*system._copiers, None]  # None for all of them
+COPIERS = [*system._copiers, None]  # None means all of them
 
 
 @pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: getattr(copier, "__name__", "all"))
@@ -296,7 +296,7 @@ def test_written_files_respect_the_umask_and_may_have_long_names(store: LocalSto
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of files and directories that were synced to the disk, ``*`` for a file system."""
+    """Return a list of the synced files and directories, with ``*`` for a file system."""
     names: list[str] = []
     fsync, sync_filesystem = os.fsync, system.sync_filesystem
 
@@ -394,7 +394,7 @@ def test_flush_empties_the_cache_of_the_drive_on_macos(
     monkeypatch.setattr(system, "_FULL_SYNC", 51)
     monkeypatch.setattr(system, "_fcntl", SimpleNamespace(fcntl=fcntl))
     store.flush()
-    store.flush()  # on a file system that knows no such call
+    store.flush()  # as on a file system without this call
     with pytest.raises(StorageError):
         store.flush()
     assert calls == [51, 51, 51]
@@ -548,7 +548,7 @@ def test_names_that_some_file_systems_do_not_distinguish_are_recognized(
 
 def test_are_one_name_agrees_with_the_file_system(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
-        # On the file system of this machine.
+        # on the file system of this machine
         (tmp_path / first[-9:]).touch()
         same = (tmp_path / second[-9:]).exists()
         assert system.are_one_name(str(tmp_path), first, second) == same
@@ -566,7 +566,7 @@ def test_names_that_the_file_system_does_not_distinguish_are_rejected(
         xr.testing.assert_identical(xr.load_dataset(tmp_path / "sensitive", engine="nczarr"), both)
     to_nczarr(both[["a"]], tmp_path / "store")
     before = sorted(os.walk(tmp_path))
-    # As on the usual file systems of macOS.
+    # as on the usual file systems of macOS
     monkeypatch.setattr(system, "are_one_name", lambda *_: True)
     for data, target, mode in (
         (both, tmp_path / "new" / "store", "w-"),

@@ -1,4 +1,4 @@
-"""Store objects of zarr-python, icechunk, obstore and VirtualiZarr as targets."""
+"""Store objects from zarr-python, icechunk, obstore and VirtualiZarr as targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests and round trips reading takes: exact upper bounds, with each client."""
+"""Exact upper bounds on the requests and round trips of reading, for each client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xr_nczarr.references.parquet import render_parquet_references
 
 
 def sample() -> xr.Dataset:
-    """Return 8 variables in 3 chunks each, and two coordinates with indexes."""
+    """Return 8 variables in 3 chunks each, and two indexed coordinates."""
     values = np.arange(3000, dtype="f4").reshape(30, 100)
     data = xr.Dataset({f"v{number}": (("time", "x"), values + number) for number in range(8)})
     days = {"units": "days since 2000-01-01"}
@@ -32,7 +32,7 @@ def sample() -> xr.Dataset:
 
 @dataclass
 class Place:
-    """A server with stores below `url`, and how one client reaches it."""
+    """A server with stores below `url`, and the storage options of one client."""
 
     server: S3Server | HttpServer
     options: dict[str, Any]
@@ -63,7 +63,7 @@ class Place:
 
 @pytest.fixture(params=["s3-fsspec", "s3-obstore", "http"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A location that each client reaches."""
+    """Return a location for each client."""
     if request.param == "http":
         yield Place(request.getfixturevalue("http_server"), PATIENT)
         return
@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def write_sample(folder: Path) -> dict[str, bytes]:
-    """Return the objects of the sample in plain Zarr, by key."""
+    """Write the sample in plain Zarr, and return its objects by key."""
     encoding = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
     xr_nczarr.to_nczarr(sample(), folder, encoding=encoding, dialect="zarr")
     return {key: Path(path).read_bytes() for key, path in files_below(folder)}
@@ -83,7 +83,7 @@ def write_sample(folder: Path) -> dict[str, bytes]:
 
 
 def references(folder: Path, url: str) -> dict[str, bytes]:
-    """The sample as a file, with reference sets: JSON, and parquet in two folders."""
+    """Return the sample as a file with reference sets: JSON, and parquet in two folders."""
     entries: dict[str, Any] = {}
     file = b""
     for key, data in write_sample(folder).items():
@@ -168,9 +168,9 @@ def test_opening_a_zip_file_takes_one_request(place, tmp_path, size):
 
 
 def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> dict[str, bytes]:
-    """An array in shards of 40 chunks by key.
+    """Return the objects of an array in shards of 40 chunks, by key.
 
-    Processes keep the indices of shards by the name of the store, so counting needs a new name.
+    Processes cache shard indices by store name, so counting requests requires a new name.
     """
     encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
     xr_nczarr.to_nczarr(
@@ -181,7 +181,7 @@ def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> d
 
 @pytest.fixture
 def tags(s3_server: S3Server) -> Place:
-    """A place reached by a client that says of which version of an object its answers are."""
+    """Return a place whose client identifies the object version of each response."""
     return Place(s3_server, {**s3_server.storage_options, **PATIENT, "client": "obstore"})
 
 

@@ -1,4 +1,4 @@
-"""The number of requests and round trips (waves): exact upper bounds."""
+"""Exact upper bounds on the numbers of requests and round trips (waves)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageErro
 def s3_server(
     request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> S3Server:
-    """The S3 server, whose storage options choose each client in turn."""
+    """Return the S3 server with storage options for each client in turn."""
     options = {**s3_server.storage_options, **PATIENT, "client": request.param}
     monkeypatch.setattr(S3Server, "storage_options", options)
     return s3_server
@@ -75,12 +75,12 @@ def tree() -> xr.DataTree:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the objects of trees by key: v2 and v3, consolidated and single, and NCZarr."""
+    """Return the objects of v2, v3 and NCZarr trees by key, with and without consolidation."""
     folder = tmp_path_factory.mktemp("trees")
     for version in (2, 3):
         for consolidated in (True, False):
             name = f"v{version}-{'consolidated' if consolidated else 'single'}"
-            with warnings.catch_warnings():  # Zarr's own, of consolidated metadata in v3
+            with warnings.catch_warnings():  # from zarr, about consolidated metadata in v3
                 warnings.simplefilter("ignore")
                 tree().to_zarr(folder / name, zarr_format=version, consolidated=consolidated)
     xr_nczarr.to_nczarr(tree(), folder / "nczarr", consolidated=False)
@@ -152,11 +152,11 @@ def test_consolidated_metadata_of_both_versions_is_requested_together(
         opened(s3_server, name, group="g1", consolidated=True)
 
 
-# Stores that answer 403 for missing objects -------------------------------------------------------
+# Stores that respond with 403 for missing objects -----------------------------------------------
 
 
 def refuse_absent(server: S3Server) -> None:
-    """Answer 403 for missing objects and for listings, as a public bucket does."""
+    """Respond with 403 for missing objects and for listings, as a public bucket does."""
     present = {f"/{server.bucket}/{key}" for key in server.objects()}
     server.fail = lambda request: None if request.path.partition("?")[0] in present else 403
 
@@ -259,7 +259,7 @@ CHUNKED = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
 
 
 def steps(first: int, last: int) -> xr.Dataset:
-    """8 variables and 2 coordinates; 30 steps are 26 chunks and 22 documents of version 2."""
+    """Return 8 variables and 2 coordinates; 30 steps have 26 chunks and 22 v2 documents."""
     time = xr.Variable("time", np.arange(first, last), {"units": "days since 2000-01-01"})
     values = np.arange(first, last, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
     variables = dict.fromkeys(CHUNKED, (("time", "x"), values + 1))
@@ -268,7 +268,7 @@ def steps(first: int, last: int) -> xr.Dataset:
 
 @pytest.fixture
 def written(s3_server: S3Server) -> dict[str, Any]:
-    """The arguments that name a store of the S3 server."""
+    """Return the arguments for a store on the S3 server."""
     return {"target": f"{s3_server.url}/store", "storage_options": s3_server.storage_options}
 
 
@@ -334,10 +334,10 @@ def test_replacing_a_store_removes_old_objects_in_one_request(
     assert "store/old/deep/0.0" not in s3_server.objects()
     removals = [item for item in waves.requests if item.method in ("DELETE", "POST")]
     roots = {2: 2 + consolidated, 3: 1}[version]
-    assert len(removals) == roots + 3  # all others, the mark and the lock
+    assert len(removals) == roots + 3  # all other objects, the marker and the lock
 
 
-@pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises errors of its own
+@pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises other errors
 def test_a_refused_removal_of_an_object_is_an_error(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     refusal = (
@@ -398,7 +398,7 @@ def test_a_failing_request_is_sent_at_most_five_times(s3_server):
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
 def test_a_group_from_every_release_is_read_on_s3_as_on_disk(s3_server, tmp_path, release):
-    """Some ancestors store their dimensions in objects that only a listing shows."""
+    """Some parent groups store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
     s3_server.restore(objects)

@@ -1,4 +1,4 @@
-"""Targets that name a store, and the parts of their URLs."""
+"""The targets of a store, and the parts of their URLs."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_open_store_detects_the_kind_of_store(tmp_path: Path) -> None:
 
 
 def test_a_local_mapper_opens_as_a_local_store(tmp_path: Path) -> None:
-    """fsspec writes into the existing file, so a killed write would leave half of it."""
+    """fsspec writes into the existing file, so a killed write would leave a partial file."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
         fsspec.FSMap("one#two", DirFileSystem(str(tmp_path), fsspec.filesystem("file"))),

@@ -1,4 +1,4 @@
-"""Stores on Windows, and on systems that lack some system calls: see `tests.windows`.
+"""Stores on Windows and on systems without some system calls: see `tests.windows`.
 
 Functions whose names begin with an underscore run in a process that simulates Windows.
 """
@@ -36,7 +36,7 @@ ENCODING = {"a": {"chunks": (4, 3)}, "t": {"chunks": (64,)}}
 
 
 def write_in_every_way(folder: str, zarr_format: int) -> None:
-    """Create, append to, change and replace stores, and check that no other files are left."""
+    """Create, append to, change and replace stores; check that no other files remain."""
     from xr_nczarr import copy, to_nczarr
 
     options: dict[str, Any] = {"encoding": ENCODING, "zarr_format": zarr_format}
@@ -261,7 +261,7 @@ def test_a_store_is_created_only_in_an_empty_directory_on_windows(tmp_path: Path
 
 @contextmanager
 def _waiting(action: Callable[[int], None]) -> Iterator[list[float]]:
-    """Call a function instead of each wait for other programs."""
+    """Call a function in place of each wait for other programs."""
     from xr_nczarr.storage import system
 
     waits: list[float] = []
@@ -409,7 +409,7 @@ def _replaced(path: str) -> None:
             r"C:\data\store", engine="nczarr", chunks={}, consolidated=consolidated
         ) as dataset:
             assert dataset.b.values.tolist() == [3]
-            if not {"a", "A"}.issubset(dataset):  # nothing shows that there was another
+            if not {"a", "A"}.issubset(dataset):  # one variable is missing without a trace
                 assert not consolidated
                 continue
             for name in ("a", "A"):

@@ -1,4 +1,4 @@
-"""Zip files of both layouts, damaged and hostile ones, and writing them."""
+"""Zip files of both layouts, damaged and hostile zip files, and writing zip files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
 def test_an_empty_group_next_to_the_folder_of_the_store_is_ignored(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
-    """netcdf-c uses the folder of the first entry; its tests have such an archive."""
+    """netcdf-c uses the folder of the first entry; its test suite has such an archive."""
     store = open_store(write(tmp_path / archive, [(name, name.encode()) for name in names]))
     result = [key for key, _ in store.sizes("")]
     expected = [name for name in names if not name.endswith("/") and name.startswith(prefix)]
@@ -122,7 +122,7 @@ def test_names_that_are_not_plain_relative_paths_are_rejected(tmp_path: Path, na
 
 
 def damaged(path: Path, find: bytes, offset: int, value: bytes) -> ZipStore:
-    """Open a file after a change of some bytes after the first `find`."""
+    """Open a zip file after replacing bytes at `offset` from the first `find`."""
     data = bytearray(path.read_bytes())
     place = data.index(find) + offset
     data[place : place + len(value)] = value
@@ -340,7 +340,9 @@ def test_large_zip_files_with_a_comment_or_many_entries_are_read(tmp_path: Path)
     with zipfile.ZipFile(path, "a") as file:
         file.comment = b"comment"
     assert fetch(open_store(path), "b", "a") == [b"12", data]
-    many = [(f"c{number}", b"1") for number in range(70_000)]  # more than fit in the old record
+    many = [
+        (f"c{number}", b"1") for number in range(70_000)
+    ]  # more than the original end record can count
     store = open_store(write(tmp_path / "many.zip", [("a", data), *many]))
     assert fetch(store, "a", "c69999") == [data, b"1"]
 
@@ -356,7 +358,7 @@ def test_a_large_zip_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: 
 
 
 def test_a_zip_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
-    end = ("end", bytes(1 << 16))  # comes with the directory, and is kept
+    end = ("end", bytes(1 << 16))  # read and cached together with the directory
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
     assert fetch(store, "b") == [b"2" * 50]

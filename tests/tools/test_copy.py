@@ -76,7 +76,7 @@ def test_copying_with_an_unknown_engine_raises_not_found_error(tmp_path: Path) -
 
 
 def write_netcdf_file(path: Path) -> Path:
-    """A netCDF-4 file with groups, types, filters, an unlimited and an unused dimension."""
+    """Write a netCDF-4 file with groups, types, filters, an unlimited and an unused dimension."""
     with netCDF4.Dataset(path, "w") as root:
         for name, size in {"time": None, "x": 40, "len": 3}.items():
             root.createDimension(name, size)
@@ -189,7 +189,7 @@ def test_copy_can_change_chunks_and_codecs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codecs", [[], [{"id": "zlib", "level": 1}]])
 def test_requested_codecs_do_not_apply_to_scalars(tmp_path: Path, codecs: Any) -> None:
-    """xarray also compresses scalars, but netCDF's scalars have no filters."""
+    """xarray also compresses scalars, but netCDF scalars have no filters."""
     source = tmp_path / "source"
     other: dict[str, bytes] = {}
     scalars = xr.Dataset({"a": ("x", [1.5, 2.5]), "b": 3.5, "s": "text"})
@@ -203,8 +203,8 @@ def test_requested_codecs_do_not_apply_to_scalars(tmp_path: Path, codecs: Any) -
 
 
 def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
-    xr_nczarr.copy(source, {}, chunks={"t": 2})  # imports what copying needs
-    blocks._BLOCK_BYTES = 160 * 200 * 4  # a chunk, since each thread holds a block of older dask
+    xr_nczarr.copy(source, {}, chunks={"t": 2})  # imports the modules that copying needs
+    blocks._BLOCK_BYTES = 160 * 200 * 4  # one chunk, since each thread of older dask holds a block
     peaks = []
     for transfer._MAX_REARRANGED_BYTES in sizes:
         tracemalloc.start()
@@ -219,7 +219,7 @@ def test_rechunking_holds_only_part_of_an_array_in_memory(tmp_path: Path) -> Non
     dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
     source = tmp_path / "source"
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1, 160, 200)}})
-    # This excludes memory that threads of other tests take at the same time.
+    # A new process excludes the memory of threads from other tests.
     sizes = [values.nbytes, values.nbytes // 10]
     whole, parts = in_a_new_interpreter(_peaks_of_copying, source, sizes)
     for target in "01":
@@ -300,7 +300,7 @@ def test_chunks_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_strings_are_copied_as_bytes_without_decoding(zarr_format: int) -> None:
-    """Only xarray reads the first item, to check whether it is a time."""
+    """Only xarray reads the first item, to check whether the values are times."""
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     text = xr.Dataset({"s": ("x", np.array([f"station {i}" for i in range(40)], object))})
@@ -355,7 +355,7 @@ def test_shards_are_copied_as_chunks_to_versions_without_sharding(zarr_format: A
 
 
 class Failing(MemoryStore):
-    """A store in memory that counts objects, and fails permanently after some number of them."""
+    """A memory store that counts objects, and fails permanently after a number of objects."""
 
     def __init__(self, mapping: dict, count: int) -> None:
         super().__init__(mapping)
@@ -384,7 +384,7 @@ def test_the_next_run_completes_an_interrupted_copy(changed: dict) -> None:
         first, second = Failing(target, limit), Failing(target, -1)
         with pytest.raises(InterruptedError):
             xr_nczarr.copy(source, first, **changed)
-        if limit <= len(count.puts) - 3:  # the root's documents come last
+        if limit <= len(count.puts) - 3:  # the documents of the root are written last
             with pytest.raises(xr_nczarr.NotFoundError):
                 xr_nczarr.info(target)
         assert xr_nczarr.copy(source, second, **changed).resumed == (limit > 1)
@@ -417,7 +417,7 @@ def test_a_copy_does_not_mix_two_states_of_its_source() -> None:
         xr_nczarr.info(other)
 
 
-# A command that is killed when it is about to give the thousandth file its name.
+# A command that is killed just before it renames the thousandth file.
 KILLED = """
 import itertools, os, signal, sys
 from xr_nczarr.cli.main import main
@@ -431,7 +431,7 @@ sys.addaudithook(
 main(sys.argv[1:])
 """
 
-# One that is interrupted there, or when it is about to read the thousandth chunk.
+# A command that is interrupted there, or just before it reads the thousandth chunk.
 INTERRUPTED = """
 import itertools, os, signal, sys, threading
 from xr_nczarr.cli.main import main
@@ -535,7 +535,7 @@ def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, targe
 
 
 def test_a_failed_copy_keeps_the_store_that_it_would_overwrite(tmp_path: Path) -> None:
-    """The source is a reference set whose chunks are in the target itself."""
+    """The source is a reference set that refers to chunks in the target itself."""
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
     xr_nczarr.references.write(store, tmp_path / "set.json")
@@ -577,7 +577,7 @@ def test_a_failed_copy_to_an_object_store_can_be_completed(s3_server, changed) -
     s3_server.clear()
     assert xr_nczarr.copy(source, "s3://bucket/store", **options).resumed
     put = {item.path.partition("?")[0] for item in s3_server.requests if item.method == "PUT"}
-    # Reencoded chunks are written in blocks of several MB; interrupted blocks are repeated.
+    # Re-encoded chunks are written in blocks of several MB; interrupted blocks are repeated.
     assert changed or not put & {f"/bucket/store/{key}" for key in before if key[-1].isdigit()}
     assert objects(s3_server, "store") == whole
     with pytest.raises(FileExistsError):
@@ -702,7 +702,7 @@ def test_a_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path:
     values = np.array([1, -2147483647, 3, -2147483647], "i4")
     source, target = tmp_path / "source", tmp_path / "target"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})
-    os.remove(source / "v/1")  # reads as the default fill
+    os.remove(source / "v/1")  # read as the default fill value
     expected = xr.open_dataset(source, engine="nczarr").load()
     assert expected.v.values.tolist() == [1, *[-2147483647] * 3]
     xr_nczarr.copy(source, target, dialect="zarr")

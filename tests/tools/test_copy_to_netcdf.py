@@ -1,4 +1,4 @@
-"""`copy` to a netCDF file: the values that netcdf-c reads, errors, and files left on the disk."""
+"""`copy` to a netCDF file: the values that netcdf-c reads, errors, and remaining files."""
 
 from __future__ import annotations
 

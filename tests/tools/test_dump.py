@@ -25,7 +25,7 @@ def run(*command):
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory):
-    """A file of ncgen with everything that CDL can express, and the same store of netcdf-c."""
+    """Return an ncgen file with everything that CDL can express, and an equal netcdf-c store."""
     folder = tmp_path_factory.mktemp("types")
     path = folder / "types.nc"
     run("ncgen", "-4", "-o", str(path), str(FIXTURES / "cdl" / "types.cdl"))
@@ -103,7 +103,7 @@ def test_dump_prints_the_same_as_ncdump(types, options, capsys):
     printed = capsys.readouterr().out.splitlines()
     expected = run("ncdump", *options, str(path)).splitlines()
     differ = [line for line in printed if line not in expected]
-    # More digits, and rows of characters with a line break in them.
+    # xr_nczarr prints more digits, and characters with a line break in one row.
     assert set(differ) <= {
         "  16777216, 1e+07, 123456.7, NaNf ;",
         '  "ab\\nc",',
@@ -128,7 +128,7 @@ def test_dump_prints_the_requested_number_of_digits_as_ncdump_does(types, digits
     if "," in digits:
         assert [line for line in printed if line not in expected] == []
         assert len(printed) == len(expected)
-    else:  # ncdump then prints doubles with 15 digits, which are not enough for some
+    else:  # ncdump then prints doubles with 15 digits, too few for some values
         assert "  1.5, 2, 3, 4," in printed
         assert "  1.68e+07, 1e+07, 1.23e+05, NaNf ;" in printed
 
@@ -156,7 +156,7 @@ variables:
 
 @needs_ncgen
 def test_dump_prints_the_same_special_attributes_as_ncdump(tmp_path, capsys):
-    """The attributes of the file itself differ."""
+    """Attributes that describe the file itself differ."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
     run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
@@ -190,7 +190,7 @@ def test_dump_shows_codecs_without_a_special_attribute_as_filters():
 
 
 def test_dump_shows_only_filters_that_hdf5_supports():
-    """netcdf-c before 4.10 stores numbers as text; HDF5's blosc lacks some compressors."""
+    """netcdf-c before 4.10 stores levels as text; HDF5's Blosc filter lacks some compressors."""
     store = {}
     dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
     xr_nczarr.to_nczarr(dataset, store, consolidated=False)
@@ -208,7 +208,7 @@ def test_dump_shows_only_filters_that_hdf5_supports():
 
 @needs_ncgen
 def test_requested_string_widths_survive_dump_and_ncgen(tmp_path):
-    """netcdf-c shows requested widths only; without them, the width would become 128."""
+    """netcdf-c shows only requested widths; without them, the width would become 128."""
     first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"
     dataset = xr.Dataset({"s": ("x", ["a", "bc"]), "t": ("x", ["d", "e"])})
     xr_nczarr.to_nczarr(dataset, first, encoding={"s": {"_nczarr_maxstrlen": 30}})

@@ -1,4 +1,4 @@
-"""`dump` with times as dates and with coordinates alone, as Debian's ncdump prints them."""
+"""`dump` with times as dates or with only coordinates prints the same as Debian's ncdump."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from xr_nczarr.storage import MemoryStore, Store
 
 
 class Recording(Store):
-    """A minimal store in memory that records its requests."""
+    """A minimal memory store that records its requests."""
 
     name = "recording"
 

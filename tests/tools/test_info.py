@@ -1,4 +1,4 @@
-"""``nczarr info`` shows the content of a store and its stored chunks as text, JSON and HTML."""
+"""``nczarr info`` shows the contents and stored chunks of a store as text, JSON and HTML."""
 
 import json
 import shutil
@@ -222,7 +222,7 @@ def test_large_chunk_grids_are_drawn_with_few_cells():
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
 def test_a_browser_renders_the_html_of_info(style, tmp_path):
-    """Text contrasts with its background; bars and touched chunks are colored."""
+    """Check that text contrasts with its background and that bars and chunks are colored."""
     shown = [*screenshots.representations(tmp_path).values()]
     shown.append(xr_nczarr.info(hostile())._repr_html_())
     page = screenshots.render(tmp_path, "".join(shown), "1000,1400", style)

@@ -1,4 +1,4 @@
-"""The JSON of the commands is what its published schema says."""
+"""The JSON output of the commands conforms to its published schema."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What functions return: text, HTML and JSON, of public classes."""
+"""The text, HTML and JSON of the public result classes."""
 
 import json
 

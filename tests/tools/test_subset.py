@@ -1,4 +1,4 @@
-"""A part of a dataset: its group, variables, positions and labels, for `copy`."""
+"""`copy` of a part of a dataset: a group, variables, positions or labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tree() -> xr.DataTree:
 
 @pytest.fixture(params=["store", "netcdf-c", "h5netcdf"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A store, a netCDF file, and one that an engine of xarray opens, with the options for it."""
+    """Return a store, a netCDF file, or a file for an xarray engine, with its options."""
     encoding = {"/": {"t": {"chunksizes": (4, 2)}}}
     if request.param == "store":
         xr_nczarr.to_nczarr(tree(), tmp_path / "one", unlimited_dims=["time"], encoding=encoding)

@@ -1,4 +1,4 @@
-"""`upgrade`, `consolidate` and the command `references` change documents but not values."""
+"""`upgrade`, `consolidate` and the command `references` do not change values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def numbers(release: str) -> Group:
-    """Return variables without filters, which Debian's build of netcdf-c 4.9.0 can open."""
+    """Return variables without filters, so that Debian's build of netcdf-c 4.9.0 can open them."""
     x = np.arange(4.0)
     root = Group({"x": 4}, {"v": Var(("/x",), x, {"units": "m"}, 0)}, {"title": "a title"})
     root.variables["scalar"] = Var((), np.array(3.5), {}, 0)
@@ -67,7 +67,7 @@ def test_upgraded_stores_keep_their_content_and_open_in_netcdf_c(
         np.testing.assert_array_equal(result.variables[name].values, content.variables[name].values)
     assert result.variables["scalar"].values == 3.5
     assert isinstance(result.dims["time"], Size) == isinstance(content.dims["time"], Size)
-    if dialect == "universal":  # zarr-python does not support `>S1`, and reads only its own shuffle
+    if dialect == "universal":  # zarr-python does not support `>S1` and netcdf-c's shuffle
         assert (
             zarr.open(str(store))["field"][:].tolist() == content.variables["field"].values.tolist()
         )
@@ -107,7 +107,7 @@ def test_an_interrupted_upgrade_changes_no_values_and_can_be_repeated(
 
 
 class Dying(MemoryStore):
-    """A store in memory that fails permanently after some number of changes."""
+    """A memory store that fails permanently after a number of changes."""
 
     def __init__(self, mapping: dict, count: int) -> None:
         super().__init__(mapping)
@@ -159,7 +159,7 @@ def test_upgrade_leaves_a_store_of_the_requested_dialect_unchanged(tmp_path: Pat
 def test_upgrade_adds_no_zarr_fill_value_to_a_declared_attribute(
     tmp_path: Path, dialect: str
 ) -> None:
-    """nccopy 4.9.0 writes such arrays."""
+    """nccopy 4.9.0 writes arrays whose fill value is only in the attribute."""
     values = np.arange(4, dtype="<i4")
     content = Group({"x": 4}, {"v": Var(("/x",), values, {"_FillValue": np.int32(2)}, fill=2)})
     store = write_vintage(tmp_path / "store", content, "4.9.0")

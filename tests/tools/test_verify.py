@@ -1,4 +1,4 @@
-"""`verify` finds damage, and its statements about other programs are checked with them."""
+"""`verify` finds damage; its statements about other programs are checked with these programs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_verify_accepts_a_missing_chunk_of_a_coordinate_with_one_value(
 ) -> None:
     dataset = xr.Dataset({"v": ("member", [1.0])}, {"member": [0]})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
-    assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python does not store it
+    assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python does not store the chunk
     report = xr_nczarr.verify(tmp_path / "s")
     assert report.whole
     assert [item.place for item in report.findings] == ["/member"]
@@ -218,7 +218,7 @@ def test_verify_reports_limitations_of_other_programs_on_request(
 
 @contextlib.contextmanager
 def unprivileged(path: Path) -> Iterator[None]:
-    """Drop the rights of root, who may read everything."""
+    """Drop the permissions of root, which may read everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -513,7 +513,7 @@ def test_verify_finds_no_leftovers_in_a_draft_store_from_gdal(tmp_path: Path) ->
     assert "data/root/s/c9/9: not a chunk of any array" in str(xr_nczarr.verify(tmp_path / "s"))
 
 
-# ---- statements about other programs, checked with them
+# ---- statements about other programs, checked with these programs
 
 VALUES = np.array([0, 1, 2, 3], "<f4")
 SHUFFLED = numcodecs.Zlib(4).encode(shuffled(VALUES.tobytes(), 4))

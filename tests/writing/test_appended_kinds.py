@@ -1,4 +1,4 @@
-"""An append accepts values of the stored kind in any type, without repetitions."""
+"""An append accepts values of the stored kind in any dtype, without repeated coordinates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: A
 def test_values_of_another_kind_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
-    # Complex numbers lost their imaginary part, and nonzero values became True, silently.
+    # Once, complex numbers lost their imaginary part and nonzero values became True, silently.
     first, second = along(stored), along(appended)
     if not coordinate:
         first, second = first.reset_coords(), second.reset_coords()
@@ -141,7 +141,7 @@ def test_missing_strings_are_appended_as_empty_strings(
 def test_names_that_equal_a_metadata_key_of_zarr_are_rejected(
     tmp_path: Path, name: str, zarr_format: int
 ) -> None:
-    # Written as a directory, it resulted in a store that did not open.
+    # A directory of this name once resulted in a store that did not open.
     part = xr.Dataset({name: ("x", [1])})
     group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
     for item in (part, group):

@@ -1,4 +1,4 @@
-"""Writes that are cut off after each single change of a store: no loss, and a safe retry."""
+"""Writes interrupted after each single change of a store: no loss, and a safe retry."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from xr_nczarr.storage import MemoryStore
 
 
 class Cut(MutableMapping):
-    """A mapping that fails from its n-th change on."""
+    """A mapping that fails from its n-th change onward."""
 
     def __init__(self, objects, changes):
         self.objects = objects
@@ -51,7 +51,7 @@ class Cut(MutableMapping):
 
 
 class Remote(MemoryStore):
-    """A store without locks and without atomic replacement of all of it."""
+    """A store without locks and without atomic replacement."""
 
     remote = True
 
@@ -70,7 +70,7 @@ def read(objects, **options):
 
 
 def states(write, before):
-    """Yield the state if `write` is cut off after each of its changes; the last is complete."""
+    """Yield the state after each change made by `write`; the last state is complete."""
     for changes in range(1000):
         objects = dict(before)
         try:
@@ -161,7 +161,7 @@ def test_d62_an_interrupted_append_can_be_repeated_or_abandoned(layout, unlimite
 
 
 def named(*names):
-    """Return a dataset with text, and with numbers that identify each name."""
+    """Return a dataset with names, and with numbers that identify each name."""
     n = np.arange(float(len(names)))
     return xr.Dataset({"name": ("t", np.array(names, object)), "n": ("t", n)})
 
@@ -230,7 +230,7 @@ def test_reading_strings_opened_before_they_were_widened_is_an_error(tmp_path):
 
 
 def test_widening_too_many_strings_for_the_journal_is_rejected(tmp_path):
-    many = named(*[","] * 250_000)  # each counts as a value of a document
+    many = named(*[","] * 250_000)  # each comma counts as a value of a document
     for target in (Remote({}), tmp_path / "a"):
         to_nczarr(many, target)
         whole = dict(target.mapping) if isinstance(target, Remote) else None

@@ -1,4 +1,4 @@
-"""Numbers are written in the type of their encoding, or rejected; they never wrap."""
+"""Numbers are written in the type of their encoding or rejected; they never overflow."""
 
 import dask.array
 import numcodecs
@@ -295,7 +295,7 @@ def test_integers_can_be_packed(dtype, packing):
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
 def test_fill_values_that_floats_cannot_represent_exactly_are_masked(dtype, fill, key, lazy):
-    # The first is netCDF's own for int64, which xarray turns into -2**63 in place of NaN.
+    # The first is netCDF's default for int64, which xarray converts to -2**63 in place of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")

@@ -1,4 +1,4 @@
-"""Inherited encodings of opened variables, and attributes and text that cannot be stored."""
+"""Inherited encodings of opened variables; attributes and strings that cannot be stored."""
 
 import dask.array as da
 import netCDF4
@@ -49,7 +49,7 @@ OPERATIONS = {
     ),
     "coarsen": (lambda ds: ds.coarsen(time=4, coord_func="min").mean(), (24, 20, 30), (24, 20, 30)),
     "rename": (lambda ds: ds.rename(time="hour", lat="y"), (24, 20, 30), (24, 20, 30)),
-    # `to_zarr` keeps the order of the source's axes, and pads chunks of fixed dimensions.
+    # `to_zarr` keeps the axis order of the source, and pads chunks of fixed dimensions.
     "transpose": (lambda ds: ds.transpose("lon", "time", "lat"), (30, 24, 20), (24, 20, 30)),
     "rename and transpose": (
         lambda ds: ds.rename(lat="y").transpose("lon", "time", "y"),
@@ -73,7 +73,7 @@ STEPS = xr.Dataset(
     scope="module", params=["nczarr", "nczarr of to_zarr", "zarr", "netcdf4", "nczarr in shards"]
 )
 def steps(request, tmp_path_factory):
-    """Open a source with chunks of (24, 20, 30) with some engine."""
+    """Return a function that opens a source with chunks of (24, 20, 30) by some engine."""
     path = tmp_path_factory.mktemp("steps") / "source"
     encoding = {"t": {"chunks": (24, 20, 30)}}
     if request.param == "netcdf4":
@@ -131,7 +131,7 @@ def test_repeated_appends_result_in_the_chunks_of_the_source(steps, blocks, grow
 @pytest.mark.parametrize(
     ("leftover", "expected"),
     [
-        ({"chunks": (24, 20, 30)}, (24, 20, 30)),  # by their places
+        ({"chunks": (24, 20, 30)}, (24, 20, 30)),  # by position
         ({"chunks": (24, 20, 30), "original_shape": (48, 20, 30)}, None),
         ({"chunks": ((24, 24), (20,), (30,))}, None),
         ({"chunks": 10}, (10, 10, 10)),
@@ -206,7 +206,7 @@ def test_to_zarr_and_to_netcdf_keep_the_chunks_of_opened_variables(tmp_path):
 def test_datasets_with_any_zarr_codec_can_be_written_with_to_netcdf(
     tmp_path, zarr_format, codec, engine
 ):
-    # They reject the flag of Blosc, and of a codec that a build of HDF5 lacks.
+    # The engines reject the flags of Blosc and of codecs that a build of HDF5 lacks.
     NUMBERS.to_zarr(
         tmp_path / "a",
         zarr_format=zarr_format,
@@ -308,7 +308,7 @@ TEXTS = [
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
 def test_missing_times_do_not_become_the_reference_date(chunks, dtype, times, units):
-    # netCDF-3's integers cannot represent xarray's NaT, which was read back as 2000-01-01.
+    # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
     kind = "m8[s]" if units == "hours" else "M8[s]"
     dataset = xr.Dataset({"t": ("x", np.array(times, kind))})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
@@ -387,7 +387,7 @@ def test_bytes_requested_as_text_must_be_utf_8():
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 def test_a_zero_dimensional_dask_string_can_be_written(options, texts):
-    # dask's block without dimensions is a str, or bytes shorter than their type.
+    # A dask block without dimensions is a str, or bytes shorter than their dtype.
     source = {}
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
     dataset = opened(source, chunks={}).isel(x=[0]).squeeze()
@@ -400,7 +400,7 @@ def test_a_zero_dimensional_dask_string_can_be_written(options, texts):
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
 def test_the_unsigned_attribute_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale):
-    # xarray drops it from the encoding then, and 200 was read back as -56.
+    # xarray then drops the attribute from the encoding, and 200 was once read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(
         xr.Dataset({"t": ("x", raw, {"_Unsigned": unsigned} | scale)}), tmp_path / "a"
@@ -426,7 +426,7 @@ def test_the_unsigned_attribute_is_kept_without_a_fill_value(tmp_path, dtype, un
     ],
 )
 def test_invalid_chunks_and_levels_are_rejected(tmp_path, encoding, problem):
-    # They were ignored, or resulted in stores that netcdf-c does not open.
+    # These were once ignored, or resulted in stores that netcdf-c does not open.
     ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
     with pytest.raises(ConflictError, match=problem) as caught:
         xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": encoding})
@@ -437,8 +437,8 @@ def test_invalid_chunks_and_levels_are_rejected(tmp_path, encoding, problem):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[ms]", "M8[25s]", "m8[10ms]"])
 def test_zarr_datetime_types_can_be_read_and_copied(tmp_path, zarr_format, dtype):
-    # Their fill value was compared with integers (version 3). pandas does not support multiples of
-    # units, so one such coordinate prevented the whole store from opening.
+    # In version 3, fill values were once compared with integers. pandas does not support multiples
+    # of units, so one such coordinate once prevented opening the whole store.
     group = zarr.open_group(tmp_path / "a", mode="w", zarr_format=zarr_format)
     names = {"dimension_names": ["t"]} if zarr_format == 3 else {}
     values = np.array([3, 7, 12]).astype(dtype)

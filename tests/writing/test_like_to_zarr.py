@@ -1,4 +1,4 @@
-"""Arguments with the same meaning as in `to_zarr`, and invalid ones."""
+"""Arguments with the same meaning as in `to_zarr`, and invalid arguments."""
 
 import json
 from enum import Enum
@@ -14,7 +14,7 @@ from xr_nczarr import ConflictError, ExistsError, copy, info, to_nczarr
 
 
 def read(target, **options):
-    """Return everything that was written."""
+    """Return the written dataset, loaded."""
     return xr.open_dataset(target, engine="nczarr", **options).load()
 
 
@@ -255,7 +255,7 @@ def test_annotations_shown_as_attributes_by_engine_zarr_are_not_written(tmp_path
     dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
     to_nczarr(dataset, tmp_path / "a", zarr_format=version)
     group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)
-    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c writes it in version 3, too
+    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c also writes this in version 3
     with xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False) as shown:
         assert ("_nczarr_array" in shown.v.attrs) == (version == 3)
         shown = shown.drop_encoding()

@@ -1,4 +1,4 @@
-"""Lossy rounding results in the same bits as netcdf-c's, and is recorded."""
+"""Quantization results in the same bits as in netcdf-c, and is recorded."""
 
 import netCDF4
 import numpy as np

@@ -1,7 +1,7 @@
 """Each request that changes an object store is forbidden, fails once, or fails permanently.
 
-``NCZARR_S3_FAULTS=1`` tries all of these at each request, in versions 2 and 3. The default run
-tries one of them at every other request (every fourth of a replacement, each of an append of longer
+``NCZARR_S3_FAULTS=1`` tries all these faults at each request, in versions 2 and 3. The default run
+tries one fault at every other request (every fourth of a replacement, each of an append of longer
 text), in version 2.
 """
 
@@ -30,7 +30,7 @@ def values(start, stop, sign=1):
 
 
 def named(start, stop, name):
-    """Values with a text of fixed width each."""
+    """Return values with strings of fixed width."""
     return values(start, stop).assign(s=("t", np.array([name] * (stop - start), object)))
 
 
@@ -50,7 +50,7 @@ ACTIONS = {
         values(0, 6).assign(a=-values(0, 6).a),
     ),
 }
-FAULTS = [(403, 1000), (500, 1), (500, 1000)]  # the status, and of how many requests
+FAULTS = [(403, 1000), (500, 1), (500, 1000)]  # the status, and the number of failing requests
 
 
 def is_change(request):
@@ -142,7 +142,7 @@ def test_a_writer_lock_that_changes_its_owner_is_respected(s3_server, client):
     def change_hands(request):
         if request.path == f"/{s3_server.bucket}/{key}":
             if request.method == "GET" and s3_server.objects().get(key) == b"first":
-                s3_server._backend().delete_object(s3_server.bucket, key)  # the first one ends
+                s3_server._backend().delete_object(s3_server.bucket, key)  # the first writer ends
             elif request.method == "PUT" and next(puts) == 1:
                 s3_server._backend().put_object(s3_server.bucket, key, b"second")
 

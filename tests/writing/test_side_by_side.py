@@ -49,7 +49,7 @@ def test_a_store_created_by_a_concurrent_writer_is_not_replaced(tmp_path, name, 
 
 @pytest.mark.parametrize("first", ["append", "replace", "group"])
 def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
-    """Otherwise the append would continue in the removed directory and be lost or mixed."""
+    """Otherwise, the append would continue in the removed directory and be lost or mixed."""
     path = tmp_path / "store"
     to_nczarr(series(0), path)
     second = Thread(target=to_nczarr, args=(series(4), path), kwargs={"append_dim": "t"})

@@ -235,7 +235,7 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
 def test_dask_blocks_of_another_type_than_declared_are_converted(zarr_format, declared, computed):
-    # For example with wrong output_dtypes, the bits of 2 were taken for 9.88e-324.
+    # With wrong output_dtypes, for example, the bits of 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
         np.copy, dtype=declared, meta=np.empty(0, declared)
@@ -271,7 +271,7 @@ def test_dask_blocks_with_values_outside_the_declared_type_are_rejected(value, d
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_dask_blocks_of_another_shape_than_declared_are_rejected(path, made, zarr_format):
-    # Blocks without dimensions were all written to the first element.
+    # Blocks without dimensions were once all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
     with pytest.raises(ConflictError, match=r"dask block has shape .*its metadata says \(2,\)"):
@@ -313,7 +313,7 @@ def test_worker_processes_cannot_write_to_the_memory_of_the_client(target, worke
     # A single task, because distributed workers that request data from each other may deadlock.
     lazy = xr.open_dataset(target, engine="nczarr", cache=False)
     result = workers.submit(xr.Dataset.load, lazy, pure=False)
-    if isinstance(target, dict):  # it is sent with the array that reads it
+    if isinstance(target, dict):  # the dictionary is sent with the array that reads it
         assert result.result().identical(example())
     else:
         with pytest.raises(StorageError, match="scheduler"):
@@ -322,7 +322,7 @@ def test_worker_processes_cannot_write_to_the_memory_of_the_client(target, worke
 
 @pytest.fixture
 def threads_of_distributed():
-    """A client whose workers are threads of this process."""
+    """Return a client whose workers are threads of this process."""
     options = {"n_workers": 2, "threads_per_worker": 2, "processes": False}
     with (
         LocalCluster(dashboard_address=":0", **options) as cluster,
@@ -409,7 +409,7 @@ def test_dask_blocks_of_unknown_size_are_rejected(path):
     ("how", "engine"), [("create", "netcdf4"), ("append", "nczarr"), ("region", "nczarr")]
 )
 def test_lazily_opened_variables_are_written_block_by_block(path, how, engine):
-    """The variable has 96 MiB; two threads hold some blocks of 4 MiB each."""
+    """The variable has 96 MiB; two threads hold a few blocks of 4 MiB each."""
     source = xr.Dataset({"a": (("t", "x"), np.random.default_rng(0).random((384, 1 << 15)))})
     encoding = {"a": {"chunksizes": (3, 1 << 14)}}
     if engine == "nczarr":
@@ -473,7 +473,7 @@ def test_writing_a_lazy_variable_decodes_each_chunk_of_its_source_once(
 
 
 def texts(block):
-    """Return texts of 100 characters, with some missing."""
+    """Return strings of 100 characters, some of which are missing."""
     result = np.array([f"{number:0100d}" for number in block.ravel()], object)
     result[::250] = None
     return result.reshape(block.shape)
@@ -488,7 +488,7 @@ def times(block):
 )
 @pytest.mark.parametrize("convert", [texts, times])
 def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
-    """There are 40 blocks. Loaded as a whole, text takes 11 MB and times 5 MB.
+    """There are 40 blocks. Loaded as a whole, the strings take 11 MB and the times 5 MB.
 
     The graph of dask 2024.12 takes 1 MB more than that of 2026.8.
     """
@@ -502,7 +502,7 @@ def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, 
     options = {"encoding": {"v": {**encoding, "chunks": (block,)}}}
     with dask.config.set(scheduler="threads", num_workers=2), warnings.catch_warnings():
         warnings.simplefilter("error")
-        if lazy == "dask":  # xarray warns about it as well
+        if lazy == "dask":  # xarray also warns about this
             warnings.filterwarnings("ignore", "variable v has data in the form of a dask array")
         if lazy == "opened":
             with warnings.catch_warnings(action="ignore"):
@@ -656,7 +656,7 @@ LITTER = (".DS_Store", "._v", "Thumbs.db", "desktop.ini", "DESKTOP.INI", ".direc
 
 
 def littered(where, path):
-    """A folder with only files of file managers, and a function that lists it."""
+    """Return a folder with only files of file managers, and a function that lists it."""
     if where == "mapping":
         store = dict.fromkeys(LITTER, b"litter")
         return store, lambda: [name for name in LITTER if store.get(name) == b"litter"]

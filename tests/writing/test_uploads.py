@@ -1,4 +1,4 @@
-"""The pool of a write: bounded in bytes, and its errors are raised before the write ends."""
+"""The upload pool of a write: limited in bytes, and raises errors before the write ends."""
 
 import threading
 
