@@ -281,8 +281,8 @@ class _OneVersion:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         try:
-            for item, answer in zip(ranges, self.store.fetch_versions(ranges), strict=True):
-                yield self._checked(item, answer)
+            for item, response in zip(ranges, self.store.fetch_versions(ranges), strict=True):
+                yield self._checked(item, response)
         except StorageError as error:
             if self._kept:  # the range may come from the index of an older shard
                 raise _ReplacedError(error) from error
@@ -300,7 +300,7 @@ class _OneVersion:
         self._kept.difference_update(name[1] for name in names)
         return self.store.fetch_versions([ByteRange(*name[1:]) for name in names])
 
-    def _checked(self, item: ByteRange, answer: Versioned | None) -> Bytes | None:
+    def _checked(self, item: ByteRange, response: Versioned | None) -> Bytes | None:
         """Return the bytes of a response, or None if the object does not exist.
 
         Raises
@@ -308,11 +308,11 @@ class _OneVersion:
         _ReplacedError
             If an earlier response for the object had another version.
         """
-        if answer is None:
+        if response is None:
             return None
-        if answer.version != self._versions.setdefault(item.key, answer.version):
+        if response.version != self._versions.setdefault(item.key, response.version):
             raise self._replaced(item.key)
-        return answer.data
+        return response.data
 
     def _replaced(self, key: str) -> _ReplacedError:
         problem = "the shard was repeatedly replaced while it was read"

@@ -96,15 +96,15 @@ class DocumentSource:
             waves.append((single, [key for key in names if key not in consolidated_keys]))
         present: dict[str, Bytes] = {}
         for store, requested in waves:
-            answers = store.fetch(requested) if refusals is None else store.probe(requested)
-            for key, answer in zip(requested, answers, strict=True):
-                data = self.before.get(key, answer)
+            responses = store.fetch(requested) if refusals is None else store.probe(requested)
+            for key, response in zip(requested, responses, strict=True):
+                data = self.before.get(key, response)
                 if isinstance(data, AccessDeniedError):
                     assert refusals is not None
                     refusals[key] = data
                 elif data is not None:
                     present[key] = data
-        if self.probed.answers_with_pages:
+        if self.probed.returns_pages:
             present = self._without_pages(present, requested=names)
         records = present.get(_RECORDS)
         if records is not None and is_record_document(records):

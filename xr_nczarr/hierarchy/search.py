@@ -470,9 +470,7 @@ class _Search:
         )
 
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
-        if (
-            self.probed.answers_with_pages
-        ):  # raises the precise error if a page was sent in its place
+        if self.probed.returns_pages:  # raises the precise error if a page was sent in its place
             next(self.store.fetch(candidates[0].root_keys()[:1]))
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:

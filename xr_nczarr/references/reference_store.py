@@ -272,10 +272,10 @@ class ReferenceStore(Store):
             for item in located:
                 if isinstance(item, _TargetRange):
                     pieces.setdefault((id(item.store), item.length is None), []).append(item)
-            answers = {kind: self._request(group) for kind, group in pieces.items()}
+            responses = {kind: self._request(group) for kind, group in pieces.items()}
             for item in located:
                 if isinstance(item, _TargetRange):
-                    yield next(answers[id(item.store), item.length is None])
+                    yield next(responses[id(item.store), item.length is None])
                 else:
                     yield item
 

@@ -181,8 +181,8 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     """
     request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
     try:
-        with urlopen(request, timeout=10) as answer:  # noqa: S310
-            headers = answer.headers
+        with urlopen(request, timeout=10) as response:  # noqa: S310
+            headers = response.headers
     except HTTPError as error:  # redirects and denials of access also report the region
         headers = error.headers
     except OSError as error:

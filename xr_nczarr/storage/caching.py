@@ -20,7 +20,7 @@ from xr_nczarr.storage.store import Address, Store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_Answer = TypeVar("_Answer", Bytes | None, Bytes | AccessDeniedError | None)
+_Response = TypeVar("_Response", Bytes | None, Bytes | AccessDeniedError | None)
 
 _BATCH_OBJECTS = 256
 
@@ -31,7 +31,7 @@ class _FrontStore(Store):
     def __init__(self, source: Store) -> None:
         self.source = source
         self.name, self.remote = source.name, source.remote
-        self.answers_with_pages = source.answers_with_pages
+        self.returns_pages = source.returns_pages
 
     @property
     def identity(self) -> str:
@@ -107,14 +107,14 @@ class CachingStore(_FrontStore):
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
-        self, keys: Sequence[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
-    ) -> Iterator[_Answer | Bytes]:
+        self, keys: Sequence[str], request: Callable[[Sequence[str]], Iterator[_Response]]
+    ) -> Iterator[_Response | Bytes]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
-            answers = self._fill(batch, request)
+            responses = self._fill(batch, request)
             cached = self._cache.fetch([self._cached(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
-                yield answers.get(key, data)
+                yield responses.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, from objects that are cached as a whole."""
@@ -139,8 +139,8 @@ class CachingStore(_FrontStore):
         return cache_error(self.name)
 
     def _fill(
-        self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
-    ) -> dict[str, _Answer]:
+        self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Response]]
+    ) -> dict[str, _Response]:
         """Fetch the objects that are not cached yet, and cache the successful responses.
 
         Return all other responses by key: None for a missing object, web pages and
@@ -149,13 +149,13 @@ class CachingStore(_FrontStore):
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
         ]
-        answers: dict[str, _Answer] = {}
-        for key, answer in zip(missing, request(missing), strict=True):
-            if answer is None or isinstance(answer, AccessDeniedError) or page_in(answer):
-                answers[key] = answer
+        responses: dict[str, _Response] = {}
+        for key, response in zip(missing, request(missing), strict=True):
+            if response is None or isinstance(response, AccessDeniedError) or page_in(response):
+                responses[key] = response
             else:
-                self._cache.put([(self._cached(key), answer)])
-        return answers
+                self._cache.put([(self._cached(key), response)])
+        return responses
 
     def _cached(self, key: str) -> str:
         """Return the cache's file name for a key. It is a digest, because keys can be too long."""
@@ -256,11 +256,11 @@ class KeepingStore(_FrontStore):
 
     def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
-        answers = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
-        for key, answer in answers.items():
-            if not (isinstance(answer, AccessDeniedError) or (answer and page_in(answer))):
-                self.objects[key] = answer
-        yield from (answers[key] if key in answers else self.objects[key] for key in keys)
+        responses = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
+        for key, response in responses.items():
+            if not (isinstance(response, AccessDeniedError) or (response and page_in(response))):
+                self.objects[key] = response
+        yield from (responses[key] if key in responses else self.objects[key] for key in keys)
 
 
 class EarlierStore(_FrontStore):

@@ -78,7 +78,7 @@ class FilesystemClient(Transport):
     def children(self, prefix: str) -> Listing:
         """Return the sorted names directly below `prefix`, for HTTP from an index page."""
         if self.web:
-            if not self.rules.pages_are_answers:
+            if not self.rules.returns_pages:
                 raise self.unlisted(prefix)
             return self._index(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")

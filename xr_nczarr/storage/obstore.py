@@ -140,7 +140,7 @@ class ObstoreClient(RemoteClient):
         """A string that is equal for clients that access the same objects."""
         return self.name if self.shared else f"{self.name} {id(self.store)}"
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the response to each request, while threads wait for the next responses.
 
         The larger the objects are, the fewer are requested ahead.
@@ -148,10 +148,10 @@ class ObstoreClient(RemoteClient):
         for request in requests:
             check_key(request.key, self.name)
         if len(requests) == 1 or not self.remote:
-            return map(self._answer, requests)
-        return self._answers(requests)
+            return map(self._fetch_one, requests)
+        return self._fetch_ahead(requests)
 
-    def _answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         small = self.rules.objects_are_small
         ahead = most = _SMALL_IN_FLIGHT if small else IN_FLIGHT
         if not small and self.rules.max_object_bytes is not None:
@@ -159,15 +159,16 @@ class ObstoreClient(RemoteClient):
         executor, source = _threads(), iter(requests)
         pending: deque[Future[Versioned | None]] = deque()
         try:
-            pending.extend(executor.submit(self._answer, item) for item in islice(source, ahead))
+            pending.extend(executor.submit(self._fetch_one, item) for item in islice(source, ahead))
             while pending:
-                answer = pending.popleft().result()
-                ahead = max(2, min(most, _BYTES_AHEAD // max(1, len(answer.data) if answer else 0)))
+                response = pending.popleft().result()
+                size = max(1, len(response.data)) if response else 1
+                ahead = max(2, min(most, _BYTES_AHEAD // size))
                 missing = max(0, ahead - len(pending))
                 pending.extend(
-                    executor.submit(self._answer, item) for item in islice(source, missing)
+                    executor.submit(self._fetch_one, item) for item in islice(source, missing)
                 )
-                yield answer
+                yield response
         finally:
             for future in pending:
                 future.cancel()
@@ -176,13 +177,13 @@ class ObstoreClient(RemoteClient):
         """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
         check_key(key, self.name)
         try:
-            answer = self._end(key, max_bytes)
+            response = self._end(key, max_bytes)
         except StorageError as error:
             if self._is_final(error):
                 error.located(place=Request(key, -max_bytes, max_bytes).place)
                 raise
             return self._by_fsspec.end(key, max_bytes)
-        return answer and answer.data
+        return response and response.data
 
     def _end(self, key: str, max_bytes: int) -> Versioned | None:
         if type(self.store).__name__ != "AzureStore":
@@ -278,21 +279,21 @@ class ObstoreClient(RemoteClient):
     def _path(self, key: str) -> str:
         return f"{self.folder}/{key}" if self.folder else key
 
-    def _answer(self, request: Request) -> Versioned | None:
+    def _fetch_one(self, request: Request) -> Versioned | None:
         key, start, length = request
         try:
             if start is None:
                 return self._get(key)
             part = (start, start + length)
             with Place(place=request.place):
-                answer = self._end(key, length) if start < 0 else self._get(key, part)
-            if answer is not None and len(answer.data) != length:
-                raise cut_error(request, len(answer.data), self.name)
+                response = self._end(key, length) if start < 0 else self._get(key, part)
+            if response is not None and len(response.data) != length:
+                raise cut_error(request, len(response.data), self.name)
         except StorageError as error:
             if self._is_final(error):
                 raise
-            return next(self._by_fsspec.answers([request]))
-        return answer
+            return next(self._by_fsspec.fetch([request]))
+        return response
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether to raise `error` instead of repeating the request with fsspec.
@@ -308,7 +309,7 @@ class ObstoreClient(RemoteClient):
         not exist.
         """
         limit = self.rules.max_object_bytes
-        pages_are_answers = self.rules.pages_are_answers or span is not None
+        returns_pages = self.rules.returns_pages or span is not None
 
         def get(path: str) -> tuple[Any, memoryview]:
             result = self.store.get(path, options=None if span is None else {"range": span})
@@ -317,15 +318,15 @@ class ObstoreClient(RemoteClient):
                 raise too_large(f"the object has {size:,} bytes", limit, self.name, key)
             return result, memoryview(result.bytes())
 
-        answer = self._do(key, get, missing=self.rules.missing_status)
-        if answer is None:
+        response = self._do(key, get, missing=self.rules.missing_status)
+        if response is None:
             return None
-        result, data = answer
+        result, data = response
         first, last = result.range
         if len(data) != last - first:
             problem = f"expected {last - first} bytes, got {len(data)}"
             raise StorageError(problem, store=self.name, key=key)
-        if not pages_are_answers and (page := page_in(data)):
+        if not returns_pages and (page := page_in(data)):
             raise page_error("expected an object", page, store=self.name, key=key)
         tag = result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)

@@ -79,7 +79,7 @@ class Rules:
         HTTP statuses that mean *not found*. Some servers respond with 403 for missing objects.
     max_object_bytes
         Maximum size of an object. Reading a larger object stops with an error. None means no limit.
-    pages_are_answers
+    returns_pages
         Whether a web page in place of a whole object is returned. Otherwise it raises an error.
     objects_are_small
         Whether objects are so small that many fit in memory, and more can be requested at once.
@@ -88,7 +88,7 @@ class Rules:
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
     missing_status: tuple[int, ...] = (404,)
     max_object_bytes: int | None = None
-    pages_are_answers: bool = False
+    returns_pages: bool = False
     objects_are_small: bool = False
 
 
@@ -156,7 +156,7 @@ class RemoteClient(Connection):
         """Return a client for the same place with different rules."""
 
     @abstractmethod
-    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield exactly the requested bytes for each request, or None without such an object."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
@@ -164,15 +164,15 @@ class RemoteClient(Connection):
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
-        return _data(next(self.answers(requests), None))
+        return _data(next(self.fetch(requests), None))
 
-    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
+    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield the response to each request, or the error if access is denied (401, 403)."""
-        return self.at_once(self._probe, requests)
+        return self.at_once(self._probe_one, requests)
 
-    def _probe(self, request: Request) -> Bytes | AccessDeniedError | None:
+    def _probe_one(self, request: Request) -> Bytes | AccessDeniedError | None:
         try:
-            return _data(next(self.answers([request])))
+            return _data(next(self.fetch([request])))
         except AccessDeniedError as error:
             return error
 
@@ -240,7 +240,7 @@ class RemoteStore(Store):
         self.name = connection.name
         self.remote = connection.remote
         self.transactional = connection.transactional
-        self.answers_with_pages = connection.rules.pages_are_answers
+        self.returns_pages = connection.rules.returns_pages
 
     @property
     def _client(self) -> RemoteClient:
@@ -279,7 +279,7 @@ class RemoteStore(Store):
 
     def probing(self) -> RemoteStore:
         """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return self._with(pages_are_answers=self.connection.web, objects_are_small=True)
+        return self._with(returns_pages=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
         """Return a variant of this store that requests more objects at once, for small objects."""
@@ -290,12 +290,12 @@ class RemoteStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the object at each key, or None if it does not exist."""
-        for answer in self._client.answers([Request(key) for key in keys]):
-            yield _data(answer)
+        for response in self._client.fetch([Request(key) for key in keys]):
+            yield _data(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield each object as `fetch` does, or the error if access to it is denied (401, 403)."""
-        return self._client.probes([Request(key) for key in keys])
+        return self._client.probe([Request(key) for key in keys])
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -305,8 +305,8 @@ class RemoteStore(Store):
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, or None if its object does not exist."""
-        for answer in self.fetch_versions(ranges):
-            yield _data(answer)
+        for response in self.fetch_versions(ranges):
+            yield _data(response)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield each byte range with the version of its object, or None if that does not exist."""
@@ -314,15 +314,15 @@ class RemoteStore(Store):
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
         merged_ranges = [item.range for _, merged in plans for item in merged]
-        answers = self._client.answers([_request(item) for item in merged_ranges if item.length])
+        responses = self._client.fetch([_request(item) for item in merged_ranges if item.length])
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
             for item, parts in merged:
-                answer = next(answers) if item.length else self._nothing_of(item)
-                if answer is not None:
+                response = next(responses) if item.length else self._nothing_of(item)
+                if response is not None:
                     for position, offset, length in parts:
-                        data = answer.data[offset : offset + length]
-                        results[position] = Versioned(data, answer.version)
+                        data = response.data[offset : offset + length]
+                        results[position] = Versioned(data, response.version)
             yield from results
 
     def _nothing_of(self, item: ByteRange) -> Versioned | None:
@@ -430,5 +430,5 @@ def _request(item: ByteRange) -> Request:
     return Request(key, start, -start if start < 0 else length)
 
 
-def _data(answer: Versioned | None) -> Bytes | None:
-    return None if answer is None else answer.data
+def _data(response: Versioned | None) -> Bytes | None:
+    return None if response is None else response.data

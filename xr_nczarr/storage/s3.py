@@ -45,8 +45,8 @@ class S3(S3FileSystem):  # type: ignore[misc]
         for first in range(0, len(paths), _MAX_REMOVED):
             split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]
             objects = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
-            answer = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
-            for error in answer.get("Errors", ()):
+            response = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
+            for error in response.get("Errors", ()):
                 refused = error.get("Code") == "AccessDenied"
                 kind = PermissionError if refused else ConnectionError  # transient
                 raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")

@@ -59,7 +59,7 @@ class Store(ABC):
     transactional
         Whether changes are invisible until the caller commits them. Metadata are then written
         before chunks, because icechunk rejects chunks of unknown arrays.
-    answers_with_pages
+    returns_pages
         Whether web pages that a server sends in place of objects are returned; see `probing`.
     consolidated
         Whether all metadata already come from one document, so that consolidated metadata are not
@@ -70,7 +70,7 @@ class Store(ABC):
 
     name: str
     remote: bool = False
-    answers_with_pages: bool = False
+    returns_pages: bool = False
     reads_in_place: ClassVar[bool] = False
     zero_fill_is_missing: ClassVar[bool] = True
     shared: ClassVar[bool] = True

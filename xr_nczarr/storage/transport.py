@@ -115,25 +115,25 @@ class Transport(RemoteClient):
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield exactly the requested bytes for each request, or None if the file does not exist.
 
         The bytes are extracted from the whole file if the server sent all of it.
         """
-        for request, answer in zip(requests, self._answers(requests), strict=True):
-            if answer is None or request.start is None:
-                yield None if answer is None else Versioned(answer)
+        for request, response in zip(requests, self._fetch_ahead(requests), strict=True):
+            if response is None or request.start is None:
+                yield None if response is None else Versioned(response)
             else:
-                yield Versioned(self._exactly(request, answer))
+                yield Versioned(self._exactly(request, response))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
         """Return up to `max_bytes` from the end of a file, or None if it does not exist."""
-        (answer,) = self._answers([Request(key, -max_bytes, max_bytes)])
-        if answer is not None and (page := page_in(answer)):
+        (response,) = self._fetch_ahead([Request(key, -max_bytes, max_bytes)])
+        if response is not None and (page := page_in(response)):
             raise page_error("expected an object", page, store=self.name, key=key)
-        return None if answer is None else answer[-max_bytes:]
+        return None if response is None else response[-max_bytes:]
 
-    def _answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
+    def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
         """Yield the response to each request, while threads request the next batches."""
         largest = 0
 
@@ -156,20 +156,20 @@ class Transport(RemoteClient):
                 helpers.submit(self._request, request) for request in islice(source, _HELPERS)
             )
             while pending:
-                answers = pending.popleft().result()
-                largest = max(largest, 1, *(len(answer or b"") for answer in answers))
+                responses = pending.popleft().result()
+                largest = max(largest, 1, *(len(response or b"") for response in responses))
                 pending.extend(
                     helpers.submit(self._request, request) for request in islice(source, 1)
                 )
-                yield from answers
+                yield from responses
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
-    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
+    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield the response to each request, or the error if access is denied (401, 403)."""
         refusals: dict[int, AccessDeniedError] = {}
-        answers = self._request(requests, refusals)
-        return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
+        responses = self._request(requests, refusals)
+        return iter([refusals.get(index, response) for index, response in enumerate(responses)])
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Call `action` with the filesystem and `path`; retry transient failures."""
@@ -191,8 +191,8 @@ class Transport(RemoteClient):
         size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
-        (answer,) = self._request([Request(key)])
-        return None if answer is None else len(answer)
+        (response,) = self._request([Request(key)])
+        return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
         """Return the size of a file, None if it does not exist, or -1 if it is not reported."""
@@ -218,22 +218,22 @@ class Transport(RemoteClient):
         If access is denied (401, 403), the error is added to `refusals` under the position of the
         request, unless `refusals` is None.
         """
-        answers: list[bytes | None] = [None] * len(requests)
+        responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
         for _ in self.rules.retry.tries():
             failed: dict[int, Exception] = {}
             batch = self._cat([requests[index] for index in pending])
-            for index, answer in zip(pending, batch, strict=True):
-                if not isinstance(answer, Exception):
-                    answers[index] = self._checked(answer, requests[index])
-                elif self._is_empty(answer, requests[index]):
-                    answers[index] = b""
-                elif not self._is_missing(answer):
-                    failed[index] = answer
+            for index, response in zip(pending, batch, strict=True):
+                if not isinstance(response, Exception):
+                    responses[index] = self._checked(response, requests[index])
+                elif self._is_empty(response, requests[index]):
+                    responses[index] = b""
+                elif not self._is_missing(response):
+                    failed[index] = response
             if refusals is not None:
                 refusals |= self._take_refusals(failed, requests)
             if not failed:
-                return answers
+                return responses
             pending = list(failed)
             lasting = [index for index in failed if not is_transient(failed[index])]
             if lasting:
@@ -292,7 +292,7 @@ class Transport(RemoteClient):
             with suppress(FileNotFoundError):
                 os.unlink(kept)
 
-    def _checked(self, answer: bytes, request: Request) -> bytes:
+    def _checked(self, response: bytes, request: Request) -> bytes:
         """Return the response after checking its size and content.
 
         Raises
@@ -303,31 +303,31 @@ class Transport(RemoteClient):
             If the server sent a web page in place of a whole object.
         """
         if request.start is not None:
-            return answer
+            return response
         most = self.rules.max_object_bytes
-        if most is not None and len(answer) > most:
+        if most is not None and len(response) > most:
             problem = f"the object has {most + 1:,} bytes or more"
             raise too_large(problem, most, self.name, request.key)
-        page = "" if self.rules.pages_are_answers else page_in(answer)
+        page = "" if self.rules.returns_pages else page_in(response)
         if page:
             self._forget(self.path(request.key))
             raise page_error("expected an object", page, store=self.name, key=request.key)
-        return answer
+        return response
 
-    def _exactly(self, request: Request, answer: bytes) -> bytes:
+    def _exactly(self, request: Request, response: bytes) -> bytes:
         """Return the requested bytes, extracted from the whole object if the server sent it."""
         key, start, length = request
         assert start is not None
-        problem = f"expected {length} bytes from {start}, got {len(answer)}"
-        if page := page_in(answer):
+        problem = f"expected {length} bytes from {start}, got {len(response)}"
+        if page := page_in(response):
             raise page_error(problem, page, store=self.name, key=key)
-        if len(answer) == length:
-            return answer
-        if length < len(answer) == self.size(key):
-            first = start + len(answer) if start < 0 else start
-            if first >= 0 and first + length <= len(answer):
-                return answer[first : first + length]
-        raise cut_error(request, len(answer), self.name)
+        if len(response) == length:
+            return response
+        if length < len(response) == self.size(key):
+            first = start + len(response) if start < 0 else start
+            if first >= 0 and first + length <= len(response):
+                return response[first : first + length]
+        raise cut_error(request, len(response), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Return whether a request failed only because the object is empty, as it does on S3."""

@@ -85,17 +85,17 @@ class ZarrPythonClient(RemoteClient):
         client._marks, client._copied = self._marks, self._copied
         return client
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the requested bytes in order, or None if the object does not exist."""
         for request in requests:
             check_key(request.key, self.name)
         for first in range(0, len(requests), IN_FLIGHT):
-            for data in self._run(self._answer, requests[first : first + IN_FLIGHT]):
+            for data in self._run(self._fetch_one, requests[first : first + IN_FLIGHT]):
                 yield None if data is None else Versioned(data)
 
-    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
+    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
         """Yield the response to each request; raise an error if access to any object is denied."""
-        return (answer and answer.data for answer in self.answers(requests))
+        return (response and response.data for response in self.fetch(requests))
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object."""
@@ -223,7 +223,7 @@ class ZarrPythonClient(RemoteClient):
             failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
         return failure
 
-    async def _answer(self, request: Request) -> Bytes | None:
+    async def _fetch_one(self, request: Request) -> Bytes | None:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
@@ -233,23 +233,23 @@ class ZarrPythonClient(RemoteClient):
             ranges = [ByteRange(key, start, length)]
             return next(cut_ranges(ranges, [await self._whole(key)], self.name))
         part = SuffixByteRequest(-start) if start < 0 else RangeByteRequest(start, start + length)
-        answer = await self.store.get(self._path(key), _prototype(), part)
-        if answer is None:
+        response = await self.store.get(self._path(key), _prototype(), part)
+        if response is None:
             return None
-        if len(answer) != (-start if start < 0 else length):
-            raise cut_error(request, len(answer), self.name)
-        return memoryview(_bytes(answer))[:length]
+        if len(response) != (-start if start < 0 else length):
+            raise cut_error(request, len(response), self.name)
+        return memoryview(_bytes(response))[:length]
 
     async def _whole(self, key: str) -> Bytes | None:
         if not self._holds(key):
             return self._marks.get(key)
-        answer = await self.store.get(self._path(key), _prototype())
-        if answer is None:
+        response = await self.store.get(self._path(key), _prototype())
+        if response is None:
             return None
         limit = self.rules.max_object_bytes
-        if limit is not None and len(answer) > limit:
-            raise too_large(f"the object has {len(answer):,} bytes", limit)
-        return _bytes(answer)
+        if limit is not None and len(response) > limit:
+            raise too_large(f"the object has {len(response):,} bytes", limit)
+        return _bytes(response)
 
     async def _delete(self, key: str) -> None:
         if await self.store.exists(self._path(key)):
@@ -311,5 +311,5 @@ def _buffer(data: Bytes) -> Any:
     return _prototype().buffer.from_bytes(bytes(data))
 
 
-def _bytes(answer: Any) -> Bytes:
-    return memoryview(answer.as_numpy_array()).cast("B") if len(answer) else b""
+def _bytes(response: Any) -> Bytes:
+    return memoryview(response.as_numpy_array()).cast("B") if len(response) else b""
