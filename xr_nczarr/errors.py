@@ -21,11 +21,11 @@ def quote(name: object) -> str:
     Unprintable characters are escaped, and the result is truncated to 200 characters.
     """
     text = str(name)
-    shown = "".join(
+    escaped = "".join(
         character if character.isprintable() else ascii(character)[1:-1]
         for character in text[: _MAX_NAME_LENGTH + 1]
     )
-    return shown if len(shown) <= _MAX_NAME_LENGTH else shown[: _MAX_NAME_LENGTH - 1] + "…"
+    return escaped if len(escaped) <= _MAX_NAME_LENGTH else escaped[: _MAX_NAME_LENGTH - 1] + "…"
 
 
 def reason_of(error: BaseException) -> str:

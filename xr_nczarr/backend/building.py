@@ -185,7 +185,7 @@ def _assemble(
     variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
     coordinates: dict[Hashable, tuple[Any, Any]] = {}
-    others: dict[Hashable, tuple[Any, Any]] = {}
+    data_variables: dict[Hashable, tuple[Any, Any]] = {}
     ordinary = set(source.unreadable)
     for name, variable in variables.items():
         data: Any = variable._data
@@ -195,7 +195,7 @@ def _assemble(
             data = CodedArray.around(data, source.opened.store.name, source.path_of(name))
         along_itself = variable.dims == (name,)
         is_coordinate = along_itself or name in decoded.coordinates
-        (coordinates if is_coordinate else others)[name] = (variable.dims, data)
+        (coordinates if is_coordinate else data_variables)[name] = (variable.dims, data)
         if name in source.as_stored:
             has_index = name in values or not (indexed and along_itself and variable.size)
             ordinary |= set() if has_index else {name}
@@ -207,7 +207,9 @@ def _assemble(
                 messages.append(f"{subject} is opened {' and '.join(manner)}: {reason}")
     # xarray creates the indexes later, unless the caller declines them. Creating an index reads the
     # values, so a coordinate that cannot be read becomes a data variable.
-    dataset = Dataset(others, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes)
+    dataset = Dataset(
+        data_variables, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes
+    )
     for name, item in dataset.variables.items():
         # Set afterwards, because xarray makes another copy of variables that have attributes.
         item.attrs, item.encoding = variables[name].attrs, variables[name].encoding

@@ -145,8 +145,8 @@ def decode_variables(
     for names in alike.values():
         stored, first, array = variables[names[0]], decoded[names[0]], arrays.get(names[0])
         unpacking = None if array is None else find_unpacking(first, array)
-        taken = stored.attrs.keys() - first.attrs.keys()
-        if unpacking is None or not taken <= _DECODED_BY:
+        removed = stored.attrs.keys() - first.attrs.keys()
+        if unpacking is None or not removed <= _DECODED_BY:
             continue
         later.difference_update(names)
         before, convert = stored.encoding, unpacking if unpacking != Unpacking() else None
@@ -155,16 +155,16 @@ def decode_variables(
             arrays[name].dtype, arrays[name].convert = first.dtype, convert
             decoded[name] = variables[name]
             decoded[name].encoding.update(added)
-            for attribute in taken:
+            for attribute in removed:
                 del decoded[name].attrs[attribute]
     if later:
         # Decoding a time changes the attributes of its bounds, which may be decoded already.
         copies = {name: variable.copy(deep=False) for name, variable in variables.items()}
-        others, _, more = decode_cf_variables(
+        redecoded, _, more_coordinates = decode_cf_variables(
             copies, {}, **{**decoding, "drop_variables": variables.keys() - later}
         )
-        decoded.update(others)
-        coordinates |= more
+        decoded.update(redecoded)
+        coordinates |= more_coordinates
     ordered = {name: decoded[name] for name in variables if name in decoded}
     return ordered, dict(remaining), coordinates
 

@@ -155,11 +155,11 @@ def count_touched(
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
-            taken = range(size)[selector]
+            selected = range(size)[selector]
             # With a step longer than a chunk, every element is in another chunk. A shorter step
             # skips no chunk.
-            ends = [position // chunk for position in (*taken[:1], *taken[-1:])]
-            count *= min(len(taken), 1 + max(ends, default=0) - min(ends, default=0))
+            ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
+            count *= min(len(selected), 1 + max(ends, default=0) - min(ends, default=0))
         elif isinstance(selector, np.ndarray):
             count *= len(np.unique(all_in_range(selector, size) // chunk))
     return count

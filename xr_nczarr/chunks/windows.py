@@ -63,8 +63,8 @@ def byte_window(
     rows = next((axis for axis, (low, high) in enumerate(extents) if high > low), rank - 1)
     strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
     itemsize = node.dtype.itemsize
-    near = node.chunk_shape[rows] if remote else 1 + _GAP_BYTES // (strides[rows] * itemsize)
-    runs, moved = _runs(items[rows], extents[rows], near)
+    max_gap = node.chunk_shape[rows] if remote else 1 + _GAP_BYTES // (strides[rows] * itemsize)
+    runs, moved = _runs(items[rows], extents[rows], max_gap)
     count = sum(length for _, length in runs)
     shape = (1,) * rows + (count,) + node.chunk_shape[rows + 1 :]
     if math.prod(shape) == math.prod(node.chunk_shape):
@@ -78,19 +78,19 @@ def byte_window(
     return Window(spans, shape, tuple([items[axis] for axis in order]))
 
 
-def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int, int]], Any]:
+def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
     """Return the (start, length) of each run of adjacent rows, and the index relative to the runs.
 
-    Rows that are at most `near` apart are in the same run, together with the rows between them.
+    Rows that are at most `max_gap` apart are in the same run, together with the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):
-        if item.step <= near or high == low:
+        if item.step <= max_gap or high == low:
             return [(low, high + 1 - low)], _shift(item, low)
         rows_apart = range(low, high + 1, item.step)
         return [(row, 1) for row in rows_apart], slice(0, len(rows_apart), 1)
     rows = np.unique(item)
-    begins = np.array([0, *(1 + np.flatnonzero(rows[1:] - rows[:-1] > near)).tolist()])
+    begins = np.array([0, *(1 + np.flatnonzero(rows[1:] - rows[:-1] > max_gap)).tolist()])
     ends = np.array([*begins[1:].tolist(), len(rows)])
     starts, stops = rows[begins], rows[ends - 1] + 1
     lengths = stops - starts

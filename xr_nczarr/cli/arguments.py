@@ -51,13 +51,13 @@ class Parser(argparse.ArgumentParser):
         UsageError
             If the words are invalid. The message shows the usage of the subcommand.
         """
-        parsed, rest = self.parse_known_args(words)
-        for word in rest:
+        parsed, unparsed = self.parse_known_args(words)
+        for word in unparsed:
             if word.startswith("-"):
                 raise UsageError(str(unknown("option", word.partition("=")[0], self.flags)))
             self.error(f"unexpected argument {word!r}")
-        shown = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
-        return self._run(parsed), shown
+        display = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
+        return self._run(parsed), display
 
     @property
     def flags(self) -> list[str]:

@@ -42,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def complain(error: object, text: str) -> None:
         sentences = [text, *getattr(error, "__notes__", ())]
-        shown = " ".join(". ".join(item.rstrip(". ") for item in sentences).split())
-        shown = shown if parser is None else parser.in_flags(shown)
+        message = " ".join(". ".join(item.rstrip(". ") for item in sentences).split())
+        message = message if parser is None else parser.in_flags(message)
         # Escape control characters of terminals.
-        print(f"{program}: {''.join(map(quote, shown))}", file=sys.stderr)
+        print(f"{program}: {''.join(map(quote, message))}", file=sys.stderr)
 
     try:
         with warnings.catch_warnings():

@@ -94,9 +94,9 @@ def _check_integers(
         return
     extremes = [int(values.min()), int(values.max())]
     if decoding:
-        rest = np.remainder(values, dtype.type(scale)) if abs(scale) != 1 else np.zeros(())
-        if rest.any():
-            value = values.reshape(-1)[np.flatnonzero(rest)[0]]
+        remainders = np.remainder(values, dtype.type(scale)) if abs(scale) != 1 else np.zeros(())
+        if remainders.any():
+            value = values.reshape(-1)[np.flatnonzero(remainders)[0]]
             raise ChunkError(f"stored value {value} is not a multiple of the scale {scale}")
         results = [value // scale + offset for value in extremes]
     else:
@@ -280,16 +280,16 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     limit = math.ldexp(1, power) if power < 1024 else math.inf
     wanted, near = exact(values), exact(nearest)
     up = np.where(wanted > near, math.inf, -math.inf).astype(nearest.dtype)
-    other = np.nextafter(nearest, up)
+    neighbors = np.nextafter(nearest, up)
     if rounding == "nearest-away":
-        beyond = exact(other)
+        beyond = exact(neighbors)
         takes = (wanted + wanted == near + beyond) & (np.abs(beyond) > np.abs(near))
     elif rounding == "towards-zero":
         takes = np.abs(near) > np.abs(wanted)
     else:
         takes = near < wanted if rounding == "towards-positive" else near > wanted
     inexact = (near != wanted) & (wanted == wanted) & (np.abs(wanted) < limit)
-    return np.where((takes & inexact).astype(bool), other, nearest)
+    return np.where((takes & inexact).astype(bool), neighbors, nearest)
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:

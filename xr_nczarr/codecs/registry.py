@@ -268,18 +268,18 @@ def check_known(name: str) -> None:
 
 def _load_class(spec: CodecSpec) -> Any:
     """Return the class of a codec that another package registers with numcodecs."""
-    shown = quote(repr(spec.name))
+    quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
-        problem = f"codec {shown} is not known"
+        problem = f"codec {quoted} is not known"
         remedy = (
             "Install the package that registers it with numcodecs, or open the store in Python "
-            f"with codecs={{{shown}: CodecClass}}"
+            f"with codecs={{{quoted}: CodecClass}}"
         )
         raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
     try:
         return numcodecs_registry.entries[spec.name].load()
     except (ImportError, AttributeError) as failure:
-        problem = f"codec {shown} is in a package that cannot be imported: {reason_of(failure)}"
+        problem = f"codec {quoted} is in a package that cannot be imported: {reason_of(failure)}"
         raise UnsupportedError(problem, place=_place(spec)) from failure
 
 

@@ -287,16 +287,16 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     ``bytes-bytes``. Their `CodecSpec.document` is set to the codec's JSON in v3.
     """
     every_kind = _check_order(specs, kinds)
-    spelled = []
+    chain = []
     for spec in specs:
         document = {"name": spec.name, "configuration": dict(spec.configuration)}
-        spelled.append(replace(spec, document=document) if spec.name in kinds else spec)
+        chain.append(replace(spec, document=document) if spec.name in kinds else spec)
     if "array-bytes" not in every_kind:
         # The data type that an unknown codec encodes to is unknown as well.
         retyped = any(kind == "array-array" for kind in kinds.values())
         configuration = {"endian": "little"} if retyped else {}
-        spelled.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
-    return tuple(spelled)
+        chain.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
+    return tuple(chain)
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:

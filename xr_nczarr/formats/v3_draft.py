@@ -133,10 +133,10 @@ class V3Draft(Format):
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
         # For some weeks, the draft had keys without "root", but still the old entry point.
-        own, early = (
+        current, early = (
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )
-        released = match[1] is not None or isinstance(encoding, str) or bool(early and not own)
+        released = match[1] is not None or isinstance(encoding, str) or bool(early and not current)
         return V3Draft(released, suffix, later, data_type_fallback)
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:

@@ -370,11 +370,11 @@ class _Search:
             if children is None:
                 raise listing.located(key=group.path) from listing.__cause__
             return _kinds(children)
-        shown = {key_prefix(group.path) + name for name in listing.objects}
+        listed_keys = {key_prefix(group.path) + name for name in listing.objects}
         # A listing (such as an HTML index page) without the group's own document may also omit
         # its sidecars.
-        own = self.zarr.node_keys(group.path)
-        hiding = self.zarr.has_sidecars and group.explicit and shown.isdisjoint(own)
+        document_keys = self.zarr.node_keys(group.path)
+        hiding = self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
         if hiding or any(name in listing.objects for name in self.sidecars):
             children = self._children_in_sidecars(group)
             if children is not None:
@@ -441,7 +441,7 @@ class _Search:
             listing = self.store.list_names(self.zarr.listing_prefix(group))
             if {name, other}.issubset(self.zarr.child_names(*listing)):
                 continue
-            paths = tuple(f"{child_path(group, each)}/" for each in (name, other))
+            paths = tuple(f"{child_path(group, alias)}/" for alias in (name, other))
             error = MetadataError(
                 f"{quote(repr(name))} and {quote(repr(other))} are one name on this file system, "
                 "and one has replaced the other",

@@ -225,7 +225,7 @@ class _Writer:
                 is_text = encoded[1] == JSON and not self.appendix_e
                 attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
         attributes |= fields["attributes"]
-        own = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
+        json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
             # releases that read sidecar objects have no common spelling of the type char.
@@ -234,7 +234,7 @@ class _Writer:
             elif vintage.dialect == "nczarr-4.8.1":
                 listed = types
             else:
-                listed = {**types, **own, vintage.types: JSON}
+                listed = {**types, **json_types, vintage.types: JSON}
             recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
             holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
             holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}

@@ -146,9 +146,9 @@ class DimensionScope:
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
-        own = group.dimensions.get(name)
-        if own is not None:
-            return self.match_size(own, size, place, group)
+        dimension = group.dimensions.get(name)
+        if dimension is not None:
+            return self.match_size(dimension, size, place, group)
         inherited = inherited_dimension(name, size, group.path, self.groups.__getitem__)
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
@@ -182,6 +182,6 @@ class DimensionScope:
         problem = f"an array has {size} elements along {quote(dimension.path)}"
         if not dimension.unlimited:
             raise MetadataError(f"{problem}, expected {dimension.size}", place=place)
-        rest = "is filled" if size < dimension.size else "is cut"
-        group.reports.append(f"{problem}, which is unlimited and has {dimension.size}: it {rest}")
+        effect = "is filled" if size < dimension.size else "is cut"
+        group.reports.append(f"{problem}, which is unlimited and has {dimension.size}: it {effect}")
         return dimension

@@ -222,11 +222,11 @@ class Table(ByFields):
         """Return the sorted names directly below `prefix`, without the chunks in columns."""
         return one_level(self._sorted_keys, prefix)
 
-    def urls(self, most: int) -> set[str]:
-        """Return the URLs of some targets: up to `most` from each column, and from the entries."""
+    def urls(self, limit: int) -> set[str]:
+        """Return the URLs of some targets: up to `limit` from each column, and from the entries."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
-        columns = (column.urls[:most] for column in self.columns.values())
-        return {*islice(entries, most), *chain.from_iterable(columns)}
+        columns = (column.urls[:limit] for column in self.columns.values())
+        return {*islice(entries, limit), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
         """Return a table with the references to the chunks whose keys begin with `prefix`.

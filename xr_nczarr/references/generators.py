@@ -231,9 +231,9 @@ def _number(value: Any, what: str, key: str) -> int:
 
 
 def _solver(
-    name: str, domain: Domain, parts: Mapping[int, Expression], most: int
+    name: str, domain: Domain, parts: Mapping[int, Expression], limit: int
 ) -> _Solver | None:
-    """Return the solver for a dimension, or None if its table would need more than `most` values.
+    """Return the solver for a dimension, or None if its table would need more than `limit` values.
 
     `parts` are the parts of the key template that depend on the dimension, by position.
     """
@@ -242,7 +242,7 @@ def _solver(
         for position, line in lines.items():
             if line is not None and line[0] != 0 and None not in lines.values():
                 return _Solver(name, (position,), None, *line)
-    if len(domain) > most:
+    if len(domain) > limit:
         return None
     table: dict[tuple[str, ...], int | str] = {}
     computed = [compiled(part) for part in parts.values()]

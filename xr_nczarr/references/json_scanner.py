@@ -100,17 +100,17 @@ def _without_spaces(document: bytes) -> bytes:
         # A quotation mark after an odd number of backslashes does not end a string.
         runs = slashes[np.diff(slashes, prepend=-2) > 1]
         escaped = text[quotes - 1] == _BACKSLASH
-        behind = quotes[escaped]
-        escaped[escaped] = (behind - runs[np.searchsorted(runs, behind) - 1]) % 2 == 1
+        marks = quotes[escaped]
+        escaped[escaped] = (marks - runs[np.searchsorted(runs, marks) - 1]) % 2 == 1
         quotes = quotes[~escaped]
     inside = np.zeros(len(text), np.uint8)
     inside[quotes] = 1
     np.cumsum(inside, dtype=np.uint8, out=inside)
     spaces = _among(_SPACES)[text] & ~(inside & 1).view(np.bool_)
     before = np.flatnonzero(spaces[1:] & ~spaces[:-1])
-    behind = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
+    after = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
     structure = _among(_STRUCTURE)
-    if not (structure[text[before]] | structure[text[behind]]).all():
+    if not (structure[text[before]] | structure[text[after]]).all():
         return document
     return text[~spaces].tobytes()
 
@@ -177,11 +177,11 @@ class _Block:
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
-        others = self._heads(keys + 1, starts)[1:2]
-        if len(others):
+        rows = self._heads(keys + 1, starts)[1:2]
+        if len(rows):
             # In keys of other arrays, the index begins after the last slash.
-            spans = zip((keys[others[0] :] + 1).tolist(), colons[others[0] :].tolist(), strict=True)
-            starts[others[0] :] = [
+            spans = zip((keys[rows[0] :] + 1).tolist(), colons[rows[0] :].tolist(), strict=True)
+            starts[rows[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
             ]
         return family.separator, starts

@@ -169,8 +169,8 @@ def _folder(url: str, options: ReferenceOptions) -> Store:
     rules = Rules(retry=options.access.retry, max_object_bytes=max_bytes)
     if options.filesystem is not None:
         return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
-    own = options.document_options(split_query(url)[0])
-    return RemoteStore(connection(url, own, rules, trust))
+    storage_options = options.document_options(split_query(url)[0])
+    return RemoteStore(connection(url, storage_options, rules, trust))
 
 
 def _fetch(folder: Store, name: str) -> bytes | None:

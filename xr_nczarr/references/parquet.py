@@ -113,11 +113,11 @@ class ParquetTable(ByFields):
                 if reference is not None:
                     yield key, reference
 
-    def urls(self, most: int) -> set[str]:
-        """Return the URLs of the targets among the first `most` chunks."""
+    def urls(self, limit: int) -> set[str]:
+        """Return the URLs of the targets among the first `limit` chunks."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
-        references = map(self.find, itertools.islice(keys, most))
+        references = map(self.find, itertools.islice(keys, limit))
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:

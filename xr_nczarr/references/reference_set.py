@@ -99,23 +99,23 @@ class ReferenceSet(ByFields):
         for generator in self.generators:
             yield from generator.items()
 
-    def urls(self, most: int) -> set[str]:
-        """Return the URLs of some targets. `most` limits how many references are examined."""
-        generated = (islice(generator.items(), most) for generator in self.generators[:most])
+    def urls(self, limit: int) -> set[str]:
+        """Return the URLs of some targets. `limit` limits how many references are examined."""
+        generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
-        return urls | self.table.urls(most)
+        return urls | self.table.urls(limit)
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Return a set for one array, with the references to chunks whose keys begin with `prefix`.
 
         The set may contain other references as well.
         """
-        near = (  # keep generators whose literal is compatible with the prefix
+        generators = (  # keep generators whose literal is compatible with the prefix
             generator
             for generator in self.generators
             if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
         )
-        return ReferenceSet(self.table.subset(prefix), tuple(near))
+        return ReferenceSet(self.table.subset(prefix), tuple(generators))
 
     @property
     def count(self) -> int:

@@ -134,8 +134,8 @@ def write(
     options = merge_options(location.storage_options, target_options or {})
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
-    with Progress(progress, None, " references") as shown:
-        table = portable(tabulated(shown.count(_references(store, inline_below))))
+    with Progress(progress, None, " references") as bar:
+        table = portable(tabulated(bar.count(_references(store, inline_below))))
     members = 0
     if is_parquet(url):
         items = render_parquet_references(table, record_size=record_size)

@@ -87,22 +87,22 @@ class ReferenceOptions:
 
         `implied` are further storage options, which the target itself contains.
         """
-        others = {**access.options, **implied}
-        others |= others.pop("reference", {})
+        remaining = {**access.options, **implied}
+        remaining |= remaining.pop("reference", {})
         names = {*cls.__slots__} - {"access", "filesystem", "own", "by_place"}
-        options = {name: others.pop(name) for name in list(others) if name in names}
-        if (older := others.pop("ref_storage_args", None)) is not None:
+        options = {name: remaining.pop(name) for name in list(remaining) if name in names}
+        if (older := remaining.pop("ref_storage_args", None)) is not None:
             options["target_options"] = older
-        if others.pop("mode", "r") not in ("r", "rb"):
+        if remaining.pop("mode", "r") not in ("r", "rb"):
             raise UnsupportedError("a reference set is read only", remedy="Leave out mode")
-        by_place, protocol = _filesystems(others.pop("fs", None))
+        by_place, protocol = _filesystems(remaining.pop("fs", None))
         if protocol is not None:
             options["remote_protocol"], options["remote_options"] = protocol, None
-        for name in list(others):
+        for name in list(remaining):
             if "://" in name or is_protocol(name):
-                by_place[name] = others.pop(name)
+                by_place[name] = remaining.pop(name)
             elif name in _IGNORED:
-                del others[name]
+                del remaining[name]
         if options.get("remote_protocol") in _CACHING:
             raise UnsupportedError(
                 f"remote_protocol={options['remote_protocol']!r} is a cache, not "
@@ -114,7 +114,7 @@ class ReferenceOptions:
             raise ValueError(f"templates={options['templates']!r} contradicts trust='none'")
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-        return cls(**options, by_place=by_place, own=others, access=access)
+        return cls(**options, by_place=by_place, own=remaining, access=access)
 
     def targets(self, document: str | None) -> Targets:
         """Return the rules for the targets of a set.

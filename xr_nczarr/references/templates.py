@@ -246,8 +246,8 @@ def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
     elif kind == "Compare" and len(node.ops) == 1 and node.ops[0].op in _COMPARISONS:
         return _COMPARISONS[node.ops[0].op], [node.expr, node.ops[0].expr]
     elif kind == "Filter" and node.name in _FILTERS and not (node.kwargs or _unpacks(node)):
-        function, most = _FILTERS[node.name]
-        if len(node.args) <= most:
+        function, max_arguments = _FILTERS[node.name]
+        if len(node.args) <= max_arguments:
             return function, [node.node, *node.args]
     raise _refused(node)
 

@@ -181,8 +181,8 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     if "::" in url or "@" in bucket or scheme not in _KINDS:
         raise NoEquivalent("this kind of URL")
     kind = _KINDS[scheme]
-    own = {**_configured(kind), **options}
-    own = {k: v for k, v in own.items() if k not in ("client", "asynchronous", "loop")}
+    merged = {**_configured(kind), **options}
+    merged = {k: v for k, v in merged.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=retry.timeout_seconds),
         "read_timeout": timedelta(seconds=retry.timeout_seconds),
@@ -195,14 +195,14 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     if kind == "HTTPStore":
         if urlsplit(url).query:
             raise NoEquivalent("a query in the URL")
-        network["default_headers"] = _web_headers(own)
+        network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
         if ":" in bucket:  # an access point, or a port
             raise NoEquivalent("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
             raise NoEquivalent("this kind of path")
-        arguments |= _ARGUMENTS[kind](own)
+        arguments |= _ARGUMENTS[kind](merged)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")
     if not network["allow_http"]:

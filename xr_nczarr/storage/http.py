@@ -66,20 +66,20 @@ class CheckedResponse(aiohttp.ClientResponse):
             If the body does not contain the range, or its length differs from its headers. The
             request may be retried, as for a body that ends early.
         """
-        most = self._max_bytes
-        if most is not None and self._body is None:
+        max_bytes = self._max_bytes
+        if max_bytes is not None and self._body is None:
             size, pieces = self.content_length or 0, []
             received = 0
-            while size <= most and (piece := await self.content.readany()):
+            while size <= max_bytes and (piece := await self.content.readany()):
                 pieces.append(piece)
                 received += len(piece)
                 size = max(size, received)
-            if size > most:
+            if size > max_bytes:
                 self.close()
                 if self.status >= 400:
                     return b""
                 if self._requested is None:
-                    raise too_large(f"the server sends {size:,} bytes or more", most)
+                    raise too_large(f"the server sends {size:,} bytes or more", max_bytes)
                 raise LimitError(
                     f"requested {self.request_info.headers['Range']}, "
                     f"but the server sends {size:,} bytes or more",
@@ -272,8 +272,8 @@ class Client:
         return await self.make(**options, trace_configs=traces)
 
     async def _begin(self, _session: Any, context: Any, sent: Any) -> None:
-        most = context.trace_request_ctx or self.max_bytes
-        _request.set(_Request(sent.url.raw_host, sent.url.raw_host, most))
+        max_bytes = context.trace_request_ctx or self.max_bytes
+        _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
         """Check a redirect, and remove headers that are private to the first server."""
@@ -341,15 +341,15 @@ def web_options(
     # A byte range of a compressed response is not a range of the object.
     headers = {"Accept-Encoding": "identity"}
     # aiohttp forwards auth and cookies to the target of any redirect, but headers can be removed.
-    own = dict(options)
-    if auth := client.pop("auth", None) or own.pop("auth", None):
+    remaining = dict(options)
+    if auth := client.pop("auth", None) or remaining.pop("auth", None):
         headers["Authorization"] = auth.encode()
-    if cookies := client.pop("cookies", None) or own.pop("cookies", None):
+    if cookies := client.pop("cookies", None) or remaining.pop("cookies", None):
         morsels = SimpleCookie(dict(cookies)).values()
         headers["Cookie"] = "; ".join(f"{item.key}={item.coded_value}" for item in morsels)
     return {
         "max_redirects": MAX_REDIRECTS,
-        **own,
+        **remaining,
         "headers": {**headers, **options.get("headers", {})},
         "client_kwargs": client,
         "get_client": Client(trust, max_bytes, options.get("get_client", get_client)),

@@ -153,9 +153,9 @@ class ObstoreClient(RemoteClient):
 
     def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         small = self.rules.objects_are_small
-        ahead = most = _SMALL_IN_FLIGHT if small else IN_FLIGHT
+        ahead = max_ahead = _SMALL_IN_FLIGHT if small else IN_FLIGHT
         if not small and self.rules.max_object_bytes is not None:
-            ahead = max(_MIN_IN_FLIGHT, min(most, _BYTES_AHEAD // self.rules.max_object_bytes))
+            ahead = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // self.rules.max_object_bytes))
         executor, source = _threads(), iter(requests)
         pending: deque[Future[Versioned | None]] = deque()
         try:
@@ -163,7 +163,7 @@ class ObstoreClient(RemoteClient):
             while pending:
                 response = pending.popleft().result()
                 size = max(1, len(response.data)) if response else 1
-                ahead = max(2, min(most, _BYTES_AHEAD // size))
+                ahead = max(2, min(max_ahead, _BYTES_AHEAD // size))
                 missing = max(0, ahead - len(pending))
                 pending.extend(
                     executor.submit(self._fetch_one, item) for item in islice(source, missing)

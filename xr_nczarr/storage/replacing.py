@@ -81,11 +81,11 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 def _make_folders(path: str, *, sync: bool) -> None:
     """Create a folder and its parents; flush their names to the disk if `sync`."""
-    there = path
-    while not os.path.isdir(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
+    existing = path
+    while not os.path.isdir(existing) and existing != os.path.dirname(existing):
+        existing = os.path.dirname(existing)
     os.makedirs(path, exist_ok=True)
-    while sync and path != there:
+    while sync and path != existing:
         path = os.path.dirname(path)
         system.sync_directory(path)
 

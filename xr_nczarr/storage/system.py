@@ -384,14 +384,14 @@ def why_refused(key: str) -> str | None:
     if not _WINDOWS:
         return None
     for name in key.split("/"):
-        shown = quote(repr(name))
+        quoted = quote(repr(name))
         wrong = sorted(_REFUSED_CHARACTERS.intersection(name))
         if wrong:
-            return f"Windows does not allow {wrong[0]!r} in {shown}"
+            return f"Windows does not allow {wrong[0]!r} in {quoted}"
         if name.endswith((".", " ")):
-            return f"Windows removes {name[-1]!r} from the end of {shown}"
+            return f"Windows removes {name[-1]!r} from the end of {quoted}"
         if name.partition(".")[0].rstrip(" ").upper() in _DEVICES:
-            return f"Windows treats {shown} as a device"
+            return f"Windows treats {quoted} as a device"
     return None
 
 

@@ -256,8 +256,8 @@ class Transport(RemoteClient):
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
         """Return a response or an error for each request. Wildcards in names have no effect."""
-        most = None if self.web else self.rules.max_object_bytes
-        whole = (None, None) if most is None else (0, most + 1)
+        max_bytes = None if self.web else self.rules.max_object_bytes
+        whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
             whole if start is None else (start, start + length or None)
             for _, start, length in requests
@@ -304,10 +304,10 @@ class Transport(RemoteClient):
         """
         if request.start is not None:
             return response
-        most = self.rules.max_object_bytes
-        if most is not None and len(response) > most:
-            problem = f"the object has {most + 1:,} bytes or more"
-            raise too_large(problem, most, self.name, request.key)
+        max_bytes = self.rules.max_object_bytes
+        if max_bytes is not None and len(response) > max_bytes:
+            problem = f"the object has {max_bytes + 1:,} bytes or more"
+            raise too_large(problem, max_bytes, self.name, request.key)
         page = "" if self.rules.returns_pages else page_in(response)
         if page:
             self._forget(self.path(request.key))

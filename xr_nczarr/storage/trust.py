@@ -88,16 +88,16 @@ class Trust:
             return
         if near and self._is_allowed(url):
             return
-        shown = quote(mask(url))
+        quoted = quote(mask(url))
         raise RefusedError(
-            f"refers to {shown}, "
+            f"refers to {quoted}, "
             + (
                 "not an allowed protocol"
                 if self.origin is None
                 else "which is not where the set is"
             ),
             remedy="If you trust the set, allow that place: "
-            f'storage_options={{"allow": [{_folder(shown)!r}]}}',
+            f'storage_options={{"allow": [{_folder(quoted)!r}]}}',
         )
 
     def check_redirect(self, url: str, target: str) -> None:

@@ -123,15 +123,15 @@ trust, limits
     options = OpenOptions.of(locals())
     opened, top = open_whole(target, options)
     paths = {variable.path for variable in top.all_variables()}
-    shown = chosen_paths(variables, paths, "variable")
+    selected = chosen_paths(variables, paths, "variable")
     if coordinates:
-        shown = set() if variables is None else shown
-        shown |= {variable.path for variable in top.all_variables() if variable.is_coordinate}
+        selected = set() if variables is None else selected
+        selected |= {variable.path for variable in top.all_variables() if variable.is_coordinate}
     return Cdl(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
         header,
-        frozenset(shown),
+        frozenset(selected),
         frozenset(chosen_paths(groups, {group.path for group in top.walk()}, "group")),
         top,
         _digits(precision),

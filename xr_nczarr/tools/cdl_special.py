@@ -33,14 +33,14 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
     special["_Storage"] = "chunked" if variable.dimensions else "contiguous"
     if variable.dimensions:
         special["_ChunkSizes"] = _integers(node.chunk_shape)
-    filters = [each for spec in node.codecs if (each := filter_of(spec, node)) is not None]
+    filters = [entry for spec in node.codecs if (entry := filter_of(spec, node)) is not None]
     settings = {number: rest for number, *rest in filters}
     for number, name in _OWN.items():
         if number in settings:
             special[name] = _integers(settings[number]) if settings[number] else "true"
-    others = [",".join(map(str, each)) for each in filters if each[0] not in _OWN]
-    if others:
-        special["_Filter"] = "|".join(others)
+    unnamed = [",".join(map(str, entry)) for entry in filters if entry[0] not in _OWN]
+    if unnamed:
+        special["_Filter"] = "|".join(unnamed)
     if variable.kind == "number" and node.dtype.itemsize > 1:
         special["_Endianness"] = "big" if node.dtype.byteorder == ">" else "little"
     if node.fill_value is None:

@@ -149,14 +149,14 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
     """Format each number with the fewest of the allowed `digits` that reproduce it."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
-    fewest, *others = digits[name]
+    fewest, *larger = digits[name]
     texts = [f"%{flag}.{fewest}g" % number for number in numbers]
-    pending = _read_otherwise(texts, values.astype(name)) if others else np.array([], int)
-    for count in others:
-        more = [f"%{flag}.{count}g" % numbers[position] for position in pending.tolist()]
-        for position, text in zip(pending.tolist(), more, strict=True):
+    pending = _read_otherwise(texts, values.astype(name)) if larger else np.array([], int)
+    for count in larger:
+        longer = [f"%{flag}.{count}g" % numbers[position] for position in pending.tolist()]
+        for position, text in zip(pending.tolist(), longer, strict=True):
             texts[position] = text
-        pending = pending[_read_otherwise(more, values[pending].astype(name))]
+        pending = pending[_read_otherwise(longer, values[pending].astype(name))]
     for position in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[position] = _NOT_FINITE[str(numbers[position])] + _TYPES[name][1]
     return texts

@@ -127,8 +127,8 @@ def change_store(
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
         if not dry_run:
             transaction.roll_back()
-        with Progress(progress, None, " documents") as shown:
-            transaction.documents = _CountedDocuments(transaction.documents, shown)
+        with Progress(progress, None, " documents") as bar:
+            transaction.documents = _CountedDocuments(transaction.documents, bar)
             opened = transaction.open("a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)

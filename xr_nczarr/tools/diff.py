@@ -201,14 +201,14 @@ class _Comparing:
                 self._add(f"{prefix}/{name}", *texts)
 
     def _variables(self, first: Variable, second: Variable, trees: tuple[Tree, ...]) -> None:
-        path, both = first.path, (first, second)
-        self._add(path, *map(_declaration, both))
+        path, variables = first.path, (first, second)
+        self._add(path, *map(_declaration, variables))
         attributes = [
             variable.attributes | (special_attributes(variable) if self.special else {})
-            for variable in both
+            for variable in variables
         ]
         self._attributes(path, *attributes)
-        kinds = [(variable.shape, variable.kind) for variable in both]
+        kinds = [(variable.shape, variable.kind) for variable in variables]
         if not self.metadata and kinds[0] == kinds[1]:
             with Place(variable=path):
                 self._values(first, *(tree.written[path].data for tree in trees))

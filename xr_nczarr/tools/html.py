@@ -54,8 +54,8 @@ def text(value: object) -> str:
 
 def preformatted(lines: Iterable[str]) -> str:
     """Return lines of text as preformatted HTML, or an empty string if there are no lines."""
-    shown = escape("\n".join(lines))
-    return f"<pre>{shown}</pre>" if shown else ""
+    escaped = escape("\n".join(lines))
+    return f"<pre>{escaped}</pre>" if escaped else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -164,10 +164,10 @@ class StoreInfo(Result):
         stored = (self.census or {}).get(variable.path)
         if stored is not None:
             # The ratio includes only existing chunks, because missing chunks are not compressed.
-            there = (raw or 0) * stored.present / max(1, stored.total)
+            decoded = (raw or 0) * stored.present / max(1, stored.total)
             description |= {
                 "stored_bytes": stored.stored_bytes,
-                "ratio": round(there / stored.stored_bytes, 3) if stored.stored_bytes else None,
+                "ratio": round(decoded / stored.stored_bytes, 3) if stored.stored_bytes else None,
                 "objects_present": stored.present,
                 "objects": stored.total,
             }
@@ -212,8 +212,8 @@ class StoreInfo(Result):
         if variables:
             head = ["variable", "type", "shape", "chunks", "codecs", "size"]
             head += ["stored"] if self.census else []
-            shown = variables[:_MAX_VARIABLES]
-            parts.append(table(head, [_row(item, self.describe(item), largest) for item in shown]))
+            listed = variables[:_MAX_VARIABLES]
+            parts.append(table(head, [_row(item, self.describe(item), largest) for item in listed]))
         if len(variables) > _MAX_VARIABLES:
             parts.append(faint(f"and {len(variables) - _MAX_VARIABLES:,} more variables"))
         parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in self._notes(group)]
@@ -272,8 +272,8 @@ def info(
     opened, top = open_whole(target, options)
     hierarchy, name = opened.hierarchy, quote(opened.store.name)
     layout = releases_of(opened.root.dialect, opened.root.node)
-    with Progress(progress and count_chunks, None, " objects") as shown:
-        counted = count_stored_chunks(opened, progress=shown) if count_chunks else ()
+    with Progress(progress and count_chunks, None, " objects") as bar:
+        counted = count_stored_chunks(opened, progress=bar) if count_chunks else ()
     return StoreInfo(
         name,
         hierarchy.zarr_format,

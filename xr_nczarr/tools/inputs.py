@@ -138,7 +138,7 @@ class Input(ABC):
                         raise
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
         if not layout.unlimited:
-            dimensions = [each for group in tree.root.walk() for each in group.dimensions.values()]
+            dimensions = [dim for group in tree.root.walk() for dim in group.dimensions.values()]
             self.leave_out(
                 [f"that {quote(x.path)} is unlimited" for x in dimensions if x.unlimited],
                 layout,

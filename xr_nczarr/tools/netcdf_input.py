@@ -177,8 +177,8 @@ class _Reader:
         outputs = map(ctypes.byref, (xtype, ndims))
         handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
         if xtype.value > STRING:
-            spelled = self._user_type(ncid, xtype.value)
-            self.file.unsupported.append(f"the variable {path} of type {spelled}")
+            type_name = self._user_type(ncid, xtype.value)
+            self.file.unsupported.append(f"the variable {path} of type {type_name}")
             return
         dimensions = tuple([self.dimensions[dimid] for dimid in dimids[: ndims.value]])
         shape = tuple([dimension.size for dimension in dimensions])
@@ -254,8 +254,8 @@ class _Reader:
             place = (ncid, varid, os.fsencode(name))
             self.handle.call("nc_inq_att", *place, ctypes.byref(xtype), ctypes.byref(length))
             if xtype.value > STRING:
-                spelled = self._user_type(ncid, xtype.value)
-                self.file.unsupported.append(f"{where} of type {spelled}")
+                type_name = self._user_type(ncid, xtype.value)
+                self.file.unsupported.append(f"{where} of type {type_name}")
             elif is_bookkeeping(name):
                 self.file.unsupported.append(f"{where}, whose name NCZarr uses itself")
             else:

@@ -45,34 +45,34 @@ def copy_chunks(
     were copied in this way.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
-    others: list[ArrayWrite] = []
+    small: list[ArrayWrite] = []
     large: list[ArrayWrite] = []
-    there = {key for key, _ in store.sizes()} if resumed else set()
+    existing = {key for key, _ in store.sizes()} if resumed else set()
     for write in writes:
         node, array = write.node, arrays.get(write.node.path)
-        anew = any(level.codecs for level in node.shards)
-        anew |= write.fill_is_spelled  # store the chunks that netcdf-c left out
-        if array is not None and not anew and _meaning(array.node) == _meaning(node):
+        recoded = any(level.codecs for level in node.shards)
+        recoded |= write.fill_is_spelled  # store the chunks that netcdf-c left out
+        if array is not None and not recoded and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
         elif _is_large(write):
             large.append(write)
         else:
-            others += _unfinished(write.aligned(), there)
+            small += _unfinished(write.aligned(), existing)
     objects = 0
-    writing = [*others, *large]
+    writing = [*small, *large]
     sizes = [*(_size(node) for _, node in as_bytes), *(item.data.nbytes for item in writing)]
-    with Progress(progress, sum(sizes)) as shown:
+    with Progress(progress, sum(sizes)) as bar:
         for array, node in as_bytes:
             total = math.prod(node.object_counts)
-            for seen, put in _copy_objects(array, node, store, there):
-                shown.advance(_size(node) * seen // total)
-                objects += put
-        write_chunks(others, store, WriteOptions(), shown)
+            for checked, copied in _copy_objects(array, node, store, existing):
+                bar.advance(_size(node) * checked // total)
+                objects += copied
+        write_chunks(small, store, WriteOptions(), bar)
         for write in large:
             for part in rearranged(
                 write
             ):  # one by one, because dask keeps all values that it stores together in memory
-                write_chunks([*_unfinished(part, there)], store, WriteOptions(), shown)
+                write_chunks([*_unfinished(part, existing)], store, WriteOptions(), bar)
     return [node.path for _, node in as_bytes], objects
 
 
@@ -113,14 +113,14 @@ def _swaps(spec: CodecSpec) -> bool:
 
 
 def _copy_objects(
-    array: ChunkedArray, node: ArrayNode, store: Store, there: Collection[str]
+    array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
     """Copy missing objects in batches; yield the numbers of objects checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
     while batch := list(itertools.islice(indices, count)):
-        wanted = [index for index in batch if node.chunk_keys.key(index) not in there]
+        wanted = [index for index in batch if node.chunk_keys.key(index) not in existing]
         yield len(batch), _copy_batch(array, node, store, wanted)
 
 
@@ -148,8 +148,8 @@ def _is_large(write: ArrayWrite) -> bool:
     return write.data.nbytes > _MAX_REARRANGED_BYTES and write.aligned() is not write
 
 
-def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
-    """Split a write into parts of whole stored objects, with up to `most` bytes if possible."""
+def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
+    """Split a write into parts of whole stored objects, with up to `max_bytes` if possible."""
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
@@ -158,7 +158,7 @@ def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
         axis = max(growing, key=lambda each: data.chunks[each][0] / part[each])
         grown = [*part]
         grown[axis] = min(2 * part[axis], data.shape[axis])
-        if math.prod(grown) * data.dtype.itemsize > most:
+        if math.prod(grown) * data.dtype.itemsize > max_bytes:
             break
         part = grown
     starts = [range(0, size, length) for size, length in zip(data.shape, part, strict=True)]
@@ -168,10 +168,10 @@ def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
         yield replace(write, region=region, data=data[region])
 
 
-def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrite]:
+def _unfinished(write: ArrayWrite, existing: Collection[str]) -> Iterator[ArrayWrite]:
     """Yield the blocks of a write, except blocks for which all stored objects exist."""
     data, node = write.data, write.node
-    if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
+    if not existing or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write
         return
     ends = [
@@ -184,5 +184,5 @@ def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrit
             range(piece.start // cell, -(-piece.stop // cell))
             for piece, cell in zip(region, node.object_shape, strict=True)
         ]
-        if not all(node.chunk_keys.key(index) in there for index in itertools.product(*cells)):
+        if not all(node.chunk_keys.key(index) in existing for index in itertools.product(*cells)):
             yield ArrayWrite(node, region, data.blocks[block])

@@ -90,9 +90,9 @@ def verify(
             raise
         # The damaged journal determines which documents are valid.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
-    others: list[str] = []
+    strays: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
-    stored, reason = count_stored_chunks(opened, others, max_requests=max_requests)
+    stored, reason = count_stored_chunks(opened, strays, max_requests=max_requests)
     chunks = {path: (item.present, item.total) for path, item in stored.items()}
     result = Verification(store=opened.store.name, chunks=chunks)
     findings = result.findings
@@ -108,11 +108,11 @@ def verify(
             except NczarrError as error:  # no chunk can be decoded
                 findings.append(_error(variable.path, error))
     total = sum(len(array.numbers) for array in arrays)
-    with Progress(progress, total, " chunks") as shown:
-        _read_all(arrays, result, shown)
+    with Progress(progress, total, " chunks") as bar:
+        _read_all(arrays, result, bar)
     if reason:
         findings.append(Finding("warning", "/", f"missing chunks cannot be detected: {reason}"))
-    findings += _left_over(opened, others)
+    findings += _left_over(opened, strays)
     if readers:
         findings += requirements(opened, documents)
     return result

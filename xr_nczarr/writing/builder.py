@@ -111,8 +111,8 @@ class Tree:
         dimensions.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
-        others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
-        dimensions = (*dimensions, *others)
+        trailing = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
+        dimensions = (*dimensions, *trailing)
         location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
         grows = [dim.unlimited or dim.name in growing for dim in dimensions]
         node, fitted, dropped = make_node(

@@ -173,12 +173,12 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
     Numbers can be added to stored times, as times that are not decoded.
     """
     units = stored.encoding.get("units")
-    ours, theirs = (
+    new_kind, stored_kind = (
         "M" if variable.dtype == object and dated else variable.dtype.kind
         for variable, dated in ((new, is_time(new)), (stored, units is not None))
     )
-    raw = ours in "iufb" and theirs in "mM" and new.attrs.get("units", units) == units
-    if new.size and not raw and theirs not in _HOLDING.get(ours, "OSUV"):
+    raw = new_kind in "iufb" and stored_kind in "mM" and new.attrs.get("units", units) == units
+    if new.size and not raw and stored_kind not in _HOLDING.get(new_kind, "OSUV"):
         raise ConflictError(
             f"Mismatched dtypes for variable {name}: the new values are {new.dtype}, the stored "
             f"ones {stored.dtype}",

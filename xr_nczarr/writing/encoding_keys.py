@@ -39,11 +39,11 @@ ENCODING_KEYS = frozenset(
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
     """Raise ConflictError if an encoding has unknown keys."""
-    others = [key for key in encoding if key not in ENCODING_KEYS]
-    if others:
+    unexpected = [key for key in encoding if key not in ENCODING_KEYS]
+    if unexpected:
         raise ConflictError(
-            f"unexpected encoding parameters {others!r}",
-            remedy=unknown("encoding key", str(others[0]), ENCODING_KEYS).remedy,
+            f"unexpected encoding parameters {unexpected!r}",
+            remedy=unknown("encoding key", str(unexpected[0]), ENCODING_KEYS).remedy,
             variable=name,
         )
 

@@ -142,8 +142,8 @@ class _Planner:
         if dim is None:
             replaced |= {paths[key] for key in values.keys() & paths.keys()}
         for key, variable in values.items():
-            own = {paths[key]} if dim in variable.dims and key in paths else set()
-            refuse_reading({key[1]: variable}, self.opened.store, replaced | own)
+            appended = {paths[key]} if dim in variable.dims and key in paths else set()
+            refuse_reading({key[1]: variable}, self.opened.store, replaced | appended)
 
     def _check_holds(self, new: Collection[str]) -> None:
         """Raise ConflictError for new members if the store is a single array."""

@@ -43,24 +43,24 @@ def encode_numbers(
     ConflictError
         If decoding would not reproduce the numbers, except for the allowed `rounding`.
     """
-    meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
+    target, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
-    if data.dtype == meant and not is_packed(encoding) and all(mark != mark for mark in marks):
+    if data.dtype == target and not is_packed(encoding) and all(mark != mark for mark in marks):
         return data.view(dtype)  # unchanged, and only NaN marks missing values
-    stored = _packed(data, encoding, meant)
-    checked, again = data, stored
+    stored = _packed(data, encoding, target)
+    checked, packed = data, stored
     if (
         rounding == "requested"
         and data.size > _MIN_REDUCED_SIZE
-        and _rounds_in_order(data, encoding, meant)
+        and _rounds_in_order(data, encoding, target)
     ):
         checked = _extremes(data)
-        again = _packed(checked, encoding, meant)
-    lost = ~_comes_back(checked, again, encoding, rounding)
+        packed = _packed(checked, encoding, target)
+    lost = ~_comes_back(checked, packed, encoding, rounding)
     if lost.any():
         remedy = _WIDER if rounding == "requested" else _ELSEWHERE
-        raise misfit(f"the value {checked[lost][0]}", encoding, meant, remedy, name)
-    if rounding == "requested" and meant.kind != "f":
+        raise misfit(f"the value {checked[lost][0]}", encoding, target, remedy, name)
+    if rounding == "requested" and target.kind != "f":
         _check_unmasked(data, stored, encoding, name)
     return stored.view(dtype)
 
@@ -123,14 +123,14 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
     for mark in marks:
         value = mark if integral else stored.dtype.type(mark)  # integers may not represent it
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
-    near = _near(data, stored, encoding, rounding)
+    reproduced = _near(data, stored, encoding, rounding)
     if rounding != "requested":
-        near &= ~masked
+        reproduced &= ~masked
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     if numbers.dtype.kind in "iu" and (offset := int(encoding.get("add_offset") or 0)):
         range_ = np.iinfo(numbers.dtype)  # beyond it, the difference wraps
-        near &= (numbers >= range_.min + offset) & (numbers <= range_.max + offset)
-    return np.where(missing, masked, near)
+        reproduced &= (numbers >= range_.min + offset) & (numbers <= range_.max + offset)
+    return np.where(missing, masked, reproduced)
 
 
 def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
@@ -146,8 +146,8 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
             room = room + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
             room = room + step * float(inexact[-1].smallest_subnormal)
-        near = np.abs(_difference(decoded, data)) <= room
-        return near if data.dtype.kind != "f" else (np.isfinite(data) & near) | (decoded == data)
+        close = np.abs(_difference(decoded, data)) <= room
+        return close if data.dtype.kind != "f" else (np.isfinite(data) & close) | (decoded == data)
 
 
 def _difference(decoded: Any, data: Any) -> Any:
@@ -174,11 +174,11 @@ def misfit(
     subject: str, encoding: Mapping[str, Any], dtype: np.dtype[Any], remedy: str, name: str = ""
 ) -> ConflictError:
     """Return the error for a value that an encoding cannot represent."""
-    shown = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
-    shown |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
+    settings = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
+    settings |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
         f"{subject} does not fit the encoding "
-        + ", ".join(f"{key} {item}" for key, item in shown.items()),
+        + ", ".join(f"{key} {item}" for key, item in settings.items()),
         remedy=remedy,
         variable=name or None,
     )
@@ -223,12 +223,12 @@ def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[
 
 def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return an encoding without ``_Unsigned``, with missing values in the type it declares."""
-    meant = _meant_dtype(dtype, encoding)
+    target = _meant_dtype(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
-    for key in ("_FillValue", "missing_value") if meant != dtype else ():
+    for key in ("_FillValue", "missing_value") if target != dtype else ():
         if encoding.get(key) is not None:
-            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
-    return {**encoding, "dtype": meant}
+            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(target)[()]
+    return {**encoding, "dtype": target}
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:

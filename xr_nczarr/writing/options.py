@@ -109,12 +109,12 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
     ValueError
         If the Zarr version is unknown.
     """
-    kind, said = location.format, location.zarr_format
+    kind, version = location.format, location.zarr_format
     if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
         raise _contradiction(kind, f"dialect={dialect!r}")
-    if said and str(zarr_format) not in (said, DEFAULT_FORMAT.version):
-        raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
-    zarr = find_format(said or zarr_format)
+    if version and str(zarr_format) not in (version, DEFAULT_FORMAT.version):
+        raise _contradiction(f"v{version}", f"zarr_format={zarr_format!r}")
+    zarr = find_format(version or zarr_format)
     return Layout(
         zarr=zarr,
         dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
@@ -137,6 +137,6 @@ def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
-def _contradiction(said: str, argument: str) -> ConflictError:
-    problem = f"the fragment of the URL has {said}, but the argument is {argument}"
+def _contradiction(requested: str, argument: str) -> ConflictError:
+    problem = f"the fragment of the URL has {requested}, but the argument is {argument}"
     return ConflictError(problem, remedy="Leave out one of them")

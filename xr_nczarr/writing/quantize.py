@@ -48,11 +48,11 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
     mode = encoding.get("quantize_mode") or "BitGroom"
     digits = int(encoding["significant_digits"])
     explicit = _EXPLICIT_BITS[data.dtype.itemsize]
-    most = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
-    if mode not in _ATTRIBUTES or not 1 <= digits <= most:
+    max_digits = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
+    if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
         raise ConflictError(
             f"unknown quantize_mode {mode!r} with {digits} digits; expected one of"
-            f" {', '.join(_ATTRIBUTES)} with 1 to {most}"
+            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits}"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
     return rounding[mode](data, data.dtype, digits), {_ATTRIBUTES[mode]: np.int32(digits)}

@@ -142,21 +142,22 @@ def check_equal(name: str, new: Variable, stored: Variable) -> None:
 
 
 def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None:
-    ours, theirs = np.asarray(new.values), np.asarray(stored.values)
-    if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
-        dtype = np.dtype(stored.encoding.get("dtype", theirs.dtype))
+    new_values, stored_values = np.asarray(new.values), np.asarray(stored.values)
+    if new_values.dtype.kind == "f" and stored_values.dtype.kind == "f":
+        dtype = np.dtype(stored.encoding.get("dtype", stored_values.dtype))
         eps = 2 * np.finfo(dtype).eps if dtype.kind == "f" else 0.0
         step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
-        same = np.isclose(ours, theirs, rtol=eps, atol=step, equal_nan=True)
+        same = np.isclose(new_values, stored_values, rtol=eps, atol=step, equal_nan=True)
     else:
-        same = equal(ours, theirs)
-        if theirs.dtype.kind in "OU":  # missing text is stored as empty
-            same = same | ((theirs == "") & new.copy(data=ours).isnull().to_numpy())
+        same = equal(new_values, stored_values)
+        if stored_values.dtype.kind in "OU":  # missing text is stored as empty
+            same = same | ((stored_values == "") & new.copy(data=new_values).isnull().to_numpy())
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(
             f"{name!r} does not lie along the append dimension and differs from what is stored: "
-            f"{np.atleast_1d(ours)[place, *rest]} instead of {np.atleast_1d(theirs)[place, *rest]} "
+            f"{np.atleast_1d(new_values)[place, *rest]} instead of "
+            f"{np.atleast_1d(stored_values)[place, *rest]} "
             f"at {(start + place, *rest)}",
             remedy="Append on the same coordinates, leave the variable out, or pass mode='a-'",
         )
@@ -172,17 +173,17 @@ def check_coordinate(
     values must be greater than the last of the `size` stored values.
     """
     check_kind(new_coordinate, stored, dim)
-    shown = np.asarray(new_coordinate.values)
+    values = np.asarray(new_coordinate.values)
     first = max(0, -(-size // object_size) - _MAX_COMPARED_OBJECTS) * object_size
-    seen = stored[first:size].load()
-    old, new = _comparable(seen, stored, dim), _comparable(new_coordinate, stored, dim)
+    last = stored[first:size].load()
+    old, new = _comparable(last, stored, dim), _comparable(new_coordinate, stored, dim)
     if not old.size or not new.size:
         return
     remedy = "If this is intended, pass allow_duplicates=True"
     repeated = np.isin(new, old)
     if repeated.any():
         raise ConflictError(
-            f"{dim} has the value {shown[repeated][0]} already, and this append would repeat it",
+            f"{dim} has the value {values[repeated][0]} already, and this append would repeat it",
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
@@ -192,13 +193,13 @@ def check_coordinate(
     if new.max() < _comparable(begin, stored, dim)[0]:
         raise ConflictError(
             f"{dim} begins at {np.asarray(begin.values)[0]}, and this append ends before it, at "
-            f"{shown[new.argmax()]}: an append goes behind what is stored",
+            f"{values[new.argmax()]}: an append goes behind what is stored",
             remedy="To keep the order, write both to a new store, joined by xarray.concat; to "
             "append out of order, pass allow_duplicates=True",
         )
     raise ConflictError(
-        f"{dim} ends at {np.asarray(seen.values)[-1]}, and this append begins at "
-        f"{shown[new.argmin()]}: it overlaps what is stored",
+        f"{dim} ends at {np.asarray(last.values)[-1]}, and this append begins at "
+        f"{values[new.argmin()]}: it overlaps what is stored",
         remedy=remedy,
     )
 

@@ -405,10 +405,10 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     for _ in range(_MAX_TRIES):
         if store.create(WRITER_LOCK, lock):
             break
-        (other,) = store.fetch([WRITER_LOCK])
-        if other is None:  # released in the meantime, so another writer may take it now
+        (held,) = store.fetch([WRITER_LOCK])
+        if held is None:  # released in the meantime, so another writer may take it now
             continue
-        if not force and not bytes(other).startswith(mark):
+        if not force and not bytes(held).startswith(mark):
             raise _lock_error(store)
         store.put([(WRITER_LOCK, lock)])
         break

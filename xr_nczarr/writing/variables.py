@@ -236,9 +236,9 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
     """
     encoding = dict(variable.encoding)
     filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
-    aside = () if filled else ("_Unsigned",)
-    aside = ("_FillValue",) if not explicit and _joined(variable) else aside
-    kept = {key: encoding.pop(key) for key in aside if encoding.get(key) is not None}
+    moved_keys = () if filled else ("_Unsigned",)
+    moved_keys = ("_FillValue",) if not explicit and _joined(variable) else moved_keys
+    kept = {key: encoding.pop(key) for key in moved_keys if encoding.get(key) is not None}
     if kept:
         variable = variable.copy(deep=False)
         variable.encoding = encoding
