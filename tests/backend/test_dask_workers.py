@@ -41,7 +41,7 @@ def die_once(block, marker):
 
 
 @pytest.fixture
-def mortals():
+def dask_client():
     """Return a client with one more worker than will die, because dask may not restart all."""
     with (
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
@@ -52,7 +52,7 @@ def mortals():
 
 @pytest.mark.parametrize("append", [False, True])
 def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
-    tmp_path, mortals, append, monkeypatch
+    tmp_path, dask_client, append, monkeypatch
 ):
     path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
     options = {"append_dim": "t"} if append else {"encoding": ENCODING}
@@ -65,10 +65,10 @@ def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
         lazy = new.chunk(t=4)
         marker, meta = str(tmp_path / "marker"), np.empty((0, 0))  # avoids a call here
         lazy["a"] = lazy.a.copy(data=lazy.a.data.map_blocks(die_once, marker, meta=meta))
-        with mortals.as_current():
+        with dask_client.as_current():
             to_nczarr(lazy, path, **options)
 
-    monkeypatch.setattr(mortals.cluster.scheduler, "allowed_failures", 0)
+    monkeypatch.setattr(dask_client.cluster.scheduler, "allowed_failures", 0)
     with pytest.raises(KilledWorker):
         write()
     if append:

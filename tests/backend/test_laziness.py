@@ -61,7 +61,7 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def of_every_kind(tmp_path_factory):
+def variables_of_every_kind(tmp_path_factory):
     """Return a store with variables for every kind of decoding, and their values."""
     path, shape = tmp_path_factory.mktemp("kinds") / "store", (4, 5, 3)
     numbers = np.arange(np.prod(shape)).reshape(shape)
@@ -142,8 +142,8 @@ def index(size, *, outside=False):
 @pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # of NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_lazy_selections_equal_selections_in_memory(of_every_kind, data, name):
-    path, held = of_every_kind
+def test_lazy_selections_equal_selections_in_memory(variables_of_every_kind, data, name):
+    path, held = variables_of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
     for _ in range(data.draw(st.integers(1, 5))):
@@ -286,8 +286,8 @@ def test_all_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp
 
 @with_async
 @pytest.mark.parametrize("options", [{}, {"decode_cf": False}, {"chunks": {}}], ids=str)
-def test_load_async_equals_load(of_every_kind, options):
-    path, _ = of_every_kind
+def test_load_async_equals_load(variables_of_every_kind, options):
+    path, _ = variables_of_every_kind
 
     async def load():
         return await opened(path, **options).load_async()

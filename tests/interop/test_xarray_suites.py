@@ -166,7 +166,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
         monkeypatch.setattr(xr, "open_zarr", open_zarr)
 
     @pytest.fixture
-    def nothing_refused(self, monkeypatch):
+    def without_rejections(self, monkeypatch):
         """Accept writes that the suite expects to be rejected; `roundtrip` checks their result."""
         monkeypatch.setattr(pytest, "raises", lambda *_, **__: contextlib.nullcontext())
         roundtrip = self.roundtrip
@@ -205,21 +205,21 @@ class TestZarr(Nczarr, suites.ZarrBase):
         yield f"target-{next(self.counter)}"
 
     # Blocks that share chunks or shards are aligned, not rejected.
-    def test_chunk_encoding_with_dask(self, nothing_refused):
+    def test_chunk_encoding_with_dask(self, without_rejections):
         super().test_chunk_encoding_with_dask()
 
     @suites.skip_if_zarr_format_2("sharding requires zarr v3 format")
-    def test_shard_encoding_with_dask(self, nothing_refused):
+    def test_shard_encoding_with_dask(self, without_rejections):
         super().test_shard_encoding_with_dask()
 
     # `fill_value` is an encoding key of both versions.
     @pytest.mark.parametrize("dtype", [int, float])
-    def test_zarr_fill_value_setting(self, nothing_refused, dtype):
+    def test_zarr_fill_value_setting(self, without_rejections, dtype):
         super().test_zarr_fill_value_setting(dtype)
 
     # Arrays without dimension names get those of netCDF.
     @suites.skip_if_zarr_format_3("This test is unnecessary; no hidden Zarr keys")
-    def test_hidden_zarr_keys(self, nothing_refused):
+    def test_hidden_zarr_keys(self, without_rejections):
         super().test_hidden_zarr_keys()
 
     # Longer text can be appended to text of any length.

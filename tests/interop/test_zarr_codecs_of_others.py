@@ -151,7 +151,7 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def strange(site, monkeypatch):
+def strange_module(site, monkeypatch):
     """Install the package and return its module."""
     monkeypatch.syspath_prepend(site)
     module = importlib.import_module("strange_codecs")
@@ -201,7 +201,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_registered_codecs_of_each_kind_are_decoded(kind, tmp_path, strange):
+def test_registered_codecs_of_each_kind_are_decoded(kind, tmp_path, strange_module):
     codecs, stored = WHOLE[kind]
     dataset = opened(store_of(tmp_path, *codecs, stored=stored))
     np.testing.assert_array_equal(dataset.v, VALUES)
@@ -224,9 +224,9 @@ CHAINS = {
 }
 
 
-def chain_of(strange, kind):
+def chain_of(strange_module, kind):
     def codec(value):
-        return getattr(strange, value)() if isinstance(value, str) else value
+        return getattr(strange_module, value)() if isinstance(value, str) else value
 
     return {
         key: [*map(codec, value)] if isinstance(value, list) else value and codec(value)
@@ -237,7 +237,9 @@ def chain_of(strange, kind):
 @pytest.mark.parametrize("shards", [None, (4, 6)])
 @pytest.mark.parametrize("dtype", ["<i2", "<f4", "|u1"])
 @pytest.mark.parametrize("kind", CHAINS)
-def test_chains_of_registered_codecs_match_zarr_python(kind, dtype, shards, tmp_path, strange):
+def test_chains_of_registered_codecs_match_zarr_python(
+    kind, dtype, shards, tmp_path, strange_module
+):
     halved = "Halved" in CHAINS[kind].get("filters", ())
     if dtype == "|u1" and halved and "serializer" not in CHAINS[kind]:
         pytest.skip("zarr-python stores the floats without a byte order")
@@ -250,7 +252,7 @@ def test_chains_of_registered_codecs_match_zarr_python(kind, dtype, shards, tmp_
         chunks=(2, 6),
         shards=shards,
         dimension_names=("y", "x"),
-        **chain_of(strange, kind),
+        **chain_of(strange_module, kind),
     )
     theirs[...] = values
     dataset = opened(tmp_path / "theirs", mask_and_scale=False).load()
@@ -258,7 +260,7 @@ def test_chains_of_registered_codecs_match_zarr_python(kind, dtype, shards, tmp_
 
     left, requested = tmp_path / "left", tmp_path / "requested"
     xr_nczarr.to_nczarr(dataset, left, dialect="zarr", zarr_format=3)
-    encoding = {"chunks": (2, 6), "shards": shards, **chain_of(strange, kind)}
+    encoding = {"chunks": (2, 6), "shards": shards, **chain_of(strange_module, kind)}
     plain = xr.Dataset({"v": (("y", "x"), values)})
     xr_nczarr.to_nczarr(plain, requested, dialect="zarr", zarr_format=3, encoding={"v": encoding})
     assert zarr.open_group(requested)["v"].metadata.codecs == theirs.metadata.codecs
@@ -268,7 +270,7 @@ def test_chains_of_registered_codecs_match_zarr_python(kind, dtype, shards, tmp_
         np.testing.assert_array_equal(opened(target, mask_and_scale=False).v, values)
 
 
-def test_registered_codecs_work_with_big_endian_values(tmp_path, strange):
+def test_registered_codecs_work_with_big_endian_values(tmp_path, strange_module):
     codecs = [named("flipped"), {"name": "bytes", "configuration": {"endian": "big"}}]
     stored = VALUES[::-1].astype(">i2").tobytes()
     dataset = opened(store_of(tmp_path / "big", *codecs, stored=stored))
@@ -280,7 +282,7 @@ def test_registered_codecs_work_with_big_endian_values(tmp_path, strange):
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("fault", ["raises", "panics", "gives none", "shape", "type"])
-def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path, strange):
+def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path, strange_module):
     if (kind, fault) == ("bytes → bytes", "type"):
         pytest.skip("bytes have none")
     codecs, stored = WHOLE[kind]
@@ -293,13 +295,13 @@ def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path
         assert "KeyError" in str(caught.value)
 
 
-def test_a_memory_error_in_a_codec_is_raised_unchanged(tmp_path, strange):
+def test_a_memory_error_in_a_codec_is_raised_unchanged(tmp_path, strange_module):
     dataset = opened(store_of(tmp_path, named("spelled", "runs out"), stored=SPELLED))
     with pytest.raises(MemoryError):
         dataset.load()
 
 
-def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
+def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange_module):
     chunk = [LITTLE, named("inverted", "bomb")]
     with pytest.raises(ChunkError, match="decodes to 20,000,000 bytes, expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
@@ -312,7 +314,7 @@ def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
         dataset.load()
 
 
-def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_path, strange):
+def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_path, strange_module):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
@@ -329,7 +331,7 @@ def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_pa
 
 @pytest.mark.parametrize("name", ["strange_lacking", "strange_gone"])
 def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
-    name, tmp_path, strange
+    name, tmp_path, strange_module
 ):
     folder = store_of(tmp_path / "store", {"name": name})
     with pytest.raises(
@@ -342,20 +344,20 @@ def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_codecs_in_an_invalid_order_are_rejected(tmp_path, strange):
+def test_codecs_in_an_invalid_order_are_rejected(tmp_path, strange_module):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
     with pytest.raises(UnsupportedError, match="in an order that Zarr v3 forbids"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_registered_codecs_are_not_used_for_untrusted_stores(tmp_path, strange):
+def test_registered_codecs_are_not_used_for_untrusted_stores(tmp_path, strange_module):
     folder = store_of(tmp_path, named("spelled"), stored=SPELLED)
     with pytest.raises(UnsupportedError, match="'strange_spelled' is not known"):
         opened(folder, trust="none").load()
 
 
-def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange):
+def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange_module):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     for zarr_format in (2, "3-draft"):
         encoding = {"v": {"codecs": [{"id": "strange_inverted"}]}}
@@ -364,7 +366,7 @@ def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_codecs_passed_by_the_caller_take_precedence_over_registered_ones(tmp_path, strange):
+def test_codecs_passed_by_the_caller_take_precedence_over_registered_ones(tmp_path, strange_module):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):

@@ -46,13 +46,13 @@ def served(http_server):
 
 
 @pytest.fixture
-def forget(monkeypatch):
+def clear_cached_sets(monkeypatch):
     """Return a function that clears the cached reference sets of this process."""
 
-    def forget():
+    def clear_cached_sets():
         monkeypatch.setattr(reference_document, "_sets", {})
 
-    return forget
+    return clear_cached_sets
 
 
 def lazy_array(dataset):
@@ -84,10 +84,10 @@ def test_each_process_reads_the_reference_document_once(served, workers):
     assert len(served.requests_for("/refs.json")) <= 4
 
 
-def test_an_unpickled_reference_set_is_read_on_first_use(served, forget):
+def test_an_unpickled_reference_set_is_read_on_first_use(served, clear_cached_sets):
     travelled = pickle.dumps(lazy_array(opened(served)))
     served.clear()
-    forget()
+    clear_cached_sets()
     arrived = pickle.loads(travelled)
     assert len(pickle.dumps(arrived)) < 2000
     assert not served.requests_for("*")
@@ -97,7 +97,9 @@ def test_an_unpickled_reference_set_is_read_on_first_use(served, forget):
 
 
 @pytest.mark.parametrize("change", ["changed", "no longer exists"])
-def test_a_reference_document_changed_after_opening_is_an_error(tmp_path, forget, change):
+def test_a_reference_document_changed_after_opening_is_an_error(
+    tmp_path, clear_cached_sets, change
+):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document("data.bin")))
     travelled = pickle.dumps(open_store(path))
@@ -105,17 +107,17 @@ def test_a_reference_document_changed_after_opening_is_an_error(tmp_path, forget
         path.write_text(json.dumps(document("other.bin")))
     else:
         path.unlink()
-    forget()
+    clear_cached_sets()
     with pytest.raises(ReferenceSetError, match=change) as caught:
         list(pickle.loads(travelled).fetch(["t/0"]))
     assert str(path) in str(caught.value)
     assert "as a dictionary" in str(caught.value)
 
 
-def test_a_dictionary_of_references_is_pickled_completely(tmp_path, forget):
+def test_a_dictionary_of_references_is_pickled_completely(tmp_path, clear_cached_sets):
     VALUES.tofile(tmp_path / "data.bin")
     travelled = pickle.dumps(open_store(document(tmp_path / "data.bin")))
-    forget()
+    clear_cached_sets()
     assert len(travelled) > 64 << 10
     (data,) = pickle.loads(travelled).fetch(["t/0"])
     assert len(data) == 4
@@ -135,7 +137,7 @@ def test_a_pickled_variable_of_a_parquet_set_contains_only_its_own_metadata(tmp_
     assert part.tolist() == VALUES[1998:2002].tolist()
 
 
-def test_a_small_part_of_a_large_set_is_pickled_with_its_references(tmp_path, forget):
+def test_a_small_part_of_a_large_set_is_pickled_with_its_references(tmp_path, clear_cached_sets):
     refs = document("data.bin")
     refs["refs"]["u/0"] = "few"
     (tmp_path / "refs.json").write_text(json.dumps(refs))
@@ -143,6 +145,6 @@ def test_a_small_part_of_a_large_set_is_pickled_with_its_references(tmp_path, fo
     small = store.narrowed(type("Keys", (), {"scalar": "u/0"}))
     travelled = pickle.dumps(small)
     (tmp_path / "refs.json").unlink()
-    forget()
+    clear_cached_sets()
     assert len(travelled) < 1000
     assert list(pickle.loads(travelled).fetch(["u/0"])) == [b"few"]

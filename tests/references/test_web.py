@@ -57,7 +57,7 @@ def other(served):
 
 
 @pytest.fixture
-def names(monkeypatch):
+def public_names(monkeypatch):
     """Return a function that makes public host names resolve to local servers."""
     ask = socket.getaddrinfo
 
@@ -154,29 +154,36 @@ def test_cookies_without_a_domain_are_not_sent_to_another_server(served, other):
     assert not other.requests_for("*")
 
 
-def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allowed(served, names):
+def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allowed(
+    served, public_names
+):
     with HttpServer(served.root) as other:
         with open(f"{served.root}/refs.json", "w") as file:
-            json.dump(document(f"{names(other, 'inside')}/data.bin"), file)
+            json.dump(document(f"{public_names(other, 'inside')}/data.bin"), file)
         with pytest.raises(
             RefusedError, match=r"inside\.example\.org has the address 127\.0\.0\.1"
         ):
             read(f"{served.url}/refs.json", allow=["http://"])
         assert not other.requests_for("*")
-        assert read(f"{served.url}/refs.json", allow=[names(other, "inside")]) == [0, 1, 2, 3]
+        assert read(f"{served.url}/refs.json", allow=[public_names(other, "inside")]) == [
+            0,
+            1,
+            2,
+            3,
+        ]
         # The set's own host, and hosts in a local set. obstore would use its own
         # resolver.
-        own = f"{names(other, 'own')}/refs.json"
-        assert read(own, allow=[names(other, "inside")], client="fsspec")
-        assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
+        own = f"{public_names(other, 'own')}/refs.json"
+        assert read(own, allow=[public_names(other, "inside")], client="fsspec")
+        assert read(document(f"{public_names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
-def test_redirects_to_host_names_with_a_private_address_are_rejected(served, names):
+def test_redirects_to_host_names_with_a_private_address_are_rejected(served, public_names):
     with HttpServer(served.root) as other:
-        location = f"{names(other, 'inside')}/data.bin"
+        location = f"{public_names(other, 'inside')}/data.bin"
         served.fault("redirect", path="/data.bin", location=location, times=None)
         with pytest.raises(RefusedError, match="127"):
-            read(document(f"{names(served, 'outside')}/data.bin"))
+            read(document(f"{public_names(served, 'outside')}/data.bin"))
         assert not other.requests_for("*")
 
 

@@ -175,7 +175,7 @@ def test_fsspec_reads_a_written_reference_set(tmp_path, name):
 
 
 @pytest.fixture(scope="module", params=["2", "3"])
-def of_every_encoding(request, tmp_path_factory):
+def variables_of_every_encoding(request, tmp_path_factory):
     """Return a store with variables that other programs often misread, and their values."""
     field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
     names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
@@ -207,9 +207,9 @@ def assert_same_values(read, dataset):
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 @pytest.mark.parametrize("reader", ["nczarr", "kerchunk", "virtualizarr"])
 def test_every_reader_reads_the_values_through_a_written_reference_set(
-    tmp_path, of_every_encoding, name, reader
+    tmp_path, variables_of_every_encoding, name, reader
 ):
-    store, dataset, zarr_format = of_every_encoding
+    store, dataset, zarr_format = variables_of_every_encoding
     target = str(tmp_path / name)
     if zarr_format == "3" and name == "set.parq":
         with pytest.raises(UnsupportedError, match=r"not chunks of Zarr v2.*Write a JSON document"):

@@ -180,7 +180,7 @@ def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> d
 
 
 @pytest.fixture
-def tags(s3_server: S3Server) -> Place:
+def tagged_place(s3_server: S3Server) -> Place:
     """Return a place whose client identifies the object version of each response."""
     return Place(s3_server, {**s3_server.storage_options, **PATIENT, "client": "obstore"})
 
@@ -189,23 +189,23 @@ splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the
 
 
 @splitting
-def test_all_tasks_of_a_process_fetch_a_shard_index_once(tags, tmp_path):
+def test_all_tasks_of_a_process_fetch_a_shard_index_once(tagged_place, tmp_path):
     values = np.random.default_rng(1).normal(size=(200, 100))
-    tags.serve(write_shards(tmp_path / "store", values, name="read-by-threads"))
-    result = tags.open("read-by-threads", chunks={"t": 1})
-    with tags.server.waves() as waves:
+    tagged_place.serve(write_shards(tmp_path / "store", values, name="read-by-threads"))
+    result = tagged_place.open("read-by-threads", chunks={"t": 1})
+    with tagged_place.server.waves() as waves:
         np.testing.assert_array_equal(result["v"].compute(scheduler="threads"), values)
     assert len(waves.requests) == 205
 
 
 @splitting
-def test_each_process_fetches_a_shard_index_once(tags, tmp_path, workers):
+def test_each_process_fetches_a_shard_index_once(tagged_place, tmp_path, workers):
     values = np.random.default_rng(2).normal(size=(200, 100))
-    tags.serve(write_shards(tmp_path / "store", values, name="read-by-processes"))
-    result = tags.open("read-by-processes", chunks={"t": 1})
-    tags.server.clear()
+    tagged_place.serve(write_shards(tmp_path / "store", values, name="read-by-processes"))
+    result = tagged_place.open("read-by-processes", chunks={"t": 1})
+    tagged_place.server.clear()
     np.testing.assert_array_equal(workers.compute(result["v"]).result(), values)
-    assert 205 <= len(tags.server.requests) <= 210
+    assert 205 <= len(tagged_place.server.requests) <= 210
 
 
 @splitting
@@ -229,35 +229,35 @@ def test_a_replaced_shard_is_read_with_its_new_values(place, tmp_path, change):
         np.testing.assert_array_equal(result.compute(scheduler="single-threaded"), after)
 
 
-def test_a_shard_replaced_after_its_index_was_fetched_is_read_again(tags, tmp_path):
+def test_a_shard_replaced_after_its_index_was_fetched_is_read_again(tagged_place, tmp_path):
     values = np.random.default_rng(3).normal(size=(40, 100))
     old = write_shards(tmp_path / "store", values)
     new = write_shards(tmp_path / "store", np.where(values > 2, np.nan, -values)[::-1])
-    tags.serve(old)
-    result = tags.open("shards")["v"]
-    remaining = [tags.server.objects, lambda: tags.server.restore(new)]
+    tagged_place.serve(old)
+    result = tagged_place.open("shards")["v"]
+    remaining = [tagged_place.server.objects, lambda: tagged_place.server.restore(new)]
 
     def replace(request: Any) -> None:
         if "/v/c/" in request.path and remaining:
             remaining.pop(0)()
 
-    tags.server.fail = replace
+    tagged_place.server.fail = replace
     expected = np.where(values > 2, np.nan, -values)[::-1]
     np.testing.assert_array_equal(result[3].values, expected[3])
 
 
-def test_a_shard_that_is_replaced_repeatedly_is_an_error(tags, tmp_path):
+def test_a_shard_that_is_replaced_repeatedly_is_an_error(tagged_place, tmp_path):
     values = np.random.default_rng(4).normal(size=(40, 100))
     stores = [write_shards(tmp_path / "store", values * number) for number in range(1, 3)]
-    tags.serve(stores[0])
-    result = tags.open("shards")["v"]
+    tagged_place.serve(stores[0])
+    result = tagged_place.open("shards")["v"]
 
     def replace(request: Any) -> None:
         if "/v/c/" in request.path:
-            tags.server.restore(stores[0])
+            tagged_place.server.restore(stores[0])
             stores.reverse()
 
-    tags.server.fail = replace
+    tagged_place.server.fail = replace
     with pytest.raises(StorageError, match="repeatedly replaced"):
         result[3].load()
 

@@ -245,7 +245,7 @@ def test_verify_counts_unreadable_chunks_as_present_but_not_as_decoded(tmp_path:
 
 
 @pytest.fixture
-def on_the_web(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
+def serve_over_http(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
     def serve(zarr_format: int = 2, **options: Any) -> str:
         make(Path(http_server.root, "s"), zarr_format=zarr_format, consolidated=True, **options)
         for key in {2: ("a/1.1", "a/2.0"), 3: ("a/c/1/1", "a/c/2/0")}[zarr_format]:
@@ -258,9 +258,9 @@ def on_the_web(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_chunks_of_an_unlistable_store_are_counted_by_requests(
-    zarr_format: int, dialect: str, on_the_web: Any, http_server: HttpServer
+    zarr_format: int, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
-    url = on_the_web(zarr_format, dialect=dialect)
+    url = serve_over_http(zarr_format, dialect=dialect)
     local = Path(http_server.root, "s")
     expected, report = xr_nczarr.verify(local), xr_nczarr.verify(url)
     assert (report.chunks, report.decoded) == (expected.chunks, expected.decoded)
@@ -274,9 +274,9 @@ def test_chunks_of_an_unlistable_store_are_counted_by_requests(
 
 
 def test_info_requests_chunks_of_an_unlistable_store_concurrently(
-    on_the_web: Any, http_server: HttpServer
+    serve_over_http: Any, http_server: HttpServer
 ) -> None:
-    url = on_the_web()
+    url = serve_over_http()
     http_server.clear()
     http_server.fault("latency", path="*/a/*", seconds=0.3, times=None)
     xr_nczarr.info(url)
@@ -297,18 +297,18 @@ def test_too_many_chunks_of_an_unlistable_store_are_not_requested(http_server: H
 
 
 def test_chunks_are_counted_if_the_server_rejects_head_requests(
-    on_the_web: Any, http_server: HttpServer
+    serve_over_http: Any, http_server: HttpServer
 ) -> None:
-    url = on_the_web()
+    url = serve_over_http()
     http_server.fault("status", path="*/t/0", status=405, times=1)
     assert xr_nczarr.info(url).census["/t"].present == 1
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 def test_references_to_an_unlistable_store_include_its_chunks(
-    tmp_path: Path, dialect: str, on_the_web: Any, http_server: HttpServer
+    tmp_path: Path, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
-    url = on_the_web(dialect=dialect)
+    url = serve_over_http(dialect=dialect)
     assert main(["references", url, str(tmp_path / "set.json")]) == 0
     written = xr_nczarr.references.expand(json.loads((tmp_path / "set.json").read_text()))
     local = Path(http_server.root, "s")

@@ -321,7 +321,7 @@ def test_worker_processes_cannot_write_to_the_memory_of_the_client(target, worke
 
 
 @pytest.fixture
-def threads_of_distributed():
+def threaded_client():
     """Return a client whose workers are threads of this process."""
     options = {"n_workers": 2, "threads_per_worker": 2, "processes": False}
     with (
@@ -332,12 +332,12 @@ def threads_of_distributed():
 
 
 @pytest.mark.parametrize("target", ["memory://inside", {}], ids=["memory", "dictionary"])
-def test_worker_threads_can_write_to_the_memory_of_the_client(target, threads_of_distributed):
+def test_worker_threads_can_write_to_the_memory_of_the_client(target, threaded_client):
     dataset = example(0, 8).chunk(t=2)
     delayed = to_nczarr(dataset, target, compute=False)
-    threads_of_distributed.compute(delayed).result()
+    threaded_client.compute(delayed).result()
     assert read(target).identical(example(0, 8))
-    with threads_of_distributed.as_current():
+    with threaded_client.as_current():
         to_nczarr(example(8, 12).chunk(t=2), target, append_dim="t")
         result = read(target, chunks={}).compute()
     assert result.identical(example(0, 12))
