@@ -49,7 +49,7 @@ def parts(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["nczarr", "zip"])
 @pytest.mark.parametrize("data_format", ["netcdf", "zarr"])
-@pytest.mark.parametrize("repeated", [False, True], ids=["once", "for the engine too"])
+@pytest.mark.parametrize("repeated", [False, True], ids=["once", "also for the engine"])
 def test_intake_esm_opens_a_catalog_of_stores_on_s3(
     parts, s3_server, suffix, data_format, repeated
 ):

@@ -99,7 +99,7 @@ def test_a_store_on_plain_http_opens_without_a_listing(spell, stored, http_serve
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_the_error_for_an_unlistable_http_store_suggests_consolidating_it(http_server, stored):
+def test_the_error_for_an_unlistable_http_store_suggests_consolidated_metadata(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -334,7 +334,7 @@ def test_d20_info_lists_arrays_without_a_fill_value(tmp_path):
     assert "note: missing chunks are read as zero, without a fill value (unfilled)" in picture
 
 
-def test_dropped_variables_still_affect_how_others_are_decoded(tmp_path):
+def test_dropped_variables_still_affect_how_other_variables_are_decoded(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         for name in ("t", "two", "letters"):

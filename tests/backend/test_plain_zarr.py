@@ -381,7 +381,7 @@ def test_an_array_added_to_nczarr_by_zarr_python_keeps_its_json_attributes(tmp_p
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_reserved_attributes_are_hidden_and_all_others_are_shown(version):
+def test_reserved_attributes_are_hidden_and_all_other_attributes_are_shown(version):
     attributes = {"_nc_mine": 1, "_ARRAY_DIMENSIONS": ["x"], "_NCProperties": "x", "a": 1}
     assert opened(written(version, attributes=attributes), decode_cf=False).attrs.keys() - {
         "_FillValue"

@@ -92,7 +92,7 @@ def test_the_cost_of_an_operation_depends_only_on_the_chunks_that_it_touches(tmp
     assert counts[1] < 1.1 * counts[0]
 
 
-def test_reading_a_chunk_costs_the_same_for_any_size_of_record_file(tmp_path):
+def test_the_cost_of_reading_a_chunk_does_not_depend_on_the_size_of_the_record_file(tmp_path):
     pandas = pytest.importorskip("pandas")
     np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
     counts = []

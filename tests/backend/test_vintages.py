@@ -84,7 +84,7 @@ def test_a_datatree_contains_all_groups(tmp_path: Path) -> None:
     xr.testing.assert_identical(inner, tree["g/deep"].to_dataset(inherit=False))
 
 
-def test_the_error_for_a_missing_group_names_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_group_names_the_group(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     with pytest.raises(xr_nczarr.NotFoundError, match="nowhere"):
         xr.open_dataset(store, engine="nczarr", group="g/nowhere")

@@ -226,7 +226,9 @@ def test_netcdf_c_stores_are_read_if_the_server_sends_pages_for_missing_objects(
 
 @with_ranges
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
-def test_the_error_for_a_missing_store_quotes_the_page_sent_for_it(http_server, cached, target):
+def test_the_error_for_a_missing_store_quotes_the_page_that_the_server_sent(
+    http_server, cached, target
+):
     http_server.fallback = PAGE
     url = f"{http_server.url}/{target}"
     if "reference" in target:
@@ -258,7 +260,7 @@ def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_fo
             dataset.v.load()
 
 
-@pytest.mark.parametrize("fallback", [None, PAGE], ids=["honest", "with pages"])
+@pytest.mark.parametrize("fallback", [None, PAGE], ids=["without pages", "with pages"])
 @pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
 def test_a_login_page_in_place_of_metadata_is_an_error(http_server, cached, key, fallback):
     store = Path(http_server.root, "store")
@@ -290,7 +292,7 @@ def test_a_store_with_markup_in_its_values_is_read(http_server):
     assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_web_pages_read_through_an_http_mapper_are_errors(http_server):
+def test_a_web_page_read_through_an_http_mapper_raises_an_error(http_server):
     xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
     mapper = fsspec.get_mapper(f"{http_server.url}/store")
     assert opened(mapper).identical(tree())

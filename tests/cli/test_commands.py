@@ -116,7 +116,7 @@ def test_option_values_are_parsed_as_json_or_text():
         "explain one --select=x=0,x=1",
     ],
 )
-def test_the_error_for_an_invalid_argument_names_the_expected_ones(wrong, capsys):
+def test_the_error_for_an_invalid_argument_names_the_expected_arguments(wrong, capsys):
     assert main(wrong.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected" in line

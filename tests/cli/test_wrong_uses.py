@@ -40,7 +40,7 @@ WRONG = {
     "copy onto a text file": ("copy s text.txt", "text.txt: found a file of another kind"),
     "cut zip file": ("info cut.zip", "cut.zip: the zip file cannot be read"),
     "empty zip file": ("info empty.zip", "empty.zip: found an empty file"),
-    # ---- where it is
+    # ---- locations
     "unknown protocol": ("info foo://bar/x", "foo://bar/x: Protocol not known: foo"),
     "gs without gcsfs": ("info gs://bucket/x", "Install it, or xr-nczarr[gcs]"),
     "az without adlfs": ("info az://bucket/x", "Install it, or xr-nczarr[azure]"),
@@ -52,7 +52,7 @@ WRONG = {
     "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Known modes are"),
     "empty path": (["info", ""], "the path or URL is empty. The current folder is '.'"),
     "unknown option of HTTP": ("info {http}/s --storage-option nonsense=1", "nonsense"),
-    # ---- words
+    # ---- arguments
     "unknown command": ("infoo s", "no command 'infoo'. Did you mean info?"),
     "unknown option before": ("--jsn info s", "no option '--jsn'. The options are --completion"),
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),

@@ -102,7 +102,7 @@ LATER = not hasattr(zarr.codecs, "CastValue")
 
 
 @pytest.mark.filterwarnings("ignore:Codec '.*' not configured in config")
-@pytest.mark.skipif(LATER, reason="zarr-python has these codecs from 3.2, for Python 3.12")
+@pytest.mark.skipif(LATER, reason="zarr-python supports these codecs since 3.2, for Python 3.12")
 def test_zarr_python_reads_casts_written_by_xr_nczarr(tmp_path):
     values = np.round(np.arange(24.0) / 10 - 1, 1).reshape(4, 6)
     filters = [

@@ -97,7 +97,7 @@ def test_d3_d4_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path,
 
 
 @pytest.mark.parametrize("name", ["fletcher32.f4", "shuffle+zlib+fletcher32.f4"])
-def test_d32_a_wrong_fletcher32_checksum_is_an_error_that_names_the_codec(store, name):
+def test_d32_the_error_for_a_wrong_fletcher32_checksum_names_the_codec(store, name):
     directory, _ = store
     codec = compile_codec(read_node(directory, name))
     data = bytearray((directory / name / "0").read_bytes())

@@ -138,7 +138,7 @@ class TestRedirects:
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_redirects_from_a_reference_set_to_another_one_are_rejected(self, stores):
+    def test_redirects_to_another_reference_set_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"

@@ -69,7 +69,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_arrays_with_equal_metadata_parse_as_if_each_were_alone(version, consolidated):
+def test_arrays_with_equal_metadata_parse_as_they_would_separately(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():

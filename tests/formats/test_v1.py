@@ -140,7 +140,7 @@ def test_documents_of_other_versions_are_not_recognized(meta):
         ("dtype", 1),
     ],
 )
-def test_the_error_for_a_damaged_member_names_it(place, value):
+def test_the_error_for_a_damaged_member_contains_its_name(place, value):
     node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
     assert isinstance(node, BrokenNode)
     assert isinstance(node.error, MetadataError)

@@ -414,7 +414,7 @@ def test_d23_unsupported_data_types_break_only_their_own_array(dtype, kind):
         ("compressor", {"id": 5}),
     ],
 )
-def test_the_error_for_a_damaged_member_names_it(place, value):
+def test_the_error_for_a_damaged_member_contains_its_name(place, value):
     error = broken(**{place: value}).error
     assert isinstance(error, MetadataError)
     assert error.place == place
@@ -425,7 +425,7 @@ def test_a_codec_without_an_id_is_rejected():
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_the_error_for_a_missing_required_member_names_it(name):
+def test_the_error_for_a_missing_required_member_contains_its_name(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name

@@ -478,7 +478,7 @@ def test_optional_unknown_members_round_trip():
         ({"codecs": [{**LITTLE, "version": 2}]}, "version"),
     ],
 )
-def test_the_error_for_an_unsupported_extension_names_it(members, named):
+def test_the_error_for_an_unsupported_extension_contains_its_name(members, named):
     error = failure(**members)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
@@ -539,7 +539,7 @@ def test_unknown_members_of_codecs_are_rejected(codec):
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
-def test_the_error_for_a_missing_member_names_it(name):
+def test_the_error_for_a_missing_member_contains_its_name(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}
     node = parse(members)
     assert isinstance(node.error, MetadataError)

@@ -214,7 +214,7 @@ def test_the_error_for_an_unsupported_entry_point_names_its_key(changes, error, 
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_the_error_for_a_member_missing_from_the_entry_point_names_it(name):
+def test_the_error_for_a_member_missing_from_the_entry_point_contains_its_name(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -357,13 +357,13 @@ def test_fill_values_parse_and_render_as_specified(data_type, value, expected):
         ({"codecs": [{**GZIP, "level": 1}]}, "level"),
     ],
 )
-def test_the_error_for_an_unknown_member_or_extension_names_it(changes, named):
+def test_the_error_for_an_unknown_member_or_extension_contains_its_name(changes, named):
     error = failure(**changes)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
 
 
-def test_the_error_for_an_unknown_group_member_names_it():
+def test_the_error_for_an_unknown_group_member_contains_its_name():
     of = documents(of={"meta/g.group.json": {**GROUP, "color": "red"}})
     node = v3_draft.parse_node("/g", of)
     assert "color" in str(node.error)
@@ -407,7 +407,7 @@ def test_the_error_for_a_damaged_member_names_its_path(changes, place):
 
 
 @pytest.mark.parametrize("name", sorted(set(ARRAY) - {"codecs", "extensions", "attributes"}))
-def test_the_error_for_a_missing_member_names_it(name):
+def test_the_error_for_a_missing_member_contains_its_name(name):
     node = parse({key: value for key, value in ARRAY.items() if key != name})
     assert isinstance(node.error, MetadataError)
     assert node.error.place == name

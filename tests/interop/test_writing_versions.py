@@ -800,7 +800,7 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_the_error_for_a_required_unknown_extension_names_it(path, extension):
+def test_the_error_for_a_required_unknown_extension_contains_its_name(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")

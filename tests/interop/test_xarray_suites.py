@@ -17,7 +17,9 @@ import xr_nczarr
 
 suites_fixtures = pytest.importorskip("xarray.tests.conftest")
 if not hasattr(suites_fixtures, "use_dask"):
-    pytest.skip("the suites of an older xarray are built otherwise", allow_module_level=True)
+    pytest.skip(
+        "the test suites of an older xarray have another structure", allow_module_level=True
+    )
 time_unit, use_dask = suites_fixtures.time_unit, suites_fixtures.use_dask
 
 # The suites open stores without closing them.

@@ -284,7 +284,7 @@ def test_registered_codecs_work_with_big_endian_values(tmp_path, strange_module)
 @pytest.mark.parametrize("fault", ["raises", "panics", "gives none", "shape", "type"])
 def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path, strange_module):
     if (kind, fault) == ("bytes → bytes", "type"):
-        pytest.skip("bytes have none")
+        pytest.skip("byte codecs have no array type")
     codecs, stored = WHOLE[kind]
     options = {"configuration": {"fault": fault}}
     faulty = [codec if codec is LITTLE else codec | options for codec in codecs]
@@ -366,7 +366,9 @@ def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange_module):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_codecs_passed_by_the_caller_take_precedence_over_registered_ones(tmp_path, strange_module):
+def test_codecs_passed_by_the_caller_take_precedence_over_registered_codecs(
+    tmp_path, strange_module
+):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):

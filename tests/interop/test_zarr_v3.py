@@ -317,7 +317,7 @@ def test_reading_bfloat16_requires_ml_dtypes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
 def test_unsupported_types_from_ml_dtypes_are_rejected(tmp_path, name, zarr_format):
     if name == "bfloat16" and zarr_format == 3:
-        pytest.skip("Zarr v3 has it")
+        pytest.skip("Zarr v3 supports bfloat16")
     dataset = xr.Dataset({"v": ("x", np.ones(2, name))})
     with pytest.raises(UnsupportedError, match=rf"data type .*{name}.*astype"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "s", dialect="zarr", zarr_format=zarr_format)

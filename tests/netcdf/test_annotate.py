@@ -272,7 +272,7 @@ def test_a_dialect_unknown_to_the_version_is_rejected(zarr_format, dialect):
         annotate(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_the_error_for_an_attribute_that_cannot_be_stored_names_it():
+def test_the_error_for_an_attribute_that_cannot_be_stored_contains_its_name():
     with pytest.raises(UnsupportedError) as caught:
         annotate(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
@@ -293,7 +293,7 @@ def test_annotating_a_group_with_a_missing_variable_is_an_error():
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
-@pytest.mark.parametrize("fill", [b"none", b""], ids=["a text", "empty"])
+@pytest.mark.parametrize("fill", [b"none", b""], ids=["text", "empty"])
 def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, dialect, fill):
     node = array("/v", (2,), "S4", fill_value=np.bytes_(fill))
     attributes = {"_FillValue": np.bytes_(fill), "one": ["a"], "two": ["a", "b"], "text": "a"}
@@ -308,7 +308,7 @@ def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, 
     assert interpret(annotated).variables["v"].attributes == attributes
 
 
-def test_a_dimension_hidden_by_a_nearer_one_is_named_by_its_path():
+def test_a_hidden_dimension_is_named_by_its_path():
     near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
     both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
     below = Group(path="/g", dimensions={"x": near}, variables={"v": both})

@@ -440,7 +440,7 @@ def test_any_json_in_an_array_annotation_affects_only_that_variable(member, valu
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimensions", "arrays", "groups", "size", None])
-def test_any_json_in_a_group_annotation_affects_only_what_depends_on_it(member, value):
+def test_any_json_in_a_group_annotation_affects_only_dependent_variables(member, value):
     annotation = {"dimensions": {"x": 2}, "arrays": ["v"], "groups": [], member: value}
     if member == "size":
         annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}

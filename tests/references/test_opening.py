@@ -156,7 +156,7 @@ class TestNames:
         with pytest.raises(UnsupportedError, match="option fo"):
             open_store("reference://")
 
-    def test_the_error_for_a_damaged_reference_document_names_it(self, tmp_path):
+    def test_the_error_for_a_damaged_reference_document_names_the_document(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):
@@ -240,7 +240,7 @@ class TestStore:
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
 
-    def test_fetching_many_chunks_together_equals_fetching_each_one_alone(self, tmp_path):
+    def test_chunks_fetched_together_equal_chunks_fetched_separately(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)
         data = [tmp_path / "0.bin", tmp_path / "1.bin"]
         for path in data:
@@ -269,9 +269,7 @@ class TestStore:
                 assert (at_once is not None) == (expected and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_errors_for_chunks_fetched_together_equal_those_for_each_one_alone(
-        self, tmp_path, damage
-    ):
+    def test_errors_are_the_same_for_chunks_fetched_together_or_separately(self, tmp_path, damage):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")
@@ -583,7 +581,7 @@ class TestOptions:
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_storage_options_without_a_remote_location_are_an_error(self, data):
+    def test_storage_options_without_a_remote_location_are_rejected(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 

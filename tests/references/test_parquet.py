@@ -202,7 +202,7 @@ def test_an_array_of_length_zero_has_no_chunks(tmp_path):
 
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
-def test_the_error_for_a_damaged_record_file_names_it(tmp_path, monkeypatch, reader, cut):
+def test_the_error_for_a_damaged_record_file_names_the_file(tmp_path, monkeypatch, reader, cut):
     write(tmp_path, "pyarrow")
     record = tmp_path / "t/refs.0.parq"
     record.write_bytes(record.read_bytes()[cut])

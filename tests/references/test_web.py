@@ -96,7 +96,7 @@ def test_credentials_for_a_reference_set_are_not_sent_to_another_server(served, 
 
 with_ranges = pytest.mark.skipif(
     tuple(map(int, fsspec.__version__.split(".")[:2])) < (2026, 9),
-    reason="the cat_ranges of an older simplecache finds nothing that is not cached",
+    reason="cat_ranges of an older simplecache finds only cached files",
 )
 
 
@@ -188,7 +188,7 @@ def test_redirects_to_host_names_with_a_private_address_are_rejected(served, pub
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
-def test_redirects_without_a_location_are_an_error(served, status):
+def test_redirects_without_a_location_raise_an_error(served, status):
     served.fault("status", path="/data.bin", status=status, times=None)
     for target in (
         document(f"{served.url}/data.bin"),

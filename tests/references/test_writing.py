@@ -220,7 +220,7 @@ def test_every_reader_reads_the_values_through_a_written_reference_set(
         read = xr.open_dataset(target, engine="nczarr")
     elif reader == "virtualizarr":
         if zarr_format == "3" and Version(virtualizarr.__version__) < Version("2.8"):
-            pytest.skip("VirtualiZarr reads sets of Zarr v3 from 2.8")
+            pytest.skip("VirtualiZarr reads Zarr v3 reference sets since 2.8")
         parser, url = KerchunkParquetParser(), target
         if name == "set.json":
             parser, url = KerchunkJSONParser(), f"file://{target}"

@@ -63,7 +63,7 @@ def test_a_zip_file_with_names_that_are_not_text_is_damaged(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_listing_the_first_keys_of_a_huge_generator_takes_little_memory():
+def test_the_keys_of_a_huge_generator_are_listed_lazily():
     dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
     references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
@@ -79,7 +79,7 @@ def test_listing_the_first_keys_of_a_huge_generator_takes_little_memory():
     ],
     ids=str,
 )
-def test_the_warning_for_attributes_that_xarray_cannot_decode_names_them(attributes):
+def test_the_warning_for_an_attribute_that_xarray_cannot_decode_contains_its_name(attributes):
     message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")

@@ -289,7 +289,7 @@ def test_d18_fill_values_of_strings_are_accepted_in_every_spelling(
     assert result.tolist() == [first, first[:0], meant, meant]
 
 
-def test_d19_the_rounded_default_fill_value_is_read_as_the_exact_one(
+def test_d19_the_rounded_default_fill_value_is_read_as_the_exact_value(
     tmp_path: Path, way: str
 ) -> None:
     store = tmp_path / "s"
@@ -611,7 +611,7 @@ COMPRESSORS = [
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_d34_the_error_for_a_truncated_chunk_names_it(
+def test_d34_the_error_for_a_truncated_chunk_names_the_chunk(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9

@@ -85,7 +85,7 @@ def test_d51_times_that_the_stored_units_cannot_represent_are_rejected(path):
 @pytest.mark.parametrize(
     ("step", "units"),
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
-    ids=["hourly", "each 90 s"],
+    ids=["hourly", "every 90 s"],
 )
 def test_d51_the_suggested_encoding_can_represent_the_rejected_times(path, kind, step, units):
     def hour(number):
@@ -189,7 +189,7 @@ class Recorded(dict):
         return super().pop(key, *default)
 
 
-@pytest.mark.parametrize("chunk", [1, 3], ids=["an object a step", "three steps an object"])
+@pytest.mark.parametrize("chunk", [1, 3], ids=["one step per object", "three steps per object"])
 @pytest.mark.parametrize(
     "options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"consolidated": False}], ids=str
 )
@@ -761,7 +761,7 @@ def test_appended_values_may_be_computed_from_other_variables(path):
     np.testing.assert_array_equal(read(path).b, [0, 1, 2, 3, 1, 2, 3, 4])
 
 
-def test_d70_new_variables_may_be_computed_from_stored_ones(path):
+def test_d70_new_variables_may_be_computed_from_stored_variables(path):
     to_nczarr(series(0, 4), path)
     with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
         to_nczarr(xr.Dataset({"twice": dataset.a * 2}).drop_vars(["time", "x"]), path, mode="a")

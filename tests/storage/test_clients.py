@@ -317,7 +317,7 @@ def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 405, 410, 501])
-def test_http_statuses_that_do_not_mean_not_found_are_errors(
+def test_http_statuses_other_than_not_found_raise_an_error(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     http_server.fault("status", path="*/x", status=status, times=None)

@@ -165,7 +165,7 @@ COPIERS = [*system._copiers, None]  # None means all of them
 
 
 @pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: getattr(copier, "__name__", "all"))
-@pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
 def test_copy_from_copies_files_of_another_directory(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: Any, piece: int
 ) -> None:

@@ -322,7 +322,7 @@ def test_appending_takes_few_requests(s3_server, written, version, chunk, reques
     [(2, True, 60, 16), (2, False, 58, 14), (3, True, 46, 12), (3, False, 46, 12)],
     ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
 )
-def test_replacing_a_store_removes_old_objects_in_one_request(
+def test_replacing_a_store_removes_its_old_chunks_in_one_request(
     s3_server, written, version, consolidated, requests, rounds
 ):
     options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}

@@ -149,7 +149,7 @@ CENTRAL = b"PK\x01\x02"
         (b"a/0", 5, b"\x99\x99"),  # the data
     ],
 )
-def test_the_error_for_a_damaged_zip_file_names_it(
+def test_the_error_for_a_damaged_zip_file_names_the_file(
     tmp_path: Path, method: int, find: bytes, offset: int, value: bytes
 ) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(100)) * 3)], method)

@@ -370,7 +370,7 @@ class Failing(MemoryStore):
             super().put([(key, data)])
 
 
-@pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "encoded anew"])
+@pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "re-encoded"])
 def test_the_next_run_completes_an_interrupted_copy(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
@@ -559,7 +559,7 @@ def objects(s3: Any, name: str) -> dict[str, bytes]:
     return {key.removeprefix(folder): filesystem.cat(key) for key in filesystem.find(folder)}
 
 
-@pytest.mark.parametrize("changed", [{}, {"chunks": {"x": 5000}}], ids=["as bytes", "encoded anew"])
+@pytest.mark.parametrize("changed", [{}, {"chunks": {"x": 5000}}], ids=["as bytes", "re-encoded"])
 def test_a_failed_copy_to_an_object_store_can_be_completed(s3_server, changed) -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)

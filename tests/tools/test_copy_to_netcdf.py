@@ -56,7 +56,7 @@ def test_stores_from_every_release_can_be_copied_to_files(release: str, tmp_path
             xr.testing.assert_identical(dataset, expected[path])
 
 
-def test_the_error_for_a_missing_target_folder_names_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_target_folder_names_the_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(xr_nczarr.NotFoundError, match=r"none/a\.nc: its folder does not exist"):
         xr_nczarr.copy(tmp_path / "a", tmp_path / "none" / "a.nc")

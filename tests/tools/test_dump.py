@@ -97,7 +97,7 @@ def test_dump_of_a_group_contains_only_the_group_and_inherited_dimensions(tmp_pa
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
-def test_dump_prints_the_same_as_ncdump(types, options, capsys):
+def test_dump_prints_the_same_text_as_ncdump(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
     printed = capsys.readouterr().out.splitlines()

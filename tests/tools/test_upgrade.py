@@ -156,7 +156,7 @@ def test_upgrade_leaves_a_store_of_the_requested_dialect_unchanged(tmp_path: Pat
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_upgrade_adds_no_zarr_fill_value_to_a_declared_attribute(
+def test_upgrade_keeps_a_fill_value_that_only_the_attribute_declares(
     tmp_path: Path, dialect: str
 ) -> None:
     """nccopy 4.9.0 writes arrays whose fill value is only in the attribute."""

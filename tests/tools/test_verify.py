@@ -86,7 +86,9 @@ def test_verify_reports_missing_chunks_as_errors_with_missing_chunks_raise(
     assert len(errors(store, missing_chunks="raise")) == 1
 
 
-def test_verify_warns_about_missing_chunks_and_names_them(tmp_path: Path, capsys: Any) -> None:
+def test_verify_warns_about_missing_chunks_and_lists_their_keys(
+    tmp_path: Path, capsys: Any
+) -> None:
     store = make(tmp_path / "store")
     for key in ("a/1.1", "a/2.0"):
         (store / key).unlink()

@@ -27,7 +27,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_a_changed_chunk_encoding_takes_precedence_over_the_inherited_one():
+def test_a_changed_chunk_encoding_takes_precedence_over_the_inherited_encoding():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -104,7 +104,7 @@ def test_derived_variables_inherit_the_chunks_of_their_source(steps, operation, 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_to_zarr_also_keeps_the_chunks_of_derived_variables(operation, tmp_path):
+def test_to_zarr_keeps_the_chunks_of_derived_variables(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -112,7 +112,11 @@ def test_to_zarr_also_keeps_the_chunks_of_derived_variables(operation, tmp_path)
     assert zarr.open_array(tmp_path / "b" / "t", mode="r").chunks == by_zarr
 
 
-@pytest.mark.parametrize("grown", [True, False], ids=["append_dim from the start", "unsaid"])
+@pytest.mark.parametrize(
+    "grown",
+    [True, False],
+    ids=["append_dim in the first write", "no append_dim in the first write"],
+)
 @pytest.mark.parametrize("blocks", [None, {}], ids=["lazy", "stored"])
 def test_repeated_appends_result_in_the_chunks_of_the_source(steps, blocks, grown, tmp_path):
     with steps(chunks=blocks) as source:
@@ -257,7 +261,7 @@ def test_an_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_passed():
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_the_error_for_an_attribute_that_cannot_be_stored_names_it(value):
+def test_the_error_for_an_attribute_that_cannot_be_stored_contains_its_name(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
@@ -469,7 +473,7 @@ def test_the_error_for_invalid_unicode_names_its_place(tmp_path, broken):
 
 
 @pytest.mark.parametrize("key", ["chunks", "chunksizes"])
-def test_the_chunks_encoding_of_strings_applies_to_their_characters(tmp_path, key):
+def test_requested_chunks_of_strings_are_extended_by_the_character_dimension(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
     dataset = xr.open_dataset(tmp_path / "a", engine="nczarr")

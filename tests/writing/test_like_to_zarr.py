@@ -235,7 +235,7 @@ RESERVED = {
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_the_error_for_a_reserved_attribute_name_shows_it(name, dialect):
+def test_the_error_for_a_reserved_attribute_contains_its_name(name, dialect):
     value, store = RESERVED[name], {}
     for dataset in (
         xr.Dataset({"v": ("x", [1], {name: value})}),

@@ -122,7 +122,7 @@ def test_errors_for_zip_files_and_netcdf_c_4_8_0_stores_suggest_a_remedy(tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
-def test_a_block_computed_after_another_one_failed_is_not_written(tmp_path, options):
+def test_a_block_computed_after_a_failed_block_is_not_written(tmp_path, options):
     """dask's threads continue after a failure; they could overwrite a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:
