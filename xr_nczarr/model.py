@@ -265,7 +265,7 @@ class ArrayNode:
         consecutive stored objects of equal length. `chunk_shape`, or the shape of shards without
         inner chunks, is then the shape of the largest object. Empty for a regular grid.
     dimension_names
-        The member ``dimension_names`` of v3 metadata; None for arrays without this member.
+        The member ``dimension_names`` of v3 metadata, or None for arrays without this member.
     attributes
         User attributes, including the annotations of any convention.
     members
@@ -305,7 +305,8 @@ class ArrayNode:
     def placed(self, path: str, **own: Any) -> ArrayNode:
         """Return a copy of this root array at `path`, with the attributes and sidecars in `own`."""
         prefix, keys = key_prefix(path), self.chunk_keys
-        return ArrayNode(  # `replace` takes twice as long, and opening calls this for each array
+        # `replace` would take twice as long, and opening calls this for each array.
+        return ArrayNode(
             path=path,
             shape=self.shape,
             dtype=self.dtype,

@@ -256,7 +256,7 @@ def undecodable(
         The stored array if its values cause the error, else None. The array is searched for a
         missing chunk, whose fill value xarray may be unable to decode.
     attribute
-        Name of the attribute that causes the error; None if it is unknown.
+        Name of the attribute that causes the error, or None if it is unknown.
     whole
         Whether all values were decoded. Otherwise only the first and the last value were decoded,
         from which xarray infers the dtype of times.
@@ -382,9 +382,8 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
         values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        missing += [
-            item for item in values if item == item and item not in missing
-        ]  # cannot represent NaN
+        # Integers and booleans cannot represent NaN.
+        missing += [item for item in values if item == item and item not in missing]
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
         return None

@@ -28,7 +28,7 @@ _MAX_ASYNC_READS = 64  # as many as requests of one store
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """A variable's values, of which any selection can be read from the store.
+    """A variable's values in the store. Any selection of them can be read on demand.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Read arrays with a rectilinear chunk grid, whose chunks differ in length along a dimension.
 
-The grid is split into rectangular regions in which all chunks have the same shape, called boxes.
-Each box is read like an array with a regular grid.
+The grid is split into boxes: rectangular regions in which all chunks have the same shape. Each box
+is read like an array with a regular grid.
 """
 
 from __future__ import annotations

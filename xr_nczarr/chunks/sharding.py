@@ -254,7 +254,7 @@ class _Opened:
 
 
 class _OneVersion:
-    """Reads all byte ranges of an object of a remote store from the same version of the object.
+    """Reads all byte ranges of a remote object from the same version of the object.
 
     If the store reports versions, reading another version raises _ReplacedError, and shard indices
     are cached for later reads.

@@ -44,7 +44,7 @@ def byte_window(
     Parameters
     ----------
     axes
-        Order of the chunk's dimensions in `source`; None for an unchanged order.
+        Order of the chunk's dimensions in `source`, or None if the order is unchanged.
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote

@@ -63,9 +63,8 @@ class BloscFrame(NamedTuple):
         ChunkError
             If blocks share a start, or lie outside the frame.
         """
-        starts = np.frombuffer(table, "<i4").astype(
-            np.int64
-        )  # unsigned, like the length: up to 4 GiB
+        # Starts are unsigned, like the length: up to 4 GiB.
+        starts = np.frombuffer(table, "<i4").astype(np.int64)
         ranges = []
         for start in starts[numbers].tolist():
             # A block ends at the next higher start, since threads write blocks in any order.

@@ -38,20 +38,16 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-_ZSTD_SMALL = (
-    32 << 10
-)  # chunk size in bytes above which an extra copy takes longer than creating a context
-_LEVELS = {
-    4: 3
-}  # zlib level → libdeflate level of the same compressed size, where the levels differ
+# Chunk size in bytes above which an extra copy takes longer than creating a context.
+_ZSTD_SMALL = 32 << 10
+# zlib level → libdeflate level of the same compressed size, where the levels differ.
+_LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-_PIECE = (
-    256 << 10
-)  # small enough to stay in the cache until it is copied, and for free() to keep the memory
-_MAX_MEMBERS = (
-    100_000  # of a gzip, bz2 or xz file; three times as many as 2 GiB in bgzip blocks have
-)
+# Small enough to stay in the cache until it is copied, and for free() to keep the memory.
+_PIECE = 256 << 10
+# Members of a gzip, bz2 or xz file: three times as many as in a bgzip file of 2 GiB.
+_MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
@@ -263,9 +259,8 @@ def _zstd_decoder() -> Callable[..., Any]:
         if target is not None and target.nbytes <= _ZSTD_SMALL:
             if not hasattr(contexts, "decoder"):
                 contexts.decoder = zstandard.ZstdDecompressor()
-            with suppress(
-                zstandard.ZstdError
-            ):  # numcodecs decodes several frames, or raises the precise error
+            # numcodecs decodes several frames, or raises the precise error.
+            with suppress(zstandard.ZstdError):
                 content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
                 if len(content) == target.nbytes:
                     bytes_of(target)[:] = np.frombuffer(content, UINT8)

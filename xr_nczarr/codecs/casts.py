@@ -223,10 +223,8 @@ class Cast:
             raise self._error(values, ~finite, "Map the value with scalar_map")
         rounded = _ROUNDINGS[self.rounding](values)
         range_ = np.iinfo(self.target)
-        low, above = (
-            float(range_.min),
-            float(range_.max + 1),
-        )  # range_.max itself may have no exact double
+        # A double may not represent range_.max itself exactly.
+        low, above = float(range_.min), float(range_.max + 1)
         outside = (rounded < low) | (rounded >= above)
         if not outside.any():
             out[...] = rounded.astype(self.target.newbyteorder("="))

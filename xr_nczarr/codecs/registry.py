@@ -213,9 +213,8 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     """Return the builder for a codec from the caller, this package, numcodecs or a plugin."""
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
-        return (
-            serializers.build_pickle
-        )  # numcodecs decodes it only if that is enabled for the whole process
+        # numcodecs decodes pickles only if that is enabled for the whole process.
+        return serializers.build_pickle
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":

@@ -64,7 +64,7 @@ class Format(ABC):
     version
         Name of the version, as in `Hierarchy.zarr_format`.
     consolidated_key
-        Key of the consolidated metadata; None if the version has no consolidated metadata.
+        Key of the consolidated metadata, or None if the version has no such metadata.
     consolidated_by_default
         Whether a new store gets consolidated metadata unless the caller declines them.
     is_rare

@@ -77,7 +77,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Return the position after whitespace and, if it follows, `token` with more whitespace."""
+        """Return the position after whitespace, and after `token` and whitespace if they follow."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):

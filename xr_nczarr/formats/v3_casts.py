@@ -52,7 +52,7 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
-        error.place = place  # which `parse_fill_value` does not know
+        error.place = place  # `parse_fill_value` sets another place
         raise
     if number is None:
         raise unexpected(value, "a number", place)

@@ -88,9 +88,9 @@ class DocumentSource:
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         waves = [(self.probed, names)]
-        if (
-            not self.store.remote
-        ):  # a second wave is free, so only consolidated documents may exceed max_metadata_bytes
+        # In a local store, a second batch costs nothing. It ensures that only consolidated
+        # documents can exceed max_metadata_bytes.
+        if not self.store.remote:
             single = self.store.bounded(self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
             waves.append((single, [key for key in names if key not in consolidated_keys]))

@@ -65,7 +65,7 @@ def open_hierarchy(
     Parameters
     ----------
     zarr_format
-        A key of `FORMATS`; None detects the version.
+        A key of `FORMATS`. None detects the version.
     consolidated
         Whether to read only the consolidated metadata (True), only the metadata of each node
         (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and

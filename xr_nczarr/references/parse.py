@@ -191,9 +191,8 @@ def _load(
     if isinstance(document, Mapping):
         members = dict(document)
         # Scanning text is several times as fast as iterating over a million lists.
-        with suppress(
-            TypeError, ValueError
-        ):  # the error below names the key of an entry that is not text
+        # If an entry is not text, the error below names its key.
+        with suppress(TypeError, ValueError):
             data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
@@ -205,9 +204,8 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        with suppress(
-            ReferenceSetError
-        ):  # the error below has the position in the original document
+        # The error below has the position in the original document.
+        with suppress(ReferenceSetError):
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
             # If all markers are among the references, so was every scanned run.

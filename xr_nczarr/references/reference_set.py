@@ -110,7 +110,8 @@ class ReferenceSet(ByFields):
 
         The set may contain other references as well.
         """
-        generators = (  # keep generators whose literal is compatible with the prefix
+        # Keep generators whose literal is compatible with the prefix.
+        generators = (
             generator
             for generator in self.generators
             if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)

@@ -217,7 +217,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Replace the protocols among the keys of `options` by the URL prefixes they stand for."""
+    """Replace protocols among the keys of `options` by the URL prefixes that they represent."""
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
 

@@ -172,9 +172,8 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
 
 def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
-    files = filesystem.find(
-        path, detail=True
-    )  # if `path` is an object instead of a folder, the object itself
+    # If `path` is an object instead of a folder, the listing contains the object itself.
+    files = filesystem.find(path, detail=True)
     return {name: entry for name, entry in files.items() if name.strip("/") != path.strip("/")}
 
 

@@ -23,7 +23,7 @@ WRITER_LOCK = ".nczarr-writer.lock"
 
 
 class Listing(NamedTuple):
-    """The names of the objects and of the prefixes directly below a prefix of a store."""
+    """The names of the objects and of the prefixes directly below a prefix in a store."""
 
     objects: list[str]
     prefixes: list[str]

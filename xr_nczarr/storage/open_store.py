@@ -39,11 +39,8 @@ from xr_nczarr.storage.zip import ZipStore
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
-_OWN_OPTIONS = (
-    "retry",
-    "missing_status",
-    "sync",
-)  # storage options of this package, besides `client`
+# Storage options of this package, besides `client`.
+_OWN_OPTIONS = ("retry", "missing_status", "sync")
 # Options of fsspec's simplecache for expiry, without effect: objects are kept with their folder.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 

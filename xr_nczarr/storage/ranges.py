@@ -82,7 +82,7 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, given the whole objects; None stays None."""
+    """Yield each range's bytes from its whole object, or None for an object that is None."""
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
         yield None if data is None else memoryview(data)[first : first + item.length]

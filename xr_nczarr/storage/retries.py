@@ -115,7 +115,7 @@ def foreign_errors() -> tuple[type[Exception], ...]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of `error` or of one of its causes."""
+    """Return the HTTP status of `error` or of the first cause that has one, or else None."""
     for cause in _causes(error):
         if _is_broken(cause):
             # The cause of a lost connection is a parser error, whose code is not an HTTP status.

@@ -384,9 +384,8 @@ class Store(ABC):
             yield staging
             self.commit(staging, exclusive=exclusive)
         except NczarrError as error:
-            if (
-                error.store == staging.name
-            ):  # the staging store no longer exists when the message is read
+            # The staging store no longer exists when the message is read.
+            if error.store == staging.name:
                 error.store = self.name
             raise
         finally:

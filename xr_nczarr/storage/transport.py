@@ -338,9 +338,8 @@ class Transport(RemoteClient):
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
-        if isinstance(
-            error, KeyError
-        ):  # zipfile's error, which fsspec's chained zips did not translate before 2026
+        # zipfile's error, which fsspec's chained zips did not translate before 2026.
+        if isinstance(error, KeyError):
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.rules.missing_status

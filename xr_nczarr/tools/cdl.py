@@ -76,8 +76,9 @@ def dump(
     header
         Whether to leave out all values.
     variables, groups
-        Names of the variables and groups whose values to show; None for all. A name without a slash
-        refers to all variables or groups with that name. A name that begins with a slash is a path.
+        Names of the variables and groups whose values to show. None shows all values. A name
+        without a slash refers to all variables or groups with that name. A name that begins with a
+        slash is a path.
     name
         Name of the dataset; by default the last part of the path, without its extension.
     precision

@@ -121,9 +121,9 @@ def copy(
         A path, URL or mapping. A path that ends in ``.nc`` becomes a netCDF-4 file, which requires
         the netCDF4 package, unless it is a URL with the fragment ``#mode=nczarr,file``.
     group
-        The group that becomes the root of the target; None for the whole source.
+        The group that becomes the root of the target. None copies the whole source.
     variables
-        Names of variables, or paths, which begin with a slash; None for all variables. The
+        Names of variables, or paths, which begin with a slash. None copies all variables. The
         coordinate variables of their dimensions are included.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels

@@ -163,7 +163,7 @@ def explain(
         an xarray object, labels are also accepted (floats, strings, dates, or slices of these,
         which include both ends). None selects everything.
     variables
-        Names or paths of variables; None for all variables.
+        Names or paths of variables. None selects all variables.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. They only apply if `target` is not an xarray object.
 

@@ -21,8 +21,8 @@ _USUAL_LEVEL = 4
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """Return the numcodecs codec for the HDF5 filter with a given number and settings.
 
-    Without such a codec, the result has the name or number of the filter. That name is not in any
-    codec registry.
+    If there is no such codec, the result is named after the filter or its number, which no codec
+    registry contains.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})

@@ -132,9 +132,8 @@ def _by_xarray(
 ) -> EncodedVariable:
     """Encode a variable as `to_netcdf` does, if netCDF lacks its type (booleans, times, bytes)."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
-        data = data.astype(
-            f"{data.dtype.kind}8[{unit[0]}]"
-        )  # pandas does not support multiples of a unit
+        # pandas does not support multiples of a unit.
+        data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")
     # xarray does not support repeated dimension names.
     names = [f"dimension {axis}" for axis in range(data.ndim)]
     stored = xr.Variable(names, data, dict(variable.attributes), dict(encoding))

@@ -69,9 +69,8 @@ def copy_chunks(
                 objects += copied
         write_chunks(small, store, WriteOptions(), bar)
         for write in large:
-            for part in rearranged(
-                write
-            ):  # one by one, because dask keeps all values that it stores together in memory
+            # One by one, because dask keeps all values that it stores together in memory.
+            for part in rearranged(write):
                 write_chunks([*_unfinished(part, existing)], store, WriteOptions(), bar)
     return [node.path for _, node in as_bytes], objects
 

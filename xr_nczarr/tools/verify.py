@@ -63,7 +63,7 @@ def verify(
     Parameters
     ----------
     sample
-        Maximum number of chunks to read for each array, chosen at random; None for all chunks.
+        Maximum number of chunks to read for each array, chosen at random. None reads all chunks.
     readers
         Whether to also report what other programs need to read the store, and what they misread.
     progress
@@ -147,7 +147,7 @@ def _error(place: str, error: NczarrError) -> Finding:
     if error.chunk is None:
         problem = f"{inside}, {error.problem}" if inside else error.problem
         return Finding("error", where, problem, error.remedy)
-    # In a reference set, each chunk has a place of its own.
+    # In a reference set, each chunk has its own place.
     detail = ", ".join(filter(None, [f"chunk {error.chunk}", inside]))
     return Finding("error", where, error.problem, error.remedy, detail=detail)
 

@@ -93,7 +93,7 @@ def _bit_rounded(values: Array, dtype: np.dtype[Any], keep: int) -> Array:
 
 @blockwise
 def _groomed(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
-    """Clear and set the bits after `digits` significant digits in alternating values (BitGroom)."""
+    """Alternately clear and set the bits beyond `digits` significant digits (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, _EXPLICIT_BITS[dtype.itemsize] - kept)

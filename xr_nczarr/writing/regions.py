@@ -208,9 +208,8 @@ def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     """Return times as numbers in the stored units, text as bytes, and numbers unchanged."""
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
-        with (
-            warnings.catch_warnings()
-        ):  # for times that are not multiples of the units, which become floats
+        # Times that are not multiples of the units become floats.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
     values = np.asarray(variable.values)

@@ -109,7 +109,7 @@ class Transaction:
     Attributes
     ----------
     documents
-        Documents by key, as read by `open` and changed by later steps; None for absent objects.
+        Documents by key, as read by `open` and changed by later steps. Absent objects are None.
     applied
         Regions that an interrupted append has written, by path of the array, if `roll_back` finds
         the append complete. A region has the start and the end (exclusive) along each dimension.
