@@ -90,12 +90,12 @@ def objects(path):
     return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
 
 
-def begun(path, original):
+def has_changed(path, original):
     """Return whether the write changed anything; otherwise its error reports no leftovers."""
     return objects(path) != objects(original)
 
 
-def found(target):
+def read_or_none(target):
     try:
         with xr.open_dataset(target, engine="nczarr") as dataset:
             return dataset.load()
@@ -103,7 +103,7 @@ def found(target):
         return None
 
 
-def again(action, target, version, *, finished):
+def repeat(action, target, version, *, finished):
     """Repeat an action; it may be rejected only if it had finished."""
     refused = (ConflictError, FileExistsError) if finished else ()
     with suppress(*refused):
@@ -132,11 +132,11 @@ def test_a_failing_disk_operation_leaves_the_old_or_the_new_state(
                 action(path, version, storage_options={"sync": "all" if n % 2 else "none"})
         except NczarrError as error:
             named = isinstance(error, OSError), os.strerror(number) in str(error)
-            reported = "again" in str(error) or not begun(path, original)
+            reported = "again" in str(error) or not has_changed(path, original)
             errors.append((*named, str(tmp_path) in str(error), reported))
-        left = found(path)
+        left = read_or_none(path)
         assert same(left, before) or same(left, after) or left is before is None
-        again(action, path, version, finished=same(left, after))
+        repeat(action, path, version, finished=same(left, after))
         assert objects(path) == objects(whole)
         shutil.rmtree(path)
         if len(done) <= n:
@@ -161,7 +161,7 @@ def test_errors_from_other_packages_get_a_note_on_the_state_of_the_store(tmp_pat
     with pytest.raises(ArithmeticError) as info:
         to_nczarr(lazy, path, **how[action])
     assert [path in note and "again" in note for note in info.value.__notes__] == [True]
-    assert same(found(path), values(0, 6))
+    assert same(read_or_none(path), values(0, 6))
 
 
 @pytest.mark.parametrize("action", [append, replace, write_region])
@@ -173,9 +173,9 @@ def test_a_failing_codec_leaves_the_old_store_intact(tmp_path, monkeypatch, acti
         with pytest.raises(ChunkError, match=r"bz2.*cannot be encoded.*/a, chunk.*again") as info:
             action(path, 2, **({"encoding": encoding} if action is replace else {}))
     assert info.value.store == path
-    assert same(found(path), values(0, 6))
+    assert same(read_or_none(path), values(0, 6))
     action(path, 2)
-    assert same(found(path), ACTIONS[action])
+    assert same(read_or_none(path), ACTIONS[action])
 
 
 class Recorded(dict):
@@ -238,7 +238,7 @@ def test_a_power_failure_leaves_the_old_or_the_new_state(action, version):
     states = list(after_power_loss(before, whole.changes, random.Random(0)))
     assert len(states) > 3
     for objects in states:
-        left = found(objects)
+        left = read_or_none(objects)
         assert same(left, values(0, 6)) or same(left, after)
-        again(action, objects, version, finished=same(left, after))
+        repeat(action, objects, version, finished=same(left, after))
         assert objects == whole

@@ -50,7 +50,7 @@ def fork(action, *arguments):
 
 
 @contextmanager
-def meanwhile(action):
+def repeating_in_threads(action):
     """Call a function repeatedly in two threads during the block."""
     stop, results = threading.Event(), []
 
@@ -69,7 +69,7 @@ def meanwhile(action):
             thread.join()
 
 
-def amid_reading(urls):
+def fork_and_spawn_during_reads(urls):
     """Fork while threads read one dataset of each URL, and read in a spawned process as well."""
     result = {}
     with ExitStack() as opened:
@@ -77,10 +77,10 @@ def amid_reading(urls):
             opened.enter_context(xr.open_dataset(url, engine="nczarr", cache=False)) for url in urls
         ]
         for url, dataset in zip(urls, datasets, strict=True):
-            with meanwhile(lambda: read(dataset)) as results:  # noqa: B023 (it ends before)
+            with repeating_in_threads(lambda: read(dataset)) as results:  # noqa: B023 (it ends before)
                 codes = [fork(read, dataset) for _ in range(FORKS)]
             result[url] = {*codes} == {0} and all(results)
-        with meanwhile(lambda: read(*datasets)) as results:
+        with repeating_in_threads(lambda: read(*datasets)) as results:
             spawned = in_a_child("spawn", read, *datasets)
         return result, spawned and all(results)
 
@@ -91,7 +91,10 @@ def test_processes_started_during_reads_can_read(http_server):
     (root / "set.json").write_text(json.dumps(references_of(root / "s", url)))
     urls = [f"{root}/s", f"{url}/s", f"{url}/set.json"]
     urls += [f"simplecache::{url}/s", f"blockcache::{url}/s"]
-    assert in_a_new_interpreter(amid_reading, urls) == (dict.fromkeys(urls, True), True)
+    assert in_a_new_interpreter(fork_and_spawn_during_reads, urls) == (
+        dict.fromkeys(urls, True),
+        True,
+    )
 
 
 class Slow:

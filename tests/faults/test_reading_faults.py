@@ -117,7 +117,7 @@ def read(url, *, retry=RETRY, storage_options=None, **options):
         return dataset.load()
 
 
-def assert_not_invented(result):
+def assert_values_are_stored_values(result):
     """Check the values of all variables; without its attributes, dimension names may be lost."""
     for name in result.variables:
         if name in values().variables:
@@ -145,7 +145,7 @@ def outcomes(server, url, client, fault, status, times):
         except NczarrError as error:
             yield index, error
         else:
-            assert_not_invented(opened)
+            assert_values_are_stored_values(opened)
             yield index, None
     server.clear()
 
@@ -211,7 +211,7 @@ def test_a_fault_at_any_s3_request_is_retried_or_raises_an_error(
         except NczarrError as raised:
             error = raised
         else:
-            assert_not_invented(opened)
+            assert_values_are_stored_values(opened)
         finally:
             s3_server.fail = None
         assert lasting or fault not in PASSING or error is None

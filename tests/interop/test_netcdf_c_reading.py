@@ -37,11 +37,11 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with netCDF4.Dataset(file_url(store, request.param)) as dataset:
         content = read_with_netcdf4(dataset)
     if not request.param.startswith("nczarr") or "noxarray" in request.param:
-        as_meant(content, request.param)
+        correct_content(content, request.param)
     return store, request.param, content
 
 
-def as_meant(content: Group, mode: str) -> None:
+def correct_content(content: Group, mode: str) -> None:
     """Correct in place what netcdf-c itself reads from its plain Zarr."""
     # Attributes are JSON without recorded types. netcdf-c reads integers beyond int32 as unsigned
     # integers, and returns objects and lists of text as text.

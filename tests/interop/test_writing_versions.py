@@ -443,7 +443,7 @@ def test_nan_fill_values_are_written_unquoted_in_version_1(path):
 GDAL_TYPES = {np.dtype(name).name: np.dtype(name).str for name in NUMBERS}
 
 
-def respelled_for_gdal(path, target):
+def converted_for_gdal(path, target):
     """Copy a store of the draft with the keys, types and compressors of GDAL 3.4 to 3.7."""
     for file in [item for item in path.rglob("*") if item.is_file()]:
         key = str(file.relative_to(path))
@@ -478,7 +478,7 @@ def test_gdal_reads_the_draft_after_conversion_of_its_metadata(path, tmp_path, c
     encoding["/g"] = {"w": {"_FillValue": None}}
     to_nczarr(tree, path, zarr_format="3-draft", encoding=encoding)
     copy = tmp_path / "copy.zarr"
-    respelled_for_gdal(path, copy)
+    converted_for_gdal(path, copy)
     command = ["gdalmdiminfo", "-detailed", str(copy)]
     output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
     document = json.loads(output)

@@ -65,7 +65,7 @@ def stored_numbers(store, meant):
         return dataset["v"].values.view(meant).tolist()
 
 
-def held(number, encoding):
+def represented_number(number, encoding):
     """Return the exact number that a stored integer represents."""
     scale, offset = encoding.get("scale_factor", 1), encoding.get("add_offset", 0)
     return number * Fraction(scale) + Fraction(offset)
@@ -82,20 +82,20 @@ def margin(values, encoding):
     )
 
 
-def marked(encoding, meant):
+def missing_marker(encoding, meant):
     """Return the integer that marks missing values, or None without such an integer."""
     fill = encoding.get("_FillValue")
     return None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
 
 
-def check_held(values, numbers, encoding, meant, room):
+def check_represented(values, numbers, encoding, meant, room):
     """Check that stored integers represent the values within the tolerance `room`."""
-    mark = marked(encoding, meant)
+    mark = missing_marker(encoding, meant)
     for value, number in zip(values.tolist(), numbers, strict=True):
         if value != value:
             assert number == mark
         else:
-            assert abs(held(number, encoding) - Fraction(value)) <= room
+            assert abs(represented_number(number, encoding) - Fraction(value)) <= room
 
 
 @settings(max_examples=60, deadline=None)
@@ -106,9 +106,11 @@ def test_numbers_are_packed_within_half_a_step_or_rejected(case):
     room = margin(values, encoding)
     missing = "_FillValue" not in encoding and bool(np.isnan(values).any())
     range_ = np.iinfo(meant)
-    lowest, highest = sorted([held(range_.min, encoding), held(range_.max, encoding)])
+    lowest, highest = sorted(
+        [represented_number(range_.min, encoding), represented_number(range_.max, encoding)]
+    )
     numbers = [Fraction(value) for value in values.tolist() if value == value]
-    mark, store = marked(encoding, meant), {}
+    mark, store = missing_marker(encoding, meant), {}
     try:
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, encoding={"v": encoding})
     except ConflictError:
@@ -116,7 +118,8 @@ def test_numbers_are_packed_within_half_a_step_or_rejected(case):
         within = all(lowest + room <= number <= highest - room for number in numbers)
         unfilled = missing or (np.isnan(values).any() and "_FillValue" in encoding)
         hidden = mark is not None and any(
-            abs(held(mark, encoding) - number) <= step / 2 + room for number in numbers
+            abs(represented_number(mark, encoding) - number) <= step / 2 + room
+            for number in numbers
         )
         assert unfilled or wraps or hidden or not within
     else:
@@ -127,7 +130,7 @@ def test_numbers_are_packed_within_half_a_step_or_rejected(case):
         assert all(
             lowest - step / 2 - room <= number <= highest + step / 2 + room for number in numbers
         )
-        check_held(values, stored, encoding, meant, step / 2 + room)
+        check_represented(values, stored, encoding, meant, step / 2 + room)
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,7 +142,7 @@ def test_appended_numbers_are_packed_exactly_or_rejected(case):
     xr_nczarr.to_nczarr(empty, store, encoding={"v": encoding}, unlimited_dims=["x"])
     step = abs(Fraction(encoding["scale_factor"])) if "scale_factor" in encoding else 0
     room = margin(values, encoding)
-    fill, mark = encoding.get("_FillValue"), marked(encoding, meant)
+    fill, mark = encoding.get("_FillValue"), missing_marker(encoding, meant)
     range_ = np.iinfo(meant)
     try:
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, append_dim="x")
@@ -152,9 +155,9 @@ def test_appended_numbers_are_packed_exactly_or_rejected(case):
         assert any(hits) or not all(map(any, zip(fits, missing, strict=True)))
     else:
         numbers = stored_numbers(store, meant)
-        check_held(values, numbers, encoding, meant, step / 2 * Fraction(1.000002) + room)
+        check_represented(values, numbers, encoding, meant, step / 2 * Fraction(1.000002) + room)
         if "scale_factor" not in encoding and "add_offset" not in encoding:
-            check_held(values, numbers, encoding, meant, 0)
+            check_represented(values, numbers, encoding, meant, 0)
         assert mark not in [n for n, v in zip(numbers, values.tolist(), strict=True) if v == v]
 
 

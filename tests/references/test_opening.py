@@ -85,7 +85,7 @@ def put(folder, name, document):
     return f"{folder}/{name}"
 
 
-class TestNames:
+class TestTargets:
     """Targets that open as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])

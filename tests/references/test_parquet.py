@@ -39,7 +39,7 @@ def nothing(names):
     return [None] * len(names)
 
 
-def only(monkeypatch, *libraries):
+def hide_other_libraries(monkeypatch, *libraries):
     """Hide all parquet libraries except these."""
     find_spec = importlib.util.find_spec
 
@@ -95,7 +95,7 @@ def open_folder(path):
 @pytest.mark.parametrize("writer", LIBRARIES)
 def test_d43_rows_of_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
-    only(monkeypatch, reader)
+    hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
     chunks = {key: value for key, value in references.items() if "/.z" not in "/" + key}
     assert chunks == expected
@@ -121,7 +121,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq", row_group_size=7, engine="pyarrow")
     document = {"metadata": {"t/.zarray": array([200], [1])}, "record_size": 150}
     (tmp_path / ".zmetadata").write_text(json.dumps(document))
-    only(monkeypatch, reader)
+    hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
     assert references.resolve("t/0") == Target("u0", 0, 1)
     assert references.resolve("t/99") == Target("u99", 99, 1)
@@ -206,7 +206,7 @@ def test_the_error_for_a_damaged_record_file_names_the_file(tmp_path, monkeypatc
     write(tmp_path, "pyarrow")
     record = tmp_path / "t/refs.0.parq"
     record.write_bytes(record.read_bytes()[cut])
-    only(monkeypatch, reader)
+    hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
     with pytest.raises(ReferenceSetError) as caught:
         references.resolve("t/10")
@@ -235,7 +235,7 @@ def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
 
 def test_the_error_without_a_parquet_library_says_what_to_install(tmp_path, monkeypatch):
     write(tmp_path, "pyarrow")
-    only(monkeypatch)
+    hide_other_libraries(monkeypatch)
     references, _ = open_folder(tmp_path)
     assert references.resolve(".zgroup") is not None
     with pytest.raises(UnsupportedError, match="Install pyarrow or fastparquet"):

@@ -200,7 +200,7 @@ def test_redirects_without_a_location_raise_an_error(served, status):
         list(open_store(served.url).fetch(["data.bin"]))
 
 
-class TestLongAnswers:
+class TestLongResponses:
     """Responses of a server that does not support ranges."""
 
     SIZE = 40 << 20

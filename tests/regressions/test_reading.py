@@ -66,7 +66,7 @@ def one_array(
     return put(path, documents | {f"v/{key}": chunk for key, chunk in chunks.items()})
 
 
-def beside_good_ones(path: Path, **broken: dict[str, Any]) -> Path:
+def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
     """Write a plain Zarr group with the array ``good`` and other arrays."""
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     for name, document in {"good": array_document((2,)), **broken}.items():
@@ -226,7 +226,7 @@ def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> 
     for recorded in ({"a": "<f8", "b": "<f4"}, {}):
         own = {"a": float("nan"), "b": [float("inf"), float("-inf"), 1.5]}
         own |= {"_NCZARR_ATTR": {"types": recorded}}
-        store = beside_good_ones(tmp_path / f"s{len(recorded)}")
+        store = store_with_good_array(tmp_path / f"s{len(recorded)}")
         put(store, {".zattrs": spell(own, quoted_nan=False)})
         assert b'"a": NaN' in (store / ".zattrs").read_bytes()
         result = xr.open_dataset(store, engine="nczarr").attrs
@@ -237,14 +237,14 @@ def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
 def test_d16_json_in_a_text_attribute_is_read_as_its_literal(tmp_path: Path, literal: str) -> None:
-    store = beside_good_ones(tmp_path / "s")
+    store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": literal}
 
 
 def test_d17_escaped_characters_are_decoded(tmp_path: Path) -> None:
-    store = beside_good_ones(tmp_path / "s")
+    store = store_with_good_array(tmp_path / "s")
     put(store, {".zattrs": '{"t": "\\u00e9\\ud83d\\ude00", "r": "é"}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": "é😀", "r": "é"}
 
@@ -376,7 +376,7 @@ def test_d23_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way:
     broken = {name: array_document((2,), value.dtype.str) for name, value in values.items()}
     broken["o"] = array_document((2,), "|O", filters=[{"id": "vlen-utf8"}])
     broken["odd"] = array_document((2,), "<q9")
-    store = beside_good_ones(tmp_path / "s", **broken)
+    store = store_with_good_array(tmp_path / "s", **broken)
     texts = numcodecs.VLenUTF8().encode(np.array(["a", "bc"], object))
     put(store, {"o/0": bytes(texts), **{f"{n}/0": v.tobytes() for n, v in values.items()}})
     result = read(store, way, drop_variables="odd", **RAW)
@@ -546,7 +546,9 @@ def test_d33_an_unknown_codec_breaks_only_its_own_variable(
     tmp_path: Path, way: str, codec: str
 ) -> None:
     odd = array_document((2,), compressor={"id": codec, "mask": 32, "pixels-per-block": 8})
-    store = beside_good_ones(tmp_path / "s", odd=odd, filtered=odd | {"filters": [{"id": codec}]})
+    store = store_with_good_array(
+        tmp_path / "s", odd=odd, filtered=odd | {"filters": [{"id": codec}]}
+    )
     assert read(store, way, drop_variables=["odd", "filtered"]).good.values.tolist() == [5, 6]
     dataset = xr.open_dataset(store, engine="nczarr")
     assert dataset.odd.shape == (2,)
@@ -563,7 +565,7 @@ def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunk
     """With dask, xarray reads an item of every object array; a failure must affect only one."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
-    store = beside_good_ones(tmp_path / "s", odd=odd)
+    store = store_with_good_array(tmp_path / "s", odd=odd)
     listed = {"dims": {"x": 2}, "vars": ["good", "odd", "gone"], "groups": []}
     superblock = {"version": "2.0.0"}
     group = {"zarr_format": 2, "_NCZARR_SUPERBLOCK": superblock, "_NCZARR_GROUP": listed}

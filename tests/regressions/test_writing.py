@@ -65,7 +65,7 @@ def path(tmp_path):
     return str(tmp_path / "store")
 
 
-def refused(path, match, dataset, **options):
+def assert_rejected(path, match, dataset, **options):
     """Check that a write is rejected and does not change the store."""
     before = files(path)
     with pytest.raises(ConflictError, match=match):
@@ -78,7 +78,7 @@ def test_d51_times_that_the_stored_units_cannot_represent_are_rejected(path):
     to_nczarr(first, path, unlimited_dims="time")
     assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
     later = np.datetime64("2000-01-01T00:35", "ns") + np.arange(1, 3) * np.timedelta64(6, "h")
-    refused(path, "does not fit", xr.Dataset(coords={"time": later}), append_dim="time")
+    assert_rejected(path, "does not fit", xr.Dataset(coords={"time": later}), append_dim="time")
 
 
 @pytest.mark.parametrize("kind", ["datetime64", "cftime"])
@@ -113,7 +113,7 @@ def test_d51_times_that_floats_cannot_represent_exactly_are_rejected(path):
     encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
-    refused(path, "does not fit", odd, append_dim="time")
+    assert_rejected(path, "does not fit", odd, append_dim="time")
 
 
 def test_d51_appended_times_are_stored_in_the_existing_units(path):
@@ -127,29 +127,29 @@ def test_d51_appended_times_are_stored_in_the_existing_units(path):
 def test_d52_the_error_for_a_different_coordinate_names_the_first_difference(path):
     to_nczarr(series(0, 2), path)
     other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
-    refused(path, "21 instead of 20 at", other, append_dim="time")
+    assert_rejected(path, "21 instead of 20 at", other, append_dim="time")
 
 
 def test_d53_appends_without_a_stored_variable_are_rejected(path):
     to_nczarr(series(0, 2), path)
-    refused(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
+    assert_rejected(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
 
 
 def test_d53_appends_with_a_new_variable_are_rejected(path):
     to_nczarr(series(0, 2).drop_vars("n"), path)
-    refused(path, "'n'.* not in the store", series(2, 4), append_dim="time")
+    assert_rejected(path, "'n'.* not in the store", series(2, 4), append_dim="time")
 
 
 def test_d53_appends_without_variables_of_subgroups_are_rejected(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
-    refused(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
+    assert_rejected(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
 
 
 @pytest.mark.parametrize("start", [1, 0])
 def test_d54_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, start):
     to_nczarr(series(0, 2), path)
-    refused(path, "already", series(start, start + 2), append_dim="time")
+    assert_rejected(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [0, 1, start, start + 1]
 
@@ -158,13 +158,13 @@ def test_d54_an_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
-    refused(path, "overlap", between, append_dim="time")
+    assert_rejected(path, "overlap", between, append_dim="time")
 
 
 def test_the_error_for_appending_earlier_times_suggests_a_remedy(path):
     to_nczarr(series(2, 4), path)
     message = r"time begins at .*T12:00.*ends before it, at .*T06:00.*xarray\.concat"
-    refused(path, message, series(0, 2), append_dim="time")
+    assert_rejected(path, message, series(0, 2), append_dim="time")
     to_nczarr(series(0, 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [2, 3, 0, 1]
 
@@ -213,10 +213,10 @@ def test_the_cost_of_an_append_does_not_depend_on_the_length_of_the_store(option
 def test_appending_repeated_or_earlier_times_to_a_long_store_is_rejected(path, start):
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
-    refused(path, "already" if start > 990 else "overlaps", again, append_dim="time")
+    assert_rejected(path, "already" if start > 990 else "overlaps", again, append_dim="time")
     before = again.assign_coords(time=again.time - np.timedelta64(1, "h"))
     message = "overlaps" if start else "begins at .* and this append ends before it"
-    refused(path, message, before, append_dim="time")
+    assert_rejected(path, message, before, append_dim="time")
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 
 
@@ -224,7 +224,7 @@ def test_appended_names_are_compared_with_the_last_chunks_of_an_unsorted_index(p
     names = [f"{number * 7 % 100:02}" for number in range(100)]
     stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
     to_nczarr(stations, path, encoding={"name": {"chunks": 10}})
-    refused(path, "already", stations.isel(name=[20]), append_dim="name")
+    assert_rejected(path, "already", stations.isel(name=[20]), append_dim="name")
     to_nczarr(stations.isel(name=[19]), path, append_dim="name")
 
 
@@ -312,7 +312,9 @@ def test_d57_values_that_the_stored_encoding_cannot_represent_are_rejected(
 
 def test_d57_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
-    refused(path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time")
+    assert_rejected(
+        path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time"
+    )
 
 
 def test_d57_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path):
@@ -329,7 +331,7 @@ def test_d57_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
     np.testing.assert_array_equal(read(path).p, [1.0, 2.0, 3.0, np.nan])
-    refused(path, "does not fit", packed(99.0), append_dim="time")
+    assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
 
 
 @pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
@@ -344,7 +346,7 @@ def test_d57_values_that_need_a_finer_packing_are_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
-    refused(path, "does not fit", finer, append_dim="time")
+    assert_rejected(path, "does not fit", finer, append_dim="time")
 
 
 TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
@@ -398,8 +400,8 @@ def test_d58_netcdf_c_reads_widened_strings(path, dialect):
 def test_d58_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
-    refused(path, "8 bytes", longer, region={"t": slice(0, 2)})
-    refused(path, "8 bytes", longer, mode="r+")
+    assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
+    assert_rejected(path, "8 bytes", longer, mode="r+")
     to_nczarr(longer, path, mode="a")
     assert read(path).s.values.tolist() == ["é€€", "d"]
 
@@ -408,13 +410,13 @@ def test_d58_an_invalid_append_with_longer_strings_is_rejected_before_any_change
     dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
     to_nczarr(dataset, path)
     longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
-    refused(path, "does not fit", longer, append_dim="t")
-    refused(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
+    assert_rejected(path, "does not fit", longer, append_dim="t")
+    assert_rejected(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
 
 
 def test_d58_appending_longer_characters_is_rejected(path):
     to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
-    refused(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
+    assert_rejected(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
     to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
     assert read(path).s.values.tolist() == [b"abc", b"d", b"w"]
 

@@ -20,7 +20,7 @@ def series(start, values=None):
     return xr.Dataset({"v": ("t", values)}, coords={"t": [start, start + 1]})
 
 
-def meanwhile(action, start):
+def values_that_call(action, start):
     """Return dask values whose computation calls `action`."""
 
     def block(_):
@@ -39,7 +39,7 @@ def read(path):
 @pytest.mark.parametrize("mode", ["w-", "a"])
 def test_a_store_created_by_a_concurrent_writer_is_not_replaced(tmp_path, name, mode):
     path = tmp_path / name
-    values = meanwhile(lambda: to_nczarr(series(5), path), 0)
+    values = values_that_call(lambda: to_nczarr(series(5), path), 0)
     with dask.config.set(scheduler="sync"):
         with pytest.raises(ExistsError, match="another writer created the store at the same time"):
             to_nczarr(series(0, values), path, mode=mode)
@@ -53,7 +53,7 @@ def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
     path = tmp_path / "store"
     to_nczarr(series(0), path)
     second = Thread(target=to_nczarr, args=(series(4), path), kwargs={"append_dim": "t"})
-    dataset = series(2, meanwhile(second.start, 2))
+    dataset = series(2, values_that_call(second.start, 2))
     with dask.config.set(scheduler="sync"):
         if first == "append":
             to_nczarr(dataset, path, append_dim="t", atomic=True)
