@@ -18,8 +18,8 @@ _REQUESTS = """## Requests
 
 How many requests each piece of work sends to an S3 server, and in how many waves: *8 / 2* means 8
 requests in 2 waves. All requests of a wave run at the same time, and each wave starts when the
-wave before it has been answered. These counts are the same on every machine. A dash means that
-the library cannot do this work, or was not measured.
+previous wave is complete. These counts are the same on every machine. A dash means that the
+library cannot do this work, or was not measured.
 
 """
 _INTRODUCTION = """## Measured

@@ -31,15 +31,15 @@ from xr_nczarr import NczarrError, to_nczarr
 
 PAGE = Path(__file__).parents[2] / "docs/reference/readers.md"
 LAYOUTS = {
-    "2, `nczarr`": ("2", "nczarr"),
-    "2, `universal`": ("2", "universal"),
-    "2, `nczarr-4.8.1`": ("2", "nczarr-4.8.1"),
-    "2, `zarr`": ("2", "zarr"),
-    "3, `nczarr`": ("3", "nczarr"),
-    "3, `zarr`": ("3", "zarr"),
-    "3-draft, `nczarr`": ("3-draft", "nczarr"),
-    "3-draft, `zarr`": ("3-draft", "zarr"),
-    "1, `zarr`": ("1", "zarr"),
+    "2 `nczarr`": ("2", "nczarr"),
+    "2 `universal`": ("2", "universal"),
+    "2 `nczarr-4.8.1`": ("2", "nczarr-4.8.1"),
+    "2 `zarr`": ("2", "zarr"),
+    "3 `nczarr`": ("3", "nczarr"),
+    "3 `zarr`": ("3", "zarr"),
+    "3-draft `nczarr`": ("3-draft", "nczarr"),
+    "3-draft `zarr`": ("3-draft", "zarr"),
+    "1 `zarr`": ("1", "zarr"),
 }
 FIELD = np.arange(12, dtype="f4").reshape(3, 4) / 4
 TEXTS = np.array(["a", "", "émile"], object)
@@ -63,7 +63,7 @@ CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 Reader = Callable[[Path, str], Any]
 Stores = dict[tuple[str, str], tuple[Path, str]]
 MARKS = ("<!-- measured -->", "<!-- end -->")
-HEADER = "| Layout (Zarr version, dialect) | Not read | Read wrong |"
+HEADER = "| Layout (Zarr version and dialect) | Not read | Read as wrong values |"
 NOTHING = "–"
 EVERYTHING = "everything"
 
@@ -237,7 +237,7 @@ def measured(reader: str, stores: Stores) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for layout, verdicts in read.items():
         alike.setdefault(summary(verdicts), []).append(layout)
-    return [f"| {'; '.join(layouts)} | {' | '.join(cells)} |" for cells, layouts in alike.items()]
+    return [f"| {', '.join(layouts)} | {' | '.join(cells)} |" for cells, layouts in alike.items()]
 
 
 def summary(verdicts: dict[str, str]) -> tuple[str, str]:
@@ -269,17 +269,17 @@ def matrix(parts: dict[str, str]) -> str:
         heading.removeprefix("## "): {
             layout: (refused, wrong)
             for layouts, refused, wrong in re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", part, re.M)
-            for layout in layouts.split("; ")
+            for layout in layouts.split(", ")
         }
         for heading, part in parts.items()
     }
     columns = [
         layout for layout in LAYOUTS if any(r[layout][0] != EVERYTHING for r in verdicts.values())
     ]
-    unread = [layout.replace(", ", " ") for layout in LAYOUTS if layout not in columns]
+    unread = [layout for layout in LAYOUTS if layout not in columns]
     lines = [
         ":::{table}\n:class: matrix\n",
-        f"| | {' | '.join(layout.replace(', ', ' ') for layout in columns)} |",
+        f"| | {' | '.join(columns)} |",
         "| --- |" + " --- |" * len(columns),
         *(
             f"| {reader} | {' | '.join(badge(*cells[layout]) for layout in columns)} |"
