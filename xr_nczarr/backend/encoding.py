@@ -92,8 +92,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
     ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written the
     same way. Other writers ignore ``codecs`` but apply the flags, and fail if they cannot. In
-    `plain` Zarr, a compressor gets a flag only if every build of HDF5 supports it. Blosc never gets
-    a flag, because netCDF writers reject that flag without the name of Blosc's compressor.
+    `plain` Zarr, a flag is set for a compressor only if every build of HDF5 supports it. No flag is
+    set for Blosc, because netCDF writers reject that flag without the name of Blosc's compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

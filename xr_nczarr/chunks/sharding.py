@@ -84,9 +84,9 @@ class Shards:
         """Yield the encoded bytes of each inner chunk in the order of `chunks`, or None if missing.
 
         A shard is fetched as a whole if at least half of its chunks are requested. Otherwise its
-        index is fetched first, and then the requested chunks. A remote store gets two batches of
-        requests: one for the indices of all shards, and one for the chunks. In a local store, each
-        shard is opened once.
+        index is fetched first, and then the requested chunks. A remote store receives two batches
+        of requests: one for the indices of all shards, and one for the chunks. In a local store,
+        each shard is opened once.
 
         Raises
         ------

@@ -66,7 +66,7 @@ class Format(ABC):
     consolidated_key
         Key of the consolidated metadata, or None if the version has no such metadata.
     consolidated_by_default
-        Whether a new store gets consolidated metadata unless the caller declines them.
+        Whether a new store has consolidated metadata unless the caller declines them.
     is_rare
         Whether the version is tried only if a store has no documents of other versions.
     has_variants

@@ -50,7 +50,7 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
     """Decode the user's attributes to values of the recorded `types`.
 
-    The types can be spelled as in any NCZarr layout. An attribute without a recorded type gets the
+    The types can be spelled as in any NCZarr layout. An attribute without a recorded type has the
     type that netCDF-C infers from its JSON.
     """
     decoded = {}
@@ -149,8 +149,8 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return decoded attributes in the form in which a copy should store them.
 
     JSON objects, lists and booleans that netCDF represents as strings or numbers become JSON again.
-    Integers of plain Zarr get the types that netCDF-C reads. `node` is the stored node, or None for
-    a group or variable that is not stored.
+    Integers of plain Zarr are converted to the types that netCDF-C reads. `node` is the stored
+    node, or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)

@@ -1,7 +1,7 @@
 """Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
-A defect in the metadata never makes the whole conversion fail. A variable that cannot be used gets
-an `error`, and a defect that could be repaired is described in the `reports` of its group.
+A defect in the metadata never makes the whole conversion fail. If a variable cannot be used, its
+`error` says why. A defect that could be repaired is described in the `reports` of its group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scan regular members of a reference document into columns, without an object per member.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
-block of text splits all of its members at once. Every byte is checked: it must be the expected
+text block splits all members in the block at once. Every byte is checked: it must be the expected
 character, a digit, or part of a URL or of an array's prefix. URLs and prefixes are decoded as JSON.
 """
 

@@ -100,7 +100,7 @@ class ReferenceSet(ByFields):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs of some targets. `limit` limits how many references are examined."""
+        """Return the URLs of some targets. `limit` bounds the number of examined references."""
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(limit)

@@ -112,7 +112,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into parts, whose values are concatenated to its result.
+        """Compile a template into parts. Its result is the concatenation of their values.
 
         Raises
         ------
@@ -214,7 +214,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Parse a template into syntax nodes, whose values are concatenated to its result."""
+    """Parse a template into syntax nodes. Its result is the concatenation of their values."""
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
     # Imported here: most sets have no templates, and jinja2 costs more than opening them.

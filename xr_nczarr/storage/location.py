@@ -155,7 +155,7 @@ def _location(target: object) -> Location:
 
 
 def _place(url: str, medium: Medium | None) -> Location:
-    """Return the location for a URL without a fragment. `medium` comes from its former fragment."""
+    """Return the location for a URL without a fragment; `medium` is what its fragment requested."""
     if _REFERENCE.match(url):
         return Location("reference::", group=_group(url))
     if _is_local(url):

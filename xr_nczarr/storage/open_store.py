@@ -71,10 +71,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The storage options for the client library: all except the options of this package.
-
-        The option `client` is included.
-        """
+        """All storage options except `retry`, `missing_status` and `sync`, which are used here."""
         options = self.storage_options or {}
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 

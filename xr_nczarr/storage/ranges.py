@@ -123,7 +123,7 @@ def merge_ranges(
 def windows(
     ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[ByteRange]]:
-    """Split a list of ranges into batches, each of which is fetched and kept in memory at once."""
+    """Split a list of ranges into batches. Each batch is fetched and kept in memory as a whole."""
     first, size = 0, 0
     for position, item in enumerate(ranges):
         if position > first and (position - first >= max_count or size + item.length > max_bytes):

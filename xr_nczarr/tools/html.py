@@ -77,7 +77,7 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar that is filled to `share` (0 to 1), the filled part itself up to `inner`."""
+    """Return a bar filled to `share` (0 to 1), whose filled part is in turn filled to `inner`."""
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'

@@ -229,7 +229,7 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
 
 
 def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return all nodes, including the reserved attributes, and without added fill values."""
+    """Return all nodes with the source's reserved attributes, and without added fill values."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)

@@ -46,9 +46,9 @@ def in_blocks(
     """Return a dataset whose lazily opened variables are dask arrays, to be read block by block.
 
     Some variables stay unchanged: variables of at most `whole_below` bytes, objects other than
-    text, and times whose encoding has only one of units and dtype. A dask scalar of text or objects
-    is loaded. As a block, it would be the item itself instead of an array, and bytes would lose
-    trailing NULs.
+    text, and times whose encoding specifies units but no dtype, or a dtype but no units. A dask
+    scalar of text or objects is loaded. As a block, it would be the item itself instead of an
+    array, and bytes would lose trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -186,7 +186,7 @@ def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunk lengths so that parts fit in a block, along the first axes first."""
+    """Split chunk lengths until the parts fit in a block, starting with the first axes."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))

@@ -170,7 +170,7 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if new values are of another kind than the stored values.
 
-    Numbers can be added to stored times, as times that are not decoded.
+    If the stored values are times, numbers are accepted as undecoded times.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (

@@ -13,8 +13,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
 5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
    that it replaces are removed, starting with the documents by which readers recognize a store.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
-7. **Journal.** If several documents change in place, one object holds their earlier text. Readers
-   use it while some documents have changed and others have not.
+7. **Journal.** If several documents change in place, one object stores their earlier content.
+   Readers use it while only some of the documents have changed.
 8. **Documents** are written from the children up. The root's documents come last, and
    consolidated metadata at the very end. Everything is flushed to the disk before and after.
 9. **Close.** The journal and the marker are removed, and the lock is released.

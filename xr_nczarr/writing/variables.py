@@ -162,7 +162,7 @@ def user_attributes(
     """Return the user's attributes of a dataset, or of a variable along `dimensions`.
 
     xarray's engine zarr shows some annotations of NCZarr version 3 as attributes of variables.
-    These are left out, because the new store gets its own annotations.
+    These are left out, because the new store will have different annotations.
 
     Raises
     ------
@@ -346,8 +346,8 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the requested fill value in the dtype of the array.
 
-    A value that does not fit raises ConflictError if the caller passed it. Otherwise, it is
-    inherited from the opened file and ignored.
+    A value that does not fit raises ConflictError if the caller passed it. If it was inherited from
+    the opened file, it is ignored.
     """
     requested = encoding.get("fill_value")
     if requested is None:
