@@ -279,7 +279,7 @@ def test_stored_values_do_not_overflow_the_type_of_an_integer_scale_factor():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_data_with_an_integer_scale_factor_and_missing_values_become_floats(version):
+def test_an_integer_scale_factor_with_missing_values_decodes_to_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
     # xarray 2025 only warns, and continues with the integer to which NaN was cast.
@@ -301,7 +301,7 @@ def test_data_with_an_integer_scale_factor_and_missing_values_become_floats(vers
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_in_cf_attributes_is_treated_as_by_engine_zarr(version, attributes):
+def test_null_in_cf_attributes_has_the_same_effect_as_with_engine_zarr(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(

@@ -34,7 +34,9 @@ def test_d20_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
         assert_values(read(tmp_path / "s")[name].values, variable.values, name)
 
 
-def test_d20_missing_chunks_without_a_fill_value_read_as_in_netcdf_c(tmp_path: Path) -> None:
+def test_d20_missing_chunks_without_a_fill_value_have_the_same_values_as_in_netcdf_c(
+    tmp_path: Path,
+) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
         dataset.createDimension("x", 4)
         for kind in ("i4", "f8"):

@@ -167,7 +167,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_stores_from_zarr_python_are_read_as_by_zarr_python(
+def test_values_read_from_zarr_python_stores_match_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]
@@ -194,7 +194,7 @@ def test_dask_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_stores_from_xarray_are_read_as_by_engine_zarr(
+def test_stores_from_xarray_open_the_same_as_with_engine_zarr(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"

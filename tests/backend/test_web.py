@@ -53,7 +53,7 @@ def test_stores_are_discovered_from_the_index_pages_of_a_web_server(served, hidd
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_a_store_with_index_pages_is_read_as_by_engine_zarr(tmp_path):
+def test_a_store_with_index_pages_opens_the_same_as_with_engine_zarr(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:

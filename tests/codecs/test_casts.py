@@ -84,7 +84,7 @@ def test_casts_encoded_by_zarr_python_are_decoded(tmp_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
 )  # its chunks are in another order
-def test_casts_are_encoded_to_the_same_bytes_as_by_zarr_python(tmp_path, name):
+def test_casts_are_encoded_to_the_same_bytes_as_in_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")
@@ -282,7 +282,7 @@ def test_casts_agree_with_exact_arithmetic(data, source, target, rounding):
 # scale_offset ----------------------------------------------------------------------------------
 
 
-def test_scale_offset_computes_in_the_type_of_the_array():
+def test_scale_offset_uses_the_arithmetic_of_the_array_type():
     values = np.array([5.1, -3, np.inf, 1e38], "f4")
     node = array_of("float32", scale_offset(offset=5, scale=0.1), LITTLE)
     expected = (values - np.float32(5)) * np.float32(0.1)

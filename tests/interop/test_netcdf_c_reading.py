@@ -71,7 +71,7 @@ def correct_content(content: Group, mode: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stores_from_netcdf_c_are_read_as_by_netcdf_c(written: Any, way: str) -> None:
+def test_content_read_from_netcdf_c_stores_matches_netcdf_c(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
@@ -168,7 +168,7 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_stores_from_ncgen_4_9_0_are_read_as_by_netcdf_c(tmp_path: Path, way: str) -> None:
+def test_content_read_from_ncgen_4_9_0_stores_matches_netcdf_c(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:

@@ -87,7 +87,7 @@ def test_the_warning_for_an_attribute_that_xarray_cannot_decode_contains_its_nam
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_the_error_for_attributes_that_fail_to_decode_on_loading_names_the_variable(attributes):
+def test_the_error_for_attributes_that_cannot_be_decoded_on_loading_names_the_variable(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,

@@ -415,7 +415,7 @@ def test_d24_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
 
 
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_d24_fill_values_of_plain_version_2_are_masked_as_by_engine_zarr(
+def test_d24_fill_values_of_plain_version_2_are_masked_as_in_engine_zarr(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)

@@ -849,9 +849,7 @@ def test_strings_with_a_trailing_nul_are_rejected(values, dialects):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_opened_scalars_of_non_native_byte_order_can_be_written_and_copied(
-    zarr_format, dialect, chunks
-):
+def test_scalars_of_non_native_byte_order_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
     first, second, third = {}, {}, {}
     dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
     encoding = {name: {"endian": "big"} for name in dataset}

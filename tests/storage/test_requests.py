@@ -397,7 +397,7 @@ def test_a_failing_request_is_sent_at_most_five_times(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_a_group_from_every_release_is_read_on_s3_as_on_disk(s3_server, tmp_path, release):
+def test_groups_from_every_release_open_the_same_on_s3_as_on_disk(s3_server, tmp_path, release):
     """Some parent groups store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}

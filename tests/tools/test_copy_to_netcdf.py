@@ -74,7 +74,7 @@ def test_copying_strings_that_contain_a_nul_is_rejected(tmp_path: Path, place: s
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_plain_zarr_types_are_written_as_by_to_netcdf(tmp_path: Path) -> None:
+def test_plain_zarr_types_are_written_the_same_way_as_by_to_netcdf(tmp_path: Path) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
     variables = {
         "flag": ("x", [True, False]),
