@@ -199,12 +199,12 @@ def _assemble(
         if name in source.as_stored:
             has_index = name in values or not (indexed and along_itself and variable.size)
             ordinary |= set() if has_index else {name}
-            manner = [] if name in source.unreadable else ["as it is stored"]
-            manner += [] if has_index else ["without an index"]
-            if manner:
+            qualifiers = [] if name in source.unreadable else ["as it is stored"]
+            qualifiers += [] if has_index else ["without an index"]
+            if qualifiers:
                 subject = quote(source.path_of(name))
                 reason = source.problems[name]
-                messages.append(f"{subject} is opened {' and '.join(manner)}: {reason}")
+                messages.append(f"{subject} is opened {' and '.join(qualifiers)}: {reason}")
     # xarray creates the indexes later, unless the caller declines them. Creating an index reads the
     # values, so a coordinate that cannot be read becomes a data variable.
     dataset = Dataset(

@@ -220,8 +220,8 @@ class StoredGroup:
         """
         node = variable.node
         assert node is not None
-        own = node.fill_value is not None and not self.independent_fill
-        if own or not isinstance(fill_value, np.generic) or is_annotated(node):
+        has_fill = node.fill_value is not None and not self.independent_fill
+        if has_fill or not isinstance(fill_value, np.generic) or is_annotated(node):
             return fill_value
         if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":
             largest = np.iinfo(f"i{fill_value.itemsize}").max

@@ -112,9 +112,9 @@ class Selection(NamedTuple):
                 shape.append(len(range(self.shape[axis])[item]))
         selectors, axes = [], []
         for selector, spanned in zip(self.selectors, self.axes, strict=True):
-            others = [axis for axis in spanned if axis in slices]
-            cuts, result = [slices[axis] for axis in others], [moved[axis] for axis in others]
-            if len(others) < len(spanned):
+            sliced = [axis for axis in spanned if axis in slices]
+            cuts, result = [slices[axis] for axis in sliced], [moved[axis] for axis in sliced]
+            if len(sliced) < len(spanned):
                 index: tuple[Any, ...] = (..., *cuts)
                 selector = _at_points(selector, spanned, points)[index]
                 selector, result = _squeezed(selector, [*leading, *result])

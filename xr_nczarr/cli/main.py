@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if parser is None:
                 code = _other(command, words)
             else:
-                result, shown = parser.run(words)
-                code = _show(result, **shown)
+                result, display = parser.run(words)
+                code = _show(result, **display)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the output, so that flushing it on exit would fail.

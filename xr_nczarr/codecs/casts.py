@@ -206,9 +206,9 @@ class Cast:
             out[mask] = result
 
     def _to_integers(self, values: Array, out: Array) -> None:
-        range_, own = np.iinfo(self.target), np.iinfo(self.source)
-        low, high = max(range_.min, own.min), min(range_.max, own.max)
-        if (low, high) != (own.min, own.max) and self.out_of_range != "wrap":
+        target_range, source_range = np.iinfo(self.target), np.iinfo(self.source)
+        low, high = max(target_range.min, source_range.min), min(target_range.max, source_range.max)
+        if (low, high) != (source_range.min, source_range.max) and self.out_of_range != "wrap":
             outside = (values < low) | (values > high)
             if outside.any():
                 self._check_clamp(values, outside)

@@ -128,8 +128,8 @@ def find_core_type(name: str, place: str) -> DType | None:
     raw = _RAW.fullmatch(name)
     if raw is None:
         return NUMBERS.get(name)
-    size, rest = divmod(int(raw[1]), 8)
-    if rest:
+    size, remainder = divmod(int(raw[1]), 8)
+    if remainder:
         raise unexpected(name, "a multiple of 8 bits", place)
     typestrings.check_size(size, name, place)
     return np.dtype(f"V{size}")

@@ -48,13 +48,13 @@ def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes
     parts = []
     for name in dict.fromkeys((*members, *below)):
         if name not in below:
-            spelled = document.literal(name).encode()
+            rendered = document.literal(name).encode()
         elif () in below[name]:
-            spelled = render_json(below[name][()])
+            rendered = render_json(below[name][()])
         else:
             inner = document.member(name) if isinstance(members.get(name), dict) else _EMPTY
-            spelled = edited(inner, below[name])
-        parts.append(b"%b: %b" % (render_json(name), spelled))
+            rendered = edited(inner, below[name])
+        parts.append(b"%b: %b" % (render_json(name), rendered))
     return b"{%b}" % b", ".join(parts)
 
 

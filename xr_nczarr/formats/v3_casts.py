@@ -56,8 +56,8 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
         raise
     if number is None:
         raise unexpected(value, "a number", place)
-    spelled = isinstance(value, str) and value.startswith("0")
-    return _spelled(number) if spelled else value
+    is_pattern = isinstance(value, str) and value.startswith("0")
+    return _spelled(number) if is_pattern else value
 
 
 def _check_real(dtype: DType, place: str) -> None:

@@ -224,7 +224,7 @@ class V3Draft(Format):
             what = "shards" if node.shards else f"chunk keys like {node.chunk_keys.key((0, 0))}"
             raise UnsupportedError(f"the draft has no {quote(what)}", variable=node.path)
         data_type = render_data_type(node.dtype, node.type_name)
-        spelled, _ = parse_data_type(data_type, fallback=True)
+        declared, _ = parse_data_type(data_type, fallback=True)
         fill = render_fill_value(node.fill_value, node.dtype)
         if data_type == f"r{node.dtype.itemsize * 8}":
             fill = f"0x{base64.b64decode(fill).hex()}"
@@ -236,7 +236,7 @@ class V3Draft(Format):
                 "chunk_shape": [*node.chunk_shape],
                 "separator": separator,
             },
-            **render_codecs(node, spelled),
+            **render_codecs(node, declared),
             "fill_value": "+Infinity" if fill == "Infinity" else fill,
         }
 

@@ -58,17 +58,17 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
     return parse_spec(match[1], respelled(match[1], configuration), place, rank, item)
 
 
-def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
+def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
 
-    `spelled` is the dtype that the rendered ``data_type`` declares. If its byte order differs from
+    `declared` is the dtype that the rendered ``data_type`` declares. If its byte order differs from
     the node's, the codec ``endian`` is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))
     fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
     specs = specs[fortran:]
-    if spelled != node.dtype:
+    if declared != node.dtype:
         specs = with_bytes(specs)
     endian = byte_order(node.dtype) or "little"
     rendered = [_render_codec(spec, endian) for spec in specs]

@@ -75,15 +75,15 @@ class Journal:
         `stored` is the current content of `keys`. If another program has changed any of the objects
         in the meantime, all objects stay as they are, and the result is an empty dict.
         """
-        ours = True
-        done = True
+        is_ours = True
+        is_complete = True
         for now, (_, before, after) in zip(stored, self.documents, strict=True):
             changed = _digest(now) == after
-            done &= changed
-            ours &= changed or _text(now) == before
-        if done:
+            is_complete &= changed
+            is_ours &= changed or _text(now) == before
+        if is_complete:
             return None
-        if not ours:
+        if not is_ours:
             return {}
         return {
             key: None if before is None else before.encode("latin-1")

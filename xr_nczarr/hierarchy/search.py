@@ -402,9 +402,9 @@ class _Search:
         """Return the keys of a node's documents, or only those for nodes of its `kind` if known."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
-            own = self.zarr.document_key(path, kind)
-            other = self.zarr.document_key(path, "group" if kind == "array" else "array")
-            keys = [key for key in keys if key == own or key != other]
+            own_key = self.zarr.document_key(path, kind)
+            other_key = self.zarr.document_key(path, "group" if kind == "array" else "array")
+            keys = [key for key in keys if key == own_key or key != other_key]
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.sidecars]
         return keys

@@ -257,9 +257,9 @@ class _Block:
         regular = (digits >= 1) & ~(zero & (digits > 1))
         if digits.max() == 8:
             long = np.flatnonzero(digits == 8)
-            more, further = _digits(self.words[starts[long] + 8])
-            values[long] = values[long] * 10**further + more
-            digits[long] += further
+            next_values, next_digits = _digits(self.words[starts[long] + 8])
+            values[long] = values[long] * 10**next_digits + next_values
+            digits[long] += next_digits
             regular &= digits < 16
         return values, starts + digits, regular
 
@@ -268,8 +268,8 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
     """Parse the number at the start of each eight-byte word; return numbers and digit counts."""
     # A digit is 0x30 to 0x39: its upper half is 3, even after adding 6. The carry of greater bytes
     # does not affect the bytes before them.
-    others = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
-    before = ((others & (~others + _ONE)) - _ONE) & _HIGHEST
+    non_digits = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
+    before = ((non_digits & (~non_digits + _ONE)) - _ONE) & _HIGHEST
     digits = (((before >> np.uint64(7)) * _ONES) >> np.uint64(56)).view(np.int64)
     words = (words << _unused_bits(digits)) & _LOWER
     for bits, mask, weight in _PAIRS:

@@ -180,8 +180,8 @@ class ReferenceStore(Store):
             places = {number: self._place(column.urls[number]) for number in set(numbers)}
         except NczarrError:
             return None  # `fetch` raises the error with the key
-        store, *others = {id(store): store for _, store, _ in places.values()}.values()
-        if others or store.remote:
+        store, *other_stores = {id(store): store for _, store, _ in places.values()}.values()
+        if other_stores or store.remote:
             return None
         paths = [places[number][2] for number in numbers]
         ranges = map(ByteRange, paths, column.offsets[rows].tolist(), lengths.tolist())

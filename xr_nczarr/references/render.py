@@ -114,11 +114,11 @@ def portable(table: Table) -> Table:
         filters = [_with_numbers(codec, members) for codec in codecs if codec is not None]
         if filters and filters != members.get("filters"):
             entries[key] = json.dumps({**members, "filters": filters, "compressor": None})
-        beside = key.removesuffix(".zarray") + ".zattrs"
-        attributes = entries.get(beside)
+        attributes_key = key.removesuffix(".zarray") + ".zattrs"
+        attributes = entries.get(attributes_key)
         is_float = re.fullmatch("[<>|]f[248]", str(members.get("dtype")))
         if is_float and members.get("fill_value") is not None and isinstance(attributes, str):
-            entries[beside] = _with_packed_fill(attributes)
+            entries[attributes_key] = _with_packed_fill(attributes)
     return replace(table, entries=entries)
 
 

@@ -174,8 +174,8 @@ class ReferenceOptions:
 
     def at(self, location: Location) -> ReferenceOptions:
         """Return these options together with the storage options and filesystem of `location`."""
-        own = merge_options(location.storage_options, self.own)
-        return replace(self, own=own, filesystem=location.filesystem)
+        merged = merge_options(location.storage_options, self.own)
+        return replace(self, own=merged, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the document from `folder`.

@@ -270,9 +270,11 @@ def _open_remote(
         return _open_zip(rest, _behind(rest, options) or options, connect, largest)
     if chained and link == "simplecache":
         source = _open_remote(rest, _behind(rest, options), connect, largest)
-        own = {**_unnamed(options), **options.get(link, {})}
-        folder = own.pop("cache_storage", None)
-        check_unused({name: own[name] for name in own if name not in _CACHE_OPTIONS})
+        link_options = {**_unnamed(options), **options.get(link, {})}
+        folder = link_options.pop("cache_storage", None)
+        check_unused(
+            {name: link_options[name] for name in link_options if name not in _CACHE_OPTIONS}
+        )
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
     path, _ = split_query(url)
     if path.endswith(".zip") and not chained:

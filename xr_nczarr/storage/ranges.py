@@ -111,8 +111,8 @@ def merge_ranges(
         if merged and start >= 0:
             last, parts = merged[-1]
             end = max(last.start + last.length, start + length)
-            near = start <= last.start + last.length + max_gap
-            if last.key == key and last.start >= 0 and near and end - last.start <= max_length:
+            is_near = start <= last.start + last.length + max_gap
+            if last.key == key and last.start >= 0 and is_near and end - last.start <= max_length:
                 parts.append((position, start - last.start, length))
                 merged[-1] = MergedRange(ByteRange(key, last.start, end - last.start), parts)
                 continue

@@ -397,8 +397,8 @@ def filesystem_at(
 
             chained, _, last = url.rpartition("::")
             scheme = last.partition("://")[0]
-            own = options.get(scheme, {}) if chained else options
-            checked = web_options(own, rules.retry, trust, rules.max_object_bytes)
+            link_options = options.get(scheme, {}) if chained else options
+            checked = web_options(link_options, rules.retry, trust, rules.max_object_bytes)
             options = {**options, scheme: checked} if chained else checked
         if url.startswith(("s3://", "s3a://")):
             from xr_nczarr.storage.s3 import S3, s3_options

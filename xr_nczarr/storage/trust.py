@@ -77,8 +77,8 @@ class Trust:
         if _NO_NAME.search(url):
             raise RefusedError(f"refers to {quote(url)}, which is not a valid name")
         paths = [local_path(link) for link in url.split("::")]
-        near = all(path is None or self._may_resolve(path) for path in paths)
-        for path in filter(None, paths if near else ()):
+        may_resolve = all(path is None or self._may_resolve(path) for path in paths)
+        for path in filter(None, paths if may_resolve else ()):
             real = os.path.realpath(path)
             # Files in a chained URL are opened unchecked, but a pipe or a device may never end.
             odd = len(paths) > 1 and _is_special(real)
@@ -86,7 +86,7 @@ class Trust:
                 raise RefusedError(f"refers to {quote(path)}, which is not a plain file")
         if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
             return
-        if near and self._is_allowed(url):
+        if may_resolve and self._is_allowed(url):
             return
         quoted = quote(mask(url))
         raise RefusedError(

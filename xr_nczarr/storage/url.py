@@ -109,8 +109,8 @@ def check_chain(url: str) -> None:
 def _is_wrapper(kind: type) -> bool:
     """Return whether a filesystem class of fsspec wraps another filesystem."""
     names = {"fo", "target_protocol"}
-    own = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
-    return any(names & signature(init).parameters.keys() for init in own if init is not None)
+    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
+    return any(names & signature(init).parameters.keys() for init in inits if init is not None)
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

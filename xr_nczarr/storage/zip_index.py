@@ -121,8 +121,8 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     if len(tops) == 1 and "" not in tops:
         return f"{tops.pop()}/"
     folder = f"{archive}/"
-    beside = [name for name in entries if not name.startswith(folder)]
-    if beside != [".zgroup"] or not first.startswith(folder) or f"{folder}.zgroup" not in entries:
+    outside = [name for name in entries if not name.startswith(folder)]
+    if outside != [".zgroup"] or not first.startswith(folder) or f"{folder}.zgroup" not in entries:
         return ""
     return folder if entries[".zgroup"].info.file_size <= _EMPTY_GROUP_BYTES else ""
 

@@ -34,7 +34,7 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
     if variable.dimensions:
         special["_ChunkSizes"] = _integers(node.chunk_shape)
     filters = [entry for spec in node.codecs if (entry := filter_of(spec, node)) is not None]
-    settings = {number: rest for number, *rest in filters}
+    settings = {number: parameters for number, *parameters in filters}
     for number, name in _OWN.items():
         if number in settings:
             special[name] = _integers(settings[number]) if settings[number] else "true"

@@ -333,6 +333,6 @@ def _attributes(attributes: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    shown = str(value.tolist() if hasattr(value, "tolist") else value)
-    parts = (shown[first : first + 200] for first in range(0, min(len(shown), _MAX_SHOWN), 200))
-    return "".join(map(text, parts)) + ("…" if len(shown) > _MAX_SHOWN else "")
+    string = str(value.tolist() if hasattr(value, "tolist") else value)
+    parts = (string[first : first + 200] for first in range(0, min(len(string), _MAX_SHOWN), 200))
+    return "".join(map(text, parts)) + ("…" if len(string) > _MAX_SHOWN else "")

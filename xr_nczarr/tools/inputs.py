@@ -159,8 +159,8 @@ class Input(ABC):
 
     def _check(self, layout: Layout, *, skip_unsupported: bool) -> None:
         if self.skipped and not skip_unsupported:
-            more = len(self.skipped) - _MAX_NAMED
-            named = [*self.skipped[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+            unnamed = len(self.skipped) - _MAX_NAMED
+            named = [*self.skipped[:_MAX_NAMED], *([f"{unnamed} more"] if unnamed > 0 else [])]
             problem = f"{layout.dialect} cannot hold {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 

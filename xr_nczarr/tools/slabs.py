@@ -30,8 +30,8 @@ def slabs(
         yield ()
         return
     size, chunk = shape[0], max(1, chunk_shape[0])
-    rest = math.prod(shape[1:]) * itemsize
-    step = size if rest == 0 else min(size, limit // rest)
+    row_bytes = math.prod(shape[1:]) * itemsize
+    step = size if row_bytes == 0 else min(size, limit // row_bytes)
     if len(shape) == 1 and whole_rows:
         step = size
     if step > chunk:

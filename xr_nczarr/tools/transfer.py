@@ -154,7 +154,7 @@ def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
     while part != [*data.shape]:
         # Lengthen the axis along which most of a block would be read again for the next part.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
-        axis = max(growing, key=lambda each: data.chunks[each][0] / part[each])
+        axis = max(growing, key=lambda dim: data.chunks[dim][0] / part[dim])
         grown = [*part]
         grown[axis] = min(2 * part[axis], data.shape[axis])
         if math.prod(grown) * data.dtype.itemsize > max_bytes:

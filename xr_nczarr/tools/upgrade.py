@@ -63,8 +63,8 @@ class UpgradeResult(Result):
         done += "; this was a dry run, nothing was changed" if self.dry_run else ""
         lines = [f"{self.store}: {self.before} → {self.after} ({done})"]
         for verb, keys in (("written", self.written), ("removed", self.removed)):
-            more = [f"… and {len(keys) - _MAX_KEYS:,} more"] if len(keys) > _MAX_KEYS else []
-            names = ", ".join([*map(quote, keys[:_MAX_KEYS]), *more])
+            summary = [f"… and {len(keys) - _MAX_KEYS:,} more"] if len(keys) > _MAX_KEYS else []
+            names = ", ".join([*map(quote, keys[:_MAX_KEYS]), *summary])
             lines += [f"  {verb}: {names}"] if keys else []
         return "\n".join(lines)
 

@@ -56,8 +56,8 @@ def finding_line(findings: Sequence[Finding]) -> str:
         f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
         for finding in findings[:_MAX_PLACES]
     ]
-    more = len(findings) - len(places)
-    where = ", ".join(places) + (f" and {more:,} more" if more else "")
+    unnamed = len(findings) - len(places)
+    where = ", ".join(places) + (f" and {unnamed:,} more" if unnamed else "")
     return f"{severity}: {where}: {problem}{f'. {remedy}' if remedy else ''}"
 
 
@@ -103,8 +103,8 @@ class Verification(Result):
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]
-        there = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
-        return f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
+        existing = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
+        return f"{self.store}: {existing}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
         """Return the findings grouped by kind, errors first."""

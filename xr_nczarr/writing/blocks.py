@@ -172,17 +172,17 @@ def _ends(chunks: Any, size: int) -> _Lengths:
     return within
 
 
-def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
+def _lengths(selected: Any, ends: _Lengths) -> _Lengths:
     """Return the lengths of runs of consecutive selected elements that are in the same chunk."""
-    if not isinstance(taken, range):
-        numbers = np.searchsorted(ends, taken, side="right")
+    if not isinstance(selected, range):
+        numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
-        return np.diff([0, *changes, len(taken)])
-    upwards = taken if taken.step > 0 else taken[::-1]
+        return np.diff([0, *changes, len(selected)])
+    upwards = selected if selected.step > 0 else selected[::-1]
     reached = -((upwards.start - ends) // upwards.step)
     lengths = np.diff(np.unique([0, *reached.clip(0, len(upwards)), len(upwards)]))
     lengths = lengths if len(upwards) else np.zeros(1, np.int64)
-    return lengths if taken.step > 0 else lengths[::-1]
+    return lengths if selected.step > 0 else lengths[::-1]
 
 
 def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:

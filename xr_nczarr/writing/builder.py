@@ -187,14 +187,15 @@ class Tree:
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
         """Return a group's dimension by name: its own, an inherited one, or else a new one."""
-        own = group.dimensions.get(name)
-        if own is not None:
-            if own.size != size:
+        existing = group.dimensions.get(name)
+        if existing is not None:
+            if existing.size != size:
                 raise ConflictError(
-                    f"a variable has {size} elements along {own.path}, which has {own.size}",
+                    f"a variable has {size} elements along {existing.path}, "
+                    f"which has {existing.size}",
                     remedy="Use another name for the dimension, or append along it",
                 )
-            return own
+            return existing
         inherited = inherited_dimension(name, size, group.path, self.group)
         if inherited is not None:
             return inherited

@@ -301,11 +301,11 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
     """Return whether stored and new values are bitwise equal, comparing a few chunks at a time."""
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False
-    (first, last), *others = bounds
+    (first, last), *other_bounds = bounds
     array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
     for start in range(first, last, length):
         stop = min(start + length, last)
-        stored = array.read([slice(start, stop), *(slice(*pair) for pair in others)])
+        stored = array.read([slice(start, stop), *(slice(*pair) for pair in other_bounds)])
         new = np.asarray(write.data[start - first : stop - first])
         if new.dtype.hasobject or stored.dtype.hasobject:
             if not np.array_equal(stored, new):

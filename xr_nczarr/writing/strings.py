@@ -170,8 +170,8 @@ def _objects(block: Any) -> int:
     texts = [isinstance(item, str) for item in block.ravel().tolist()]
     if all(texts):
         return _TEXTS if texts else _MISSING
-    others = ~(np.array(texts) | _missing(block).ravel())
-    return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
+    is_other = ~(np.array(texts) | _missing(block).ravel())
+    return _OTHERS if is_other.any() else _TEXTS if any(texts) else _MISSING
 
 
 @blockwise
