@@ -252,7 +252,8 @@ def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_fo
         chunk.unlink()
     url = f"{cached}{http_server.url}/store"
     assert np.isnan(xr.open_dataset(url, engine="nczarr").v.values[1])
-    for page in (PAGE, b"<html>" + bytes(2)):  # the second is as long as the chunk
+    # The second is as long as the chunk.
+    for page in (PAGE, b"<html>" + bytes(2), b"<?xml?>\n<!-- <a> -->\n" * 20 + PAGE):
         http_server.fallback = page
         dataset = xr.open_dataset(url, engine="nczarr")
         assert dataset.v[0] == 1.0
@@ -290,6 +291,15 @@ def test_a_store_with_markup_in_its_values_is_read(http_server):
     xr.Dataset({"s": ("x", text)}).nczarr.to_nczarr(f"{http_server.root}/store", zarr_format=3)
     dataset = xr.open_dataset(f"{http_server.url}/store", engine="nczarr")
     assert dataset.s.values.tolist() == text.tolist()
+
+
+def test_values_that_begin_like_a_web_page_are_read(http_server):
+    values = np.frombuffer(b"<!---->" * 140 + b"<?xml?>", np.uint8)
+    encoding = {"v": {"compressors": None}}
+    dataset = xr.Dataset({"v": ("x", values)})
+    xr_nczarr.to_nczarr(dataset, f"{http_server.root}/store", encoding=encoding)
+    with xr.open_dataset(f"{http_server.url}/store", engine="nczarr") as opened_dataset:
+        assert opened_dataset.identical(dataset)
 
 
 def test_a_web_page_read_through_an_http_mapper_raises_an_error(http_server):

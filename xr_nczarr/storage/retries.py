@@ -46,8 +46,9 @@ _BROKEN = {
 }
 
 
+# Atomic groups: otherwise each comment could end at any later one, which takes exponential time.
 _PAGE = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*(?:<!--.*?-->\s*|<\?xml.*?\?>\s*)*"
+    rb"(?:\xef\xbb\xbf)?\s*+(?:(?><!--.*?-->|<\?xml.*?\?>)\s*+)*+"
     rb"<(?:!doctype\s+html|html|head|body|title|meta|script)\b",
     re.IGNORECASE | re.DOTALL,
 )
