@@ -229,6 +229,17 @@ def test_an_enormous_chunk_index_is_an_error():
         parse_references(refs)
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["0/" * 100_000 + "{}a", "t/" + "0/" * 64 + "{}", "t/" + "0." * 64 + "{}"],
+    ids=["long", "nested", "dotted"],
+)
+def test_keys_with_too_many_numbers_are_not_indices(key):
+    refs = {key.format(number): ["u", number, 1] for number in range(100 if len(key) < 999 else 1)}
+    table = tabulate(dict(refs))
+    assert [table.find(key) for key in refs] == [Target(*reference) for reference in refs.values()]
+
+
 def test_templates_in_the_urls_of_columns_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}

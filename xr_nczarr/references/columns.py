@@ -38,8 +38,10 @@ MIN_ROWS = 64
 """Minimum number of references of an array for which a column is worthwhile."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
-DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX})*)", re.DOTALL)
-_NESTED = re.compile(rf"(|.*?/)({_INDEX}(?:/{_INDEX})+)", re.DOTALL)
+# Up to 64 numbers, which is NumPy's limit for dimensions.
+DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
+# Possessive, because trying to begin the index at each slash would take quadratic time.
+_NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
 
 Entry = str | Target
 """An inline string as the document spells it, or a target."""
