@@ -24,7 +24,7 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default value, which differs in type from an equal number that the caller passed."""
+    """A default value, whose type distinguishes it from an equal number that the caller passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

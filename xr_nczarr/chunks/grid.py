@@ -327,7 +327,7 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return a slice with a positive step for the same positions, or None if not possible."""
+    """Return a slice with a positive step for the same positions, or None if impossible."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
@@ -366,7 +366,7 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the parts along all dimensions to chunk parts, as one iterator per field.
+    """Combine the parts along all dimensions into chunk parts, as one iterator per field.
 
     The Cartesian product is computed by `itertools`, which is faster than Python code.
     """

@@ -241,7 +241,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return whether `expected`, which has at most eight bytes, is at each position."""
+        """Return a mask of the positions at which `expected` (at most eight bytes) occurs."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled

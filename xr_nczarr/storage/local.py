@@ -150,7 +150,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads ranges of an object, all from the file that exists now."""
+        """Yield a function that reads ranges of an object, always from the file that exists now."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None

@@ -143,7 +143,7 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the response to each request, while threads wait for the next responses.
 
-        The larger the objects are, the fewer are requested ahead.
+        The larger the objects, the fewer requests are made ahead.
         """
         for request in requests:
             check_key(request.key, self.name)

@@ -157,7 +157,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the requested bytes for each request, or None without such an object."""
+        """Yield the exact bytes of each request, or None if the object does not exist."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
         """Return up to `max_bytes` from the end of an object, or None if it does not exist."""

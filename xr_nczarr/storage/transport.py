@@ -116,7 +116,7 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the requested bytes for each request, or None if the file does not exist.
+        """Yield the exact bytes of each request, or None if the file does not exist.
 
         The bytes are extracted from the whole file if the server sent all of it.
         """

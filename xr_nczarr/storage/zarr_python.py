@@ -86,7 +86,7 @@ class ZarrPythonClient(RemoteClient):
         return client
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the requested bytes in order, or None if the object does not exist."""
+        """Yield the exact bytes of each request, or None if the object does not exist."""
         for request in requests:
             check_key(request.key, self.name)
         for first in range(0, len(requests), IN_FLIGHT):
