@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -186,22 +186,31 @@ class _Counted:
             return [item for item in self.requests if fnmatch.fnmatchcase(item.path, pattern)]
 
     @contextmanager
-    def _counting(self, request: Request) -> Iterator[None]:
-        """Log a request to which the block responds, and add it to its wave."""
+    def _counting(self, request: Request) -> Iterator[ExitStack]:
+        """Log a request to which the block responds, and add it to its wave.
+
+        The request is in flight until the block ends, or until it closes the yielded stack.
+        """
         waves = self._waves
         with self._mutex:
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
+
+        def land() -> None:
+            with self._mutex:
+                self._in_flight -= 1
+
+        in_flight = ExitStack()
+        in_flight.callback(land)
         if waves:
             waves.enter(request)
         try:
-            yield
+            yield in_flight
         finally:
+            in_flight.close()
             if waves:
                 waves.leave()
-            with self._mutex:
-                self._in_flight -= 1
 
     @contextmanager
     def waves(self) -> Iterator[Waves]:
@@ -284,11 +293,10 @@ class _QuietServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     owner: HttpServer
+    in_flight: ExitStack
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    # A client that has its response may send the next request, so a response must be counted
-    # before it is sent.
-    wbufsize = 16 << 20
+    wbufsize = -1
 
     def do_GET(self) -> None:
         self._serve(body=True)
@@ -303,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         headers = {name.title(): value for name, value in self.headers.items()}
         request = Request(self.command, self.path, headers.get("Range"), headers)
-        with self.owner._counting(request):
+        with self.owner._counting(request) as self.in_flight:
             fault = self.owner._fault_for(path)
             self._answer(urllib.parse.unquote(path), fault, body)
 
@@ -374,6 +382,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers: dict[str, str] | None = None,
         kind: str | None = None,
     ) -> None:
+        self.in_flight.close()  # a client that has its response may send the next request
         self.send_response(status)
         if kind == "no-length":
             self.send_header("Connection", "close")
@@ -390,8 +399,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             if body:
                 self.wfile.write(data)
+            self.wfile.flush()
             if body and kind in ("pause", "stall"):
-                self.wfile.flush()
                 self._wait()
 
     def _wait(self) -> None:

@@ -275,7 +275,7 @@ def times(draw):
     whole = draw(st.lists(st.integers(-400, 80_000), min_size=1, max_size=4))
     values = np.datetime64("2000-01-01", "s") + np.array([number * step for number in whole])
     if draw(st.booleans()):
-        values[-1] = np.datetime64("NaT")
+        values[-1] = np.datetime64("NaT", "s")
     return values, encoding
 
 
