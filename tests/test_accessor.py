@@ -140,8 +140,8 @@ def test_missing_chunks_read_as_fill_values_are_logged(store, caplog):
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
         dataset.load()
     assert sorted(caplog.messages) == [
-        "mapping: v/1: no such chunk, read as the fill value",
-        "mapping: v/3: no such chunk, read as the fill value",
+        "mapping: v/1: the chunk is missing and is read as the fill value",
+        "mapping: v/3: the chunk is missing and is read as the fill value",
     ]
 
 
@@ -186,7 +186,7 @@ def test_repairs_of_metadata_are_logged(store, caplog):
     for key in (".zgroup", ".zattrs"):
         store[key] = store[key].replace(b'"w"', b'"w","<gone>"')
     xr.open_dataset(store, engine="nczarr", consolidated=False)
-    assert caplog.messages == ["mapping: /<gone>: listed in _nczarr_group, but missing"]
+    assert caplog.messages == ["mapping: /<gone> is listed in _nczarr_group, but missing"]
     assert caplog.records[0].levelname == "WARNING"
 
 

@@ -34,7 +34,7 @@ def test_messages_in_the_table_contain_named_placeholders(rows):
         problems[layer, name].add(problem)
     moved = "this object was opened in another process, and its target is not a path or URL"
     assert moved in problems["accessor", "NotFoundError"]
-    sizes = "found {size} bytes, expected {nbytes} (chunk {chunk_shape} of {dtype})"
+    sizes = "stored data have {size} bytes; expected {nbytes} (chunk {chunk_shape} of {dtype})"
     assert sizes in problems["chunks", "ChunkError"]
 
 

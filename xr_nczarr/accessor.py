@@ -144,13 +144,13 @@ class NczarrAccessor:
         if opening is None:
             raise NotFoundError(
                 "the store that this object was opened from is unknown",
-                remedy="Call the method on the Dataset that engine='nczarr' opened, or call the "
-                "function of the same name in xr_nczarr with the URL",
+                remedy="Call the method on the Dataset opened with engine='nczarr', or pass the "
+                "URL to the xr_nczarr function of the same name",
             )
         if opening.target is None:
             raise NotFoundError(
                 "this object was opened in another process, and its target is not a path or URL",
-                remedy="Call the function of the same name in xr_nczarr there",
+                remedy="Call the xr_nczarr function of the same name in that process",
             )
         options = opening.options.as_dict()
         names = function.__kwdefaults__ or ()

@@ -44,8 +44,8 @@ class Resolved:
         """Raise UnsupportedError if the target cannot be written."""
         if self.location.read_only:
             raise UnsupportedError(
-                "this store is read only",
-                remedy="Open it for writing",
+                "this store is read-only",
+                remedy="Open the store for writing",
                 store=self.store.name,
             )
         if self.location.group:
@@ -139,7 +139,7 @@ class OpenedStore:
         for name in filter(None, (path or "").split("/")):
             if name not in group.groups:
                 raise NotFoundError(
-                    f"there is no group {quote(path)!r}",
+                    f"no group named {quote(path)!r}",
                     remedy=self._present_groups(),
                     store=self.store.name,
                 )
@@ -153,11 +153,11 @@ class OpenedStore:
             walked = open_netcdf(self.store, options).root.walk()
             paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
         except NczarrError:
-            return "List the groups with xr_nczarr.info"
+            return "Call xr_nczarr.info to list the groups"
         names = [repr(quote(path)) for path in paths if path]
         more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
         listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
-        return f"Its groups are {listed}" if names else "It has no groups"
+        return f"The groups are {listed}" if names else "There are no groups"
 
     def array(self, variable: Variable) -> ChunkedArray:
         """Return the chunked array of a variable, from which stored values can be read."""
@@ -282,9 +282,9 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
     ]
     if names:
         warnings.warn(
-            f"{store.name}: {', '.join(names)} are declared as big-endian, under which netCDF-C "
-            "up to 4.9.2 stored little-endian numbers. Pass assume_endian='little' if their "
-            "values are wrong",
+            f"{store.name}: variables declared as big-endian ({', '.join(names)}) may contain "
+            "little-endian numbers, which netCDF-C up to 4.9.2 stored by mistake. Pass "
+            "assume_endian='little' if their values are wrong",
             stacklevel=2,
         )
 
@@ -302,8 +302,9 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
     ]
     if names:
         _log.warning(
-            "%s: the fill_value 0 of %s does not mask, since it may be HDF5's default. "
-            "Pass use_zarr_fill_value_as_mask=True if zeros are missing values, else False",
+            "%s: the fill_value 0 of %s is not treated as missing data, because it may be the "
+            "default of HDF5. Pass use_zarr_fill_value_as_mask=True if zeros are missing values, "
+            "or False if they are not",
             store.name,
             ", ".join(names),
         )

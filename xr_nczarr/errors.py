@@ -40,7 +40,7 @@ class NczarrError(Exception):
     Parameters
     ----------
     problem
-        A description of the error, usually the value found and the value expected.
+        A description of the error, usually the actual and the expected value.
     remedy
         An instruction that tells the user how to proceed, or an empty string.
     store
@@ -176,7 +176,9 @@ class StorageConnectionError(StorageError, ConnectionError):
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
     """Build the error for a `value` at `place` that is not as `expected`."""
-    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)
+    return MetadataError(
+        f"invalid value {quote(reprlib.repr(value))}; expected {expected}", place=place
+    )
 
 
 def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
@@ -185,7 +187,7 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     Examples
     --------
     >>> print(unknown("dimension", "tme", ["time", "lat"]))
-    no dimension 'tme'. Did you mean time? The dimensions are lat, time
+    no dimension named 'tme'. Did you mean time? The dimensions are lat, time
     """
     from difflib import get_close_matches
 
@@ -193,4 +195,4 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     hint = f"Did you mean {' or '.join(map(quote, close))}? " if close else ""
     listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
     known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
-    return NotFoundError(f"no {what} {quote(name)!r}", remedy=hint + known)
+    return NotFoundError(f"no {what} named {quote(name)!r}", remedy=hint + known)

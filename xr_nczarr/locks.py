@@ -52,7 +52,7 @@ class Underway:
     def __enter__(self) -> None:
         with self._changed:
             if self._ended:
-                raise RuntimeError("cannot start work: the write it belongs to has ended")
+                raise RuntimeError("cannot start a task of a write that has ended")
             self._count += 1
 
     def __exit__(self, *_: object) -> None:

@@ -85,7 +85,7 @@ class Limits:
             If `limits` has another type, or a limit is unknown or not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):
-            raise ValueError(f"limits must be a Limits, a mapping or None; found {limits!r}")
+            raise ValueError(f"limits must be a Limits object, a mapping or None, not {limits!r}")
         if isinstance(limits, Limits):
             return limits
         names = [limit.name for limit in fields(cls)]
@@ -97,7 +97,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, limit in self._by_name().items():
             if not isinstance(limit, Real):
-                raise ValueError(f"{name} of limits must be a number; found {limit!r}")
+                raise ValueError(f"{name} in limits must be a number, not {limit!r}")
 
     def _by_name(self) -> dict[str, Any]:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}

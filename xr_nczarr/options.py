@@ -89,7 +89,7 @@ class OpenOptions:
     def __post_init__(self) -> None:
         group_path(self.group)
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise ValueError(f"threads must be an integer above 0 or None; found {self.threads!r}")
+            raise ValueError(f"threads must be a positive integer or None, not {self.threads!r}")
         check_choice("on_unsupported", self.on_unsupported, get_args(Unsupported))
         check_choice("missing_chunks", self.missing_chunks, get_args(MissingChunks))
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))
@@ -102,9 +102,9 @@ class OpenOptions:
         check_choice("use_zarr_fill_value_as_mask", masks, (None, True, False))
         for name in ("storage_options", "codecs"):
             if not isinstance(getattr(self, name), Mapping | None):
-                raise ValueError(f"{name} must be a mapping or None; found {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a mapping or None, not {getattr(self, name)!r}")
         if self.trust == "none" and "pickle" in (self.codecs or {}):
-            raise ValueError("the codec pickle contradicts trust='none'")
+            raise ValueError("the codec 'pickle' is not allowed with trust='none'")
         _ = self.bounds
 
     @classmethod
@@ -148,7 +148,7 @@ class OpenOptions:
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise ValueError if the option `name` has a value that is not among `choices`."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; found {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))

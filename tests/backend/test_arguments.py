@@ -83,7 +83,7 @@ def test_open_dataset_options_are_passed_to_open_dataset(document):
     [
         ({"mode": "a"}, "mode='a'.*to_nczarr"),
         ({"chunk_store": {}}, "chunk_store.*reference set"),
-        ({"synchronizer": 1}, "synchronizer.*Leave it out"),
+        ({"synchronizer": 1}, "synchronizer.*Leave out this option"),
         ({"zarr_version": 7}, "zarr_format"),
     ],
     ids=str,

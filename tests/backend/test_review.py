@@ -147,7 +147,7 @@ def test_a_missing_value_among_booleans_does_not_become_true() -> None:
     assert opened.v.dtype == bool
     assert opened.v[:2].values.tolist() == [True, False]
     with pytest.raises(
-        xr_nczarr.MetadataError, match=r"booleans contain the missing value 9"
+        xr_nczarr.MetadataError, match=r"boolean data contain the missing value 9"
     ) as reported:
         opened.v.load()
     assert (reported.value.key, reported.value.variable) == ("v/1", "/v")

@@ -78,7 +78,7 @@ def folder(request):
 
 OPENINGS = {
     "as it is": {},
-    "single documents": {"consolidated": False},
+    "metadata of each node": {"consolidated": False},
     "consolidated": {"consolidated": True},
     "version 2": {"zarr_format": 2},
 }
@@ -202,10 +202,10 @@ def test_writing_into_a_parquet_reference_set_is_rejected(memory):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in ("memory://refs/set", fsspec.get_mapper("memory://refs/set")):
         for options in ({"mode": "a"}, {"append_dim": "x"}, {"region": "auto"}):
-            with pytest.raises(RecordSetError, match="read only"):
+            with pytest.raises(RecordSetError, match="read-only"):
                 xr_nczarr.to_nczarr(dataset, target, **options)
         for change in (xr_nczarr.consolidate, xr_nczarr.upgrade):
-            with pytest.raises(RecordSetError, match="read only"):
+            with pytest.raises(RecordSetError, match="read-only"):
                 change(target)
     assert {path: file.getvalue() for path, file in memory.store.items()} == {
         path: file.getvalue() for path, file in before.items()
@@ -283,15 +283,15 @@ def test_the_error_for_a_missing_group_lists_the_existing_groups(groups, tmp_pat
         ("reference://sub", "nosuch", "sub/nosuch"),
         ("reference://", "other/t", "other/t"),
     ):
-        with pytest.raises(NotFoundError, match=f"no group '{missing}'.*{names}"):
+        with pytest.raises(NotFoundError, match=f"no group named '{missing}'.*{names}"):
             read(target, group=group, **options)
     for zarr_format in (2, 3):
         tree = xr.DataTree.from_dict({f"/{name}": xr.Dataset() for name in ("a/b", "c")})
         tree.to_zarr(tmp_path / f"{zarr_format}", zarr_format=zarr_format, consolidated=False)
-        with pytest.raises(NotFoundError, match=r"no group 'd'.*groups are 'a', 'a/b', 'c'"):
+        with pytest.raises(NotFoundError, match=r"no group named 'd'.*groups are 'a', 'a/b', 'c'"):
             read(tmp_path / f"{zarr_format}", group="d")
     xr.Dataset().to_zarr(tmp_path / "flat", zarr_format=2)
-    with pytest.raises(NotFoundError, match=r"no group 'd'\. It has no groups"):
+    with pytest.raises(NotFoundError, match=r"no group named 'd'\. There are no groups"):
         read(tmp_path / "flat", group="d")
 
 
@@ -350,12 +350,15 @@ def test_referenced_files_are_read_with_the_credentials_of_the_passed_filesystem
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fs": 3}, "fs has the type int"),
-        ({"fs": {"memory": "s3"}}, "fs has the type str"),
-        ({"fs": DirFileSystem("/", fsspec.filesystem("file"))}, "fs has the type DirFileSystem"),
-        ({"mode": "w"}, "read only"),
-        ({"fo": 3}, "fo has the type int"),
-        ({"fo": io.BytesIO(b"{}")}, "fo has the type BytesIO"),
+        ({"fs": 3}, "fs has the unsupported type int"),
+        ({"fs": {"memory": "s3"}}, "fs has the unsupported type str"),
+        (
+            {"fs": DirFileSystem("/", fsspec.filesystem("file"))},
+            "fs has the unsupported type DirFileSystem",
+        ),
+        ({"mode": "w"}, "read-only"),
+        ({"fo": 3}, "fo has the unsupported type int"),
+        ({"fo": io.BytesIO(b"{}")}, "fo has the unsupported type BytesIO"),
         ({"remote_protocol": "simplecache"}, "is a cache"),
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],

@@ -233,7 +233,7 @@ def test_the_error_for_a_missing_store_quotes_the_page_that_the_server_sent(
     url = f"{http_server.url}/{target}"
     if "reference" in target:
         url = target.format(cached + http_server.url)
-    with pytest.raises(StorageError, match="web page that begins with <!doctype html>"):
+    with pytest.raises(StorageError, match="page begins with <!doctype html>"):
         xr.open_dataset(url, engine="nczarr")
     http_server.fallback = None
     with pytest.raises(NotFoundError):
@@ -257,7 +257,7 @@ def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_fo
         http_server.fallback = page
         dataset = xr.open_dataset(url, engine="nczarr")
         assert dataset.v[0] == 1.0
-        with pytest.raises(StorageError, match="web page that begins with <"):
+        with pytest.raises(StorageError, match="page begins with <"):
             dataset.v.load()
 
 
@@ -270,7 +270,7 @@ def test_a_login_page_in_place_of_metadata_is_an_error(http_server, cached, key,
     url = f"{cached}{http_server.url}/store"
     assert opened(url).identical(tree())
     (store / key).write_bytes(LOGIN_PAGE)
-    with pytest.raises(StorageError, match="web page that begins with <!DOCTYPE html>") as caught:
+    with pytest.raises(StorageError, match="page begins with <!DOCTYPE html>") as caught:
         opened(url)
     assert caught.value.key == key
 

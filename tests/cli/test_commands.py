@@ -137,14 +137,14 @@ def test_the_error_for_an_unknown_name_is_one_line(tmp_path, monkeypatch, capsys
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
     dataset.to_netcdf("one.nc", engine="scipy")
     for wrong, words in {
-        "copy one two --chunks=nothing=2": "no dimension 'nothing'. The dimensions are x",
+        "copy one two --chunks=nothing=2": "no dimension named 'nothing'. The dimensions are x",
         "copy one two --chunks=x=0": "chunk length of x must be at least 1, not 0",
-        "copy one.nc two --engine=nothing": "no engine 'nothing'",
+        "copy one.nc two --engine=nothing": "no engine named 'nothing'",
         "info one.nc": "nczarr copy",
-        "info one --option=group=/nothing": "no group '/nothing'",
-        "dump one --option=group=/nothing": "no group '/nothing'",
-        "verify one --option=group=/nothing": "no group '/nothing'",
-        "explain one --option=group=/nothing": "no group '/nothing'",
+        "info one --option=group=/nothing": "no group named '/nothing'",
+        "dump one --option=group=/nothing": "no group named '/nothing'",
+        "verify one --option=group=/nothing": "no group named '/nothing'",
+        "explain one --option=group=/nothing": "no group named '/nothing'",
     }.items():
         assert main(wrong.split()) == 2, wrong
         printed = capsys.readouterr().err

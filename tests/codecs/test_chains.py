@@ -392,9 +392,9 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
         ("szip", {"mask": 32, "pixels-per-block": 8}, UnsupportedError, "'szip'.*codecs="),
         ("no\nsuch", {}, UnsupportedError, "codecs="),
         ("pickle", {}, RefusedError, "numcodecs.Pickle"),
-        ("zlib", {"level": "high"}, MetadataError, "level = 'high', expected int"),
-        ("zlib", {"level": 1.0}, MetadataError, "expected int"),
-        ("zlib", {"level": True}, MetadataError, "expected int"),
+        ("zlib", {"level": "high"}, MetadataError, "level is 'high'; expected a value of type int"),
+        ("zlib", {"level": 1.0}, MetadataError, "type int"),
+        ("zlib", {"level": True}, MetadataError, "type int"),
         ("zlib", {"levle": 1}, MetadataError, "unknown parameters: levle"),
         ("blosc", {"shuffle": 7}, MetadataError, "shuffle"),
         ("blosc", {"shuffle": [1]}, MetadataError, "shuffle"),
@@ -404,14 +404,14 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
         ("delta", {"dtype": "|O"}, MetadataError, "object"),
         ("delta", {"dtype": "nonsense"}, MetadataError, "nonsense"),
         ("delta", {"dtype": {"names": ["a"]}}, MetadataError, "configuration"),
-        ("delta", {"dtype": "<f8"}, MetadataError, "does not fit"),
+        ("delta", {"dtype": "<f8"}, MetadataError, "does not match"),
         ("delta", {"dtype": "<f4", "more": 1}, MetadataError, "more"),
-        ("astype", {"encode_dtype": "|S0", "decode_dtype": "<f4"}, MetadataError, "fixed sizes"),
+        ("astype", {"encode_dtype": "|S0", "decode_dtype": "<f4"}, MetadataError, "fixed size"),
         (
             "astype",
             {"encode_dtype": "|S2000000000", "decode_dtype": "|u1"},
             MetadataError,
-            "encodes a chunk",
+            "encoded data have",
         ),
         ("fixedscaleoffset", {"offset": 0, "scale": 0, "dtype": "<f4"}, MetadataError, "scale"),
         ("fixedscaleoffset", {"offset": "x", "scale": 1, "dtype": "<f4"}, MetadataError, "number"),
@@ -425,7 +425,7 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
         ("transpose", {"order": [0, 0]}, MetadataError, "order"),
         ("transpose", {"order": [True, 0]}, MetadataError, "order"),
         ("transpose", {"order": {}}, MetadataError, "order"),
-        ("vlen-utf8", {}, MetadataError, "objects"),
+        ("vlen-utf8", {}, MetadataError, "variable length"),
         ("categorize", {"labels": ["a"], "dtype": "<U1"}, MetadataError, "dtype"),
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
@@ -447,7 +447,7 @@ def test_object_arrays_require_a_codec_for_objects():
     for dtype in ("|O", "|S0"):
         with pytest.raises(MetadataError, match="dtype"):
             make_codec(object, (2,), ("vlen-array", {"dtype": dtype}))
-    with pytest.raises(UnsupportedError, match="structure"):
+    with pytest.raises(UnsupportedError, match="variable length"):
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
@@ -469,7 +469,7 @@ def test_pickled_objects_are_decoded_if_a_codec_class_is_passed():
     codec = make_codec(object, (2,), ("pickle", {}), custom={"pickle": numcodecs.Pickle})
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
-    with pytest.raises(ChunkError, match="3 items, expected 2"):
+    with pytest.raises(ChunkError, match="3 items; expected 2"):
         codec.decode(numcodecs.Pickle().encode(np.array([1, 2, 3], dtype=object)))
 
 
@@ -495,7 +495,7 @@ def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
     codec = make_codec("<i4", (4,), chain)
     assert_decodes(codec, data, array)
     assert bytes(codec.encode(array)) == data
-    with pytest.raises(ChunkError, match="decodes to 15 bytes, expected 16"):
+    with pytest.raises(ChunkError, match="decoded data have 15 bytes; expected 16"):
         codec.decode(data[1:])
     with pytest.raises(MetadataError, match="configuration"):
         make_codec("<i4", (4,), ("inverted", {"key": 1}))

@@ -117,15 +117,15 @@ def test_the_error_for_a_chunk_of_the_wrong_size_names_both_sizes(spec, count):
     assert caught.value.place == f"codec {name} (filters)"
     assert "expected 12,000 (chunk (3000,) of int32)" in str(caught.value)
     if count < 3000 or name in ("zstd", "lz4", "blosc"):
-        assert f"decodes to {4 * count:,} bytes" in str(caught.value)
+        assert f"decoded data have {4 * count:,} bytes" in str(caught.value)
     else:
-        assert "decodes to more than 12,000 bytes" in str(caught.value)
+        assert "decoded data have more than 12,000 bytes" in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13])
 def test_an_uncompressed_chunk_of_the_wrong_size_is_an_error(size):
     codec = make_codec("<i4", (3,))
-    with pytest.raises(ChunkError, match=f"found {size} bytes, expected 12"):
+    with pytest.raises(ChunkError, match=f"stored data have {size} bytes; expected 12"):
         codec.decode(bytes(size))
 
 
@@ -143,11 +143,14 @@ def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):
         ),
         (blosc_header(12_000, 12_000, 17), "the chunk has 16"),
         (blosc_header(12_000, 12_000, 0), "declares 0 bytes"),
-        (blosc_header(2_147_000_000, 512, 16), "decodes to 2,147,000,000 bytes, expected 12,000"),
-        (blosc_header(0, 0, 16), "decodes to 0 bytes"),
+        (
+            blosc_header(2_147_000_000, 512, 16),
+            "decoded data have 2,147,000,000 bytes; expected 12,000",
+        ),
+        (blosc_header(0, 0, 16), "decoded data have 0 bytes"),
         (blosc_header(12_000, 1 << 31, 16), "cannot be decoded"),
-        (b"\x02\x01", "found 2 bytes"),
-        (b"", "found 0 bytes"),
+        (b"\x02\x01", "stored data have 2 bytes"),
+        (b"", "stored data have 0 bytes"),
     ],
     ids=[
         "length of gigabytes",
@@ -311,7 +314,7 @@ def test_the_error_for_python_objects_in_a_fixed_size_dtype_suggests_vlen_encode
 
     stored = "S16" if dtype == "S16" else "[('a', 'int32'), ('s', 'S16')]"
     codec = make_codec(dtype, (2,), ("fill_hdf_strings", {"dtype": stored, "id_map": None}))
-    with pytest.raises(ChunkError, match="decodes to Python objects") as caught:
+    with pytest.raises(ChunkError, match="decoded data are Python objects") as caught:
         codec.decode(bytes(2 * codec.flow.dtype.itemsize))
     assert "damaged" not in str(caught.value)
     assert "vlen_encode" in caught.value.remedy

@@ -49,9 +49,9 @@ def test_the_shard_index_is_encoded_as_specified():
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ([(0, 10), (9, 5)], r"inner chunk \(1,\) has offset 9 and length 5, within another"),
-        ([(5, 10), (0, 6)], r"inner chunk \(0,\) has offset 5"),
-        ([(0, 10), (0, 10)], "within another"),
+        ([(0, 10), (9, 5)], r"inner chunk \(1,\) at offset 9 with length 5 overlaps another"),
+        ([(5, 10), (0, 6)], r"inner chunk \(0,\) at offset 5"),
+        ([(0, 10), (0, 10)], "overlaps another"),
         ([(0, 10), (95, 6)], "outside the shard"),
         ([(0, 10), (101, 0)], "outside the shard"),
         ([(0, 101), (MISSING, MISSING)], "outside the shard"),

@@ -566,7 +566,7 @@ def test_the_limit_applies_to_chunks_but_not_to_shards():
     [
         ([CodecSpec("shuffle"), CodecSpec("delta", {"dtype": "<f8"})], "<f8", "shuffle, delta"),
         ([CodecSpec("json2")], "O", "variable length"),
-        ([], [("a", "<i4"), ("b", ">i4")], "both byte orders"),
+        ([], [("a", "<i4"), ("b", ">i4")], "different byte orders"),
         ([], "f16", "no data type"),
     ],
 )
@@ -844,5 +844,5 @@ def test_a_root_array_has_no_metadata_to_consolidate():
 def test_invalid_paths_in_consolidated_metadata_are_rejected(path):
     inline = {"kind": "inline", "must_understand": False, "metadata": {path: {}}}
     document = Document("zarr.json", json.dumps({"consolidated_metadata": inline}).encode())
-    with pytest.raises(MetadataError, match="names joined"):
+    with pytest.raises(MetadataError, match="not a plain relative path"):
         v3.expand_consolidated(document)

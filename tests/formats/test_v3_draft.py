@@ -425,7 +425,7 @@ def test_an_array_hides_a_group_at_the_same_path():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"chunk_keys": v3.chunk_keys("/a")}, "chunk keys like a/c/0/0"),
+        ({"chunk_keys": v3.chunk_keys("/a")}, "chunk keys such as a/c/0/0"),
         ({"members": {"hint": {}}}, "hint"),
         ({"dtype": np.dtype("f16"), "type_name": "", "fill_value": None}, "float128"),
     ],

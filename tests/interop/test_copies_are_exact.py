@@ -299,7 +299,7 @@ def test_copy_names_unsupported_attributes(tmp_path: Path) -> None:
         xr_nczarr.copy(source, copied)
     for sentence in (
         "the attribute point of /v of type t (compound)",
-        "the attribute _nczarr_x of /v, whose name NCZarr uses itself",
+        "the attribute _nczarr_x of /v, whose name is reserved for NCZarr",
         "the attribute flag of /v of type e (enum)",
     ):
         assert sentence in str(info.value)
@@ -371,7 +371,7 @@ def test_an_invalid_maxstrlen_is_copied_as_an_ordinary_attribute(tmp_path: Path)
         assert f"s:_nczarr_maxstrlen = {text} ;" in str(xr_nczarr.dump(copied))
 
 
-@pytest.mark.filterwarnings("ignore:codecs left over", "ignore:The 'phony_dims'")
+@pytest.mark.filterwarnings("ignore:codecs inherited", "ignore:The 'phony_dims'")
 def test_copy_suggests_h5netcdf_for_a_variable_that_netcdf_c_cannot_read(
     tmp_path: Path,
 ) -> None:

@@ -399,7 +399,9 @@ def test_adding_variables_to_an_earlier_universal_layout_requires_an_upgrade(pat
     document = json.loads(root.read_bytes())
     annotation = {"dims": {"x": 1}, "vars": ["v"], "groups": []}
     root.write_text(json.dumps(document | {"_NCZARR_GROUP": annotation}))
-    with pytest.raises(UnsupportedError, match=r"earlier layout of universal.*[Uu]pgrade"):
+    with pytest.raises(
+        UnsupportedError, match=r"earlier layout of the dialect universal.*[Uu]pgrade"
+    ):
         to_nczarr(xr.Dataset({"w": 1}), path, mode="a")
     upgrade(path, "universal")
     assert "_NCZARR_GROUP" not in json.loads(root.read_bytes())

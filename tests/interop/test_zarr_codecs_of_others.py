@@ -303,7 +303,7 @@ def test_a_memory_error_in_a_codec_is_raised_unchanged(tmp_path, strange_module)
 
 def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange_module):
     chunk = [LITTLE, named("inverted", "bomb")]
-    with pytest.raises(ChunkError, match="decodes to 20,000,000 bytes, expected 48"):
+    with pytest.raises(ChunkError, match="decoded data have 20,000,000 bytes; expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
     between = [named("spelled"), named("inverted", "bomb")]
     dataset = opened(
@@ -319,7 +319,7 @@ def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_pa
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
     behind = store_of(tmp_path / "behind", named("spelled"), named("spelled"), stored=b"")
-    with pytest.raises(MetadataError, match="follows a codec that returns bytes"):
+    with pytest.raises(MetadataError, match="follows a codec that encodes to bytes"):
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
@@ -334,20 +334,18 @@ def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
     name, tmp_path, strange_module
 ):
     folder = store_of(tmp_path / "store", {"name": name})
-    with pytest.raises(
-        UnsupportedError, match=f"'{name}' is in a package that cannot be imported: .+ zarr"
-    ):
+    with pytest.raises(UnsupportedError, match=f"'{name}' cannot be imported: .+ zarr"):
         opened(folder).load()
     dataset = xr.Dataset({"v": ("x", [1])})
     encoding = {"v": {"compressors": [{"name": name}]}}
-    with pytest.raises(UnsupportedError, match="is in a package that cannot be imported"):
+    with pytest.raises(UnsupportedError, match="cannot be imported"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
 def test_codecs_in_an_invalid_order_are_rejected(tmp_path, strange_module):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
-    with pytest.raises(UnsupportedError, match="in an order that Zarr v3 forbids"):
+    with pytest.raises(UnsupportedError, match="does not allow this order"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 

@@ -296,7 +296,7 @@ def test_tensorstore_reads_bfloat16_arrays_written_by_xr_nczarr(tmp_path):
     assert read.values.tobytes() == values.tobytes()
     assert read[1, ::2].values.tobytes() == values[1, ::2].tobytes()
     options["encoding"] = {"v": {"endian": "big"}}
-    with pytest.raises(UnsupportedError, match="bfloat16 can only be written as little endian"):
+    with pytest.raises(UnsupportedError, match="bfloat16 can only be written as little-endian"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "big", **options)
     xr_nczarr.copy(tmp_path / "s", tmp_path / "copy", dialect="zarr", zarr_format=3)
     again = xr.open_dataset(tmp_path / "copy", engine="nczarr").v

@@ -227,7 +227,7 @@ def test_d65_strings_round_trip_in_their_measured_width(strings):
 
 
 def test_d65_a_string_longer_than_its_width_is_rejected():
-    with pytest.raises(ConflictError, match="3 bytes in UTF-8, expected at most 2"):
+    with pytest.raises(ConflictError, match="3 bytes in UTF-8; expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
 

@@ -275,7 +275,8 @@ def test_conflicting_sizes_of_a_dimension_break_the_later_variable():
     dataset = interpret(hierarchy(group(), first, second))
     assert dataset.variables["a"].error is None
     assert str(dataset.variables["b"].error) == (
-        "b/.zattrs, _ARRAY_DIMENSIONS: an array has 3 elements along /x, expected 2 (variable /b)"
+        "b/.zattrs, _ARRAY_DIMENSIONS: the array has 3 elements along dimension /x; expected 2 "
+        "(variable /b)"
     )
 
 
@@ -296,7 +297,7 @@ def test_invalid_array_dimensions_break_the_variable(names):
 
 @pytest.mark.parametrize(
     ("size", "word"),
-    [(2, "filled"), (5, "cut"), (0, "filled")],
+    [(2, "padded"), (5, "truncated"), (0, "padded")],
     ids=["shorter", "longer", "empty"],
 )
 def test_d21_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(size, word):
@@ -313,7 +314,7 @@ def test_d21_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
     dataset = interpret(hierarchy(root(SIZES, "ab"), bad, good))
-    assert f"{size} elements along /x, expected 2" in str(dataset.variables["b"].error)
+    assert f"{size} elements along dimension /x; expected 2" in str(dataset.variables["b"].error)
     assert dataset.variables["a"].error is None
 
 
@@ -346,7 +347,7 @@ def test_sizes_of_undefined_outer_dimensions_are_taken_from_the_arrays():
     assert v.dimensions == (Dimension("x", "/x", 3), Dimension("y", "/y", 2))
     assert w.dimensions == v.dimensions[:1]
     (note,) = (note for note in dataset.reports if "defined" in note)
-    assert note.startswith("/x: not defined in the opened groups")
+    assert note.startswith("dimensions not defined in the opened groups: /x")
 
 
 def test_d60_dimensions_are_restored_if_the_root_lacks_its_annotation():

@@ -50,7 +50,7 @@ def test_a_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("__MACOSX/a", b"")
     (tmp_path / "s.zip").write_bytes(buffer.getvalue())
-    with pytest.raises(FileNotFoundError, match=r"s\.zip: found no Zarr metadata"):
+    with pytest.raises(FileNotFoundError, match=r"s\.zip: no Zarr metadata found"):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
@@ -168,10 +168,10 @@ def test_storage_errors_keep_their_class_when_raised_while_xarray_decodes():
     objects = store(units="days since 2000-01-01")
     objects["a/0"] = 3
     with pytest.warns(
-        xr.SerializationWarning, match=r"^/a is opened .*a/0: the mapping contains int"
+        xr.SerializationWarning, match=r"^/a is opened .*a/0: the value in the mapping has type int"
     ):
         dataset = xr.open_dataset(objects, engine="nczarr")
-    with pytest.raises(StorageError, match="the mapping contains int"):
+    with pytest.raises(StorageError, match="the value in the mapping has type int"):
         dataset["a"].load()
 
 
@@ -190,7 +190,7 @@ def test_a_coordinate_too_large_for_an_index_is_not_read(size):
         dataset = xr.open_dataset(objects, engine="nczarr")  # reading absent chunks takes time
     assert list(dataset.coords) == []
     options = {"limits": {"max_index_bytes": 15}, "on_unsupported": "raise"}
-    with pytest.raises(LimitError, match="2 values in 1 chunks, more than 15 bytes"):
+    with pytest.raises(LimitError, match=r"exceeds 15 bytes .*2 values in 1 chunks"):
         xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)
 
 
@@ -265,7 +265,8 @@ def test_an_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server,
         tracemalloc.start()
         try:
             with pytest.raises(
-                NczarrError, match=r"a/0.*(the limit is 1,|found 3,221,225,472 bytes)"
+                NczarrError,
+                match=r"a/0.*(expected at most 1,|stored data have 3,221,225,472 bytes)",
             ):
                 dataset.load()
             assert tracemalloc.get_traced_memory()[1] < 8 << 20
@@ -332,7 +333,7 @@ def test_consolidated_metadata_of_v3_without_contents_is_an_error():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(
-        MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: found None"
+        MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: invalid value None"
     ):
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
 
@@ -356,5 +357,5 @@ def test_references_to_invalid_file_names_are_rejected(tmp_path, name):
     references = {key: data.decode() for key, data in store().items() if not key.endswith("0")}
     (tmp_path / "s.json").write_text(json.dumps(references | {"a/0": [name, 0, 16]}))
     opened = xr.open_dataset(tmp_path / "s.json", engine="nczarr")
-    with pytest.raises(RefusedError, match=r"s\.json: a/0: refers to"):
+    with pytest.raises(RefusedError, match=r"s\.json: a/0: the reference set refers to"):
         opened.load()

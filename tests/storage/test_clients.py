@@ -134,7 +134,7 @@ def test_fsspec_is_chosen_where_obstore_has_no_equivalent(
     url: str, options: dict[str, Any]
 ) -> None:
     assert library_of(url, options) == "fsspec"
-    with pytest.raises(UnsupportedError, match=r'obstore has no equivalent of .*choose "fsspec"'):
+    with pytest.raises(UnsupportedError, match=r'obstore does not support .*pass "fsspec"'):
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
@@ -173,7 +173,7 @@ def test_fsspec_is_chosen_for_environment_variables_without_an_obstore_equivalen
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
     environment.setenv(name, "1")
     assert library_of(url, options) == "fsspec"
-    with pytest.raises(UnsupportedError, match=f"no equivalent of the .*{name}"):
+    with pytest.raises(UnsupportedError, match=f"does not support the .*{name}"):
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
@@ -220,7 +220,7 @@ def test_the_region_of_a_bucket_is_requested_from_s3(s3_server: S3Server) -> Non
 
 
 def test_an_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
-    with pytest.raises(ConflictError, match='Choose "fsspec" or "obstore"'):
+    with pytest.raises(ConflictError, match='Pass "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 
@@ -234,11 +234,11 @@ def test_the_choice_of_client_is_logged_with_its_reason(
         client_of(S3, {**KEYS, "client_kwargs": ENDPOINT, "default_block_size": 1})
         client_of(http_server.url, {"client": "fsspec"})
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "reached by obstore",
-        "reached by fsspec, since obstore has no equivalent of fsspec's checks of web servers",
-        "reached by fsspec, since obstore has no equivalent of the storage option "
+        "accessed with obstore",
+        "accessed with fsspec, because obstore does not support fsspec's checks of web servers",
+        "accessed with fsspec, because obstore does not support the storage option "
         "default_block_size",
-        "reached by fsspec, as the storage option client says",
+        "accessed with fsspec, because of the storage option client",
     ]
 
 
@@ -304,7 +304,7 @@ def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
     options = {**s3_server.storage_options, "client": client}
     store = open_store(f"{s3_server.url}/s", storage_options=options, missing_status=(403, 404))
     s3_server.fail = lambda request: status if request.method == "PUT" else None
-    with pytest.raises(StorageError, match=f"x: the server answered {status}"):
+    with pytest.raises(StorageError, match=f"x: the server responded with status {status}"):
         store.put([("x", b"1")])
     s3_server.fail = lambda _: 403
     with pytest.raises(AccessDeniedError):
@@ -356,7 +356,7 @@ def test_transient_server_errors_are_retried(
     assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
     http_server.clear()
     http_server.fault("status", path="*/x", status=status, times=None)
-    with pytest.raises(StorageConnectionError, match=rf"{status}.*All retries failed") as caught:
+    with pytest.raises(StorageConnectionError, match=rf"{status}.*all retries failed") as caught:
         list(store.fetch(["x"]))
     assert " in " not in caught.value.problem  # obstore appends the duration
     assert len(http_server.requests) == 3

@@ -139,7 +139,7 @@ def test_a_broken_symbolic_link_is_an_error(store: LocalStore, tmp_path: Path) -
             lambda key=key: store.fetch_into(key, memoryview(bytearray(1))),
             lambda key=key: store.size(key),
         ):
-            with pytest.raises(StorageError, match="has no target") as caught:
+            with pytest.raises(StorageError, match="does not exist") as caught:
                 action()
             assert caught.value.key == key
     assert fetch(store, "u/0") is None
@@ -157,7 +157,7 @@ def test_a_file_truncated_while_it_is_read_is_an_error(
         lambda: fetch(store, "a"),
         lambda: list(store.fetch_ranges([ByteRange("a", 0, 8)])),
     ):
-        with pytest.raises(StorageError, match="expected 8 bytes, got"):
+        with pytest.raises(StorageError, match="expected 8"):
             action()
 
 
@@ -195,7 +195,7 @@ def test_a_file_truncated_while_it_is_copied_is_not_stored(
         return size
 
     monkeypatch.setattr(LocalStore, "_measure", cut_when_measured)
-    with pytest.raises(StorageError, match="expected 8 bytes, got 3"):
+    with pytest.raises(StorageError, match="returned 3 bytes; expected 8"):
         target.copy_from(store, [("a", "b/a")])
     assert os.listdir(f"{target.root}/b") == []
 
@@ -250,7 +250,7 @@ def test_fetch_ranges_into_fills_the_buffers(
     assert store.fetch_ranges_into("a", [(5, 3), (-8, 2), (2, 0)], buffers)
     assert list(map(bytes, buffers)) == [b"678", b"12", b""]
     assert not store.fetch_ranges_into("none", [(5, 3)], buffers[:1])
-    with pytest.raises(StorageError, match="expected 3 bytes from 6, but the object has 8"):
+    with pytest.raises(StorageError, match="3 bytes from 6 exceeds the object, which has 8"):
         store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
 
 
@@ -574,7 +574,7 @@ def test_names_that_the_file_system_does_not_distinguish_are_rejected(
         (both, tmp_path / "store", "w"),
         (both[["A"]], tmp_path / "store", "a"),
     ):
-        with pytest.raises(ConflictError, match="'A' and 'a' are one name") as caught:
+        with pytest.raises(ConflictError, match="'A' and 'a' are the same name") as caught:
             to_nczarr(data, target, mode=mode)
         assert (caught.value.variable, caught.value.key) == ("/A", "A/.zarray")
     assert sorted(os.walk(tmp_path)) == before

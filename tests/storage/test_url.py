@@ -120,16 +120,16 @@ def test_a_number_sign_in_an_existing_path_is_part_of_its_name(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("/x#mode=nczar", r"unknown mode 'nczar'.*Known modes are: nczarr, zarr, file"),
+        ("/x#mode=nczar", r"unknown mode 'nczar'.*Use one of the modes nczarr, zarr, file"),
         ("https://me:secret@h/x?sig=s#bytes", r"https://\*\*\*@h/x\?\*\*\*.*unknown mode 'bytes'"),
         ("/x#mode=zarr&colour=red", r"unknown key 'colour'.*awsprofile"),
-        ("/x#mode=file,zip", "has both file and zip"),
-        ("/x#mode=nczarr,zarr", "has both nczarr and zarr"),
-        ("/x#mode=v2,v3", "has both v2 and v3"),
-        ("/x#mode=xarray,noxarray", "has both xarray and noxarray"),
-        ("/x#mode=nczarr&awsprofile=me", "awsprofile, which only applies to URLs of S3"),
-        ("https://h/x#aws.profile=me", "aws.profile, which only applies to URLs of S3"),
-        ("simplecache::s3://b/x#awsprofile=me", "only applies to URLs of S3.*storage option"),
+        ("/x#mode=file,zip", "has both modes file and zip"),
+        ("/x#mode=nczarr,zarr", "has both modes nczarr and zarr"),
+        ("/x#mode=v2,v3", "has both modes v2 and v3"),
+        ("/x#mode=xarray,noxarray", "has both modes xarray and noxarray"),
+        ("/x#mode=nczarr&awsprofile=me", "awsprofile', which applies only to S3 URLs"),
+        ("https://h/x#aws.profile=me", "aws.profile', which applies only to S3 URLs"),
+        ("simplecache::s3://b/x#awsprofile=me", "applies only to S3 URLs.*storage option"),
         ("", "is empty"),
         ("#mode=nczarr", "is empty"),
     ],
@@ -186,7 +186,7 @@ def test_folders_are_created_through_a_dir_filesystem(tmp_path: Path) -> None:
 def test_the_error_for_a_contradicting_fragment_names_the_kind_of_store(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     zipfile.ZipFile(tmp_path / "z", "w").close()
-    with pytest.raises(ConflictError, match=r"found a directory.*mode=zip.*mode=file"):
+    with pytest.raises(ConflictError, match=r"the path is a directory.*mode=zip.*mode=file"):
         open_store(f"file://{tmp_path}/d#mode=nczarr,zip")
     with pytest.raises(ConflictError, match=r"found a zip file.*mode=file"):
         open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)

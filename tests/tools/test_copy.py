@@ -71,7 +71,7 @@ def test_a_netcdf_file_is_copied_with_an_xarray_engine_if_netcdf4_is_missing(
 
 
 def test_copying_with_an_unknown_engine_raises_not_found_error(tmp_path: Path) -> None:
-    with pytest.raises(xr_nczarr.NotFoundError, match="no engine 'nothing'"):
+    with pytest.raises(xr_nczarr.NotFoundError, match="no engine named 'nothing'"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
 
@@ -476,7 +476,7 @@ def test_the_message_of_an_interrupted_command_says_how_to_continue(
         [sys.executable, "-c", INTERRUPTED, "copy", source, target], capture_output=True, text=True
     )
     assert done.returncode == 130
-    expected = f"nczarr copy: interrupted. The copy is not complete: run it again {note}\n"
+    expected = f"nczarr copy: interrupted. The copy is incomplete: run it again {note}\n"
     assert done.stderr == expected
     assert done.stdout == ""
     assert main(["info", target]) == 2
@@ -520,7 +520,7 @@ def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, targe
     assert main(["copy", item, target, "--overwrite"]) == 0
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
     for overwrite in (False, True):
-        with pytest.raises(RefusedError, match="source and target are the same"):
+        with pytest.raises(RefusedError, match="the source and the target are the same"):
             xr_nczarr.copy(target, target, overwrite=overwrite)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RefusedError, match="within"):

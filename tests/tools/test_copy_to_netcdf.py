@@ -27,7 +27,7 @@ from tests.stores import (
 
 def test_netcdf_c_reads_the_same_content_from_its_store_and_the_copied_file(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
-    with pytest.warns(UserWarning, match="netCDF has no filter blosc"):
+    with pytest.warns(UserWarning, match="netCDF does not support the filter blosc"):
         done = xr_nczarr.copy(store, tmp_path / "out.nc")
     with netCDF4.Dataset(file_url(store)) as first, netCDF4.Dataset(tmp_path / "out.nc") as second:
         assert second.data_model == "NETCDF4"
@@ -58,7 +58,9 @@ def test_stores_from_every_release_can_be_copied_to_files(release: str, tmp_path
 
 def test_the_error_for_a_missing_target_folder_names_the_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
-    with pytest.raises(xr_nczarr.NotFoundError, match=r"none/a\.nc: its folder does not exist"):
+    with pytest.raises(
+        xr_nczarr.NotFoundError, match=r"none/a\.nc: the folder of the target does not exist"
+    ):
         xr_nczarr.copy(tmp_path / "a", tmp_path / "none" / "a.nc")
 
 
@@ -84,7 +86,7 @@ def test_plain_zarr_types_are_written_the_same_way_as_by_to_netcdf(tmp_path: Pat
     }
     dataset = xr.Dataset(variables, attrs={"n": 3, "list": [1, 2], "many": {"a": 1}})
     dataset.to_zarr(tmp_path / "store", zarr_format=2)
-    with pytest.warns(UserWarning, match=r"netCDF has no filter"):
+    with pytest.warns(UserWarning, match=r"netCDF does not support the filter"):
         xr_nczarr.copy(tmp_path / "store", tmp_path / "out.nc", codecs=None)
     with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as opened:
         xr.testing.assert_equal(opened.load(), dataset)
@@ -136,9 +138,9 @@ def test_requested_chunks_and_codecs_are_applied_to_the_file(store: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"codecs": [{"id": "lzma"}]}, xr_nczarr.UnsupportedError, "no filter lzma"),
-        ({"dialect": "zarr"}, xr_nczarr.UnsupportedError, "no Zarr version"),
-        ({"zarr_format": 3}, xr_nczarr.UnsupportedError, "no Zarr version"),
+        ({"codecs": [{"id": "lzma"}]}, xr_nczarr.UnsupportedError, "filter lzma"),
+        ({"dialect": "zarr"}, xr_nczarr.UnsupportedError, "do not apply to a netCDF file"),
+        ({"zarr_format": 3}, xr_nczarr.UnsupportedError, "do not apply to a netCDF file"),
     ],
     ids=["codec", "dialect", "version"],
 )
@@ -209,5 +211,7 @@ def test_the_error_without_netcdf4_says_what_to_install(store: Path, tmp_path: P
         [*command, str(tmp_path / "out.nc")], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "the package netCDF4 is not installed. Install it, or xr-nczarr[netcdf]" in done.stderr
+    assert (
+        "the package netCDF4 is not installed. Install netCDF4 or xr-nczarr[netcdf]" in done.stderr
+    )
     assert not (tmp_path / "out.nc").exists()

@@ -94,7 +94,7 @@ def test_diff_lists_differences_with_both_values(change: str, tmp_path: Path, ca
 
 @pytest.mark.parametrize("release", [*VINTAGES, "netcdf-c"])
 @pytest.mark.parametrize("target", ["two", "two.nc"])
-@pytest.mark.filterwarnings("ignore:codecs left over")
+@pytest.mark.filterwarnings("ignore:codecs inherited")
 def test_diff_finds_no_differences_in_a_copy(release: str, target: str, tmp_path: Path) -> None:
     if release == "netcdf-c":
         source = write_netcdf_c(tmp_path / "one")

@@ -180,7 +180,7 @@ def test_info_notes_missing_chunks_only_for_coordinates(dataset, tmp_path):
     (tmp_path / "time/0").unlink()
     assert repr(xr_nczarr.info(tmp_path)).splitlines()[-2:] == [
         "  note: chunks of coordinates are missing: nczarr verify lists them (time)",
-        "  note: missing chunks are read as zero, without a fill value (time)",
+        "  note: missing chunks without a fill value are read as zero (time)",
     ]
 
 

@@ -212,7 +212,7 @@ def test_a_dry_run_of_upgrade_lists_changes_without_making_them(
     assert contents(store) == before
     text = capsys.readouterr().out
     assert "nczarr-4.8.0 → nczarr-4.9.3" in text
-    assert "this was a dry run, nothing was changed" in text
+    assert "this was a dry run, and nothing was changed" in text
     assert "\n  written: g/w/.zarray, g/w/.zattrs, " in text
     assert "\n  removed: .nczarr, " in text
     done = xr_nczarr.upgrade(store)
@@ -272,7 +272,7 @@ def test_upgrade_consolidate_and_references_commands_accept_netcdf_c_stores(
     assert main(["upgrade", str(store), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["before"] == "nczarr-4.8.1"
     assert main(["consolidate", str(store)]) == 0
-    assert ".zmetadata holds the metadata of 6 nodes" in capsys.readouterr().out
+    assert ".zmetadata contains the metadata of 6 nodes" in capsys.readouterr().out
     assert main(["references", str(store), str(tmp_path / "set.json")]) == 0
     result = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
     assert result.v.values.tolist() == [0, 1, 2, 3]
@@ -284,7 +284,7 @@ def test_upgrade_and_consolidate_reject_plain_http(http_server, capsys) -> None:
     write_vintage(Path(http_server.root) / "store", numbers("4.10"), "4.10")
     for command in ("upgrade", "consolidate"):
         assert main([command, f"{http_server.url}/store"]) == 2
-        assert "plain HTTP is read only" in capsys.readouterr().err
+        assert "plain HTTP is read-only" in capsys.readouterr().err
 
 
 def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -> None:
@@ -293,4 +293,7 @@ def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -
     for command in ("upgrade", "consolidate"):
         assert main([command, str(tmp_path / "set.json")]) == 2
         reported = capsys.readouterr().err
-        assert "a reference set is read only. Run this where the store is on a disk" in reported
+        assert (
+            "a reference set is read-only. Run this on a machine with the store on a local disk"
+            in reported
+        )

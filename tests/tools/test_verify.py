@@ -99,7 +99,7 @@ def test_verify_warns_about_missing_chunks_and_lists_their_keys(
     assert main(["verify", str(store)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{store}: 5 of 7 chunks there, 5 read: 0 errors, 1 warning",
-        "warning: /a (2 of 6: a/1.1, a/2.0): chunks are missing, and are read as the fill value",
+        "warning: /a (2 of 6: a/1.1, a/2.0): chunks are missing and are read as the fill value",
     ]
 
 
@@ -198,7 +198,7 @@ def test_verify_reports_a_missing_referenced_file_once(tmp_path: Path) -> None:
     assert len(result.findings) == 10
     (line,) = str(result).splitlines()[1:]
     assert f"v/0 (chunk (0,), {tmp_path}/gone, 8 bytes from 0), " in line
-    assert "and 7 more: the set refers to an object that does not exist" in line
+    assert "and 7 more: the reference set refers to an object that does not exist" in line
 
 
 def test_verify_reports_limitations_of_other_programs_on_request(
@@ -209,10 +209,10 @@ def test_verify_reports_limitations_of_other_programs_on_request(
     assert "netCDF-C" not in capsys.readouterr().out
     assert main(["verify", "--readers", str(store)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "note: /: readers need Zarr version 2",
+        "note: /: readers must support Zarr version 2",
         "note: /: NCZarr metadata are in the layout of netCDF-C 4.9.3 or later",
         *(
-            f"note: /a: readers need the codec {codec}, which netCDF-C loads as a plugin"
+            f"note: /a: readers must support the codec {codec}, which netCDF-C loads as a plugin"
             for codec in ("shuffle", "zlib", "fletcher32")
         ),
     ]
@@ -291,7 +291,7 @@ def test_too_many_chunks_of_an_unlistable_store_are_not_requested(http_server: H
     group.create_array("a", shape=(10_001,), chunks=(1,), dtype="i2")
     xr_nczarr.consolidate(Path(http_server.root, "s"))
     url = f"{http_server.url}/s"
-    reason = "Its 10,001 chunks are more than the 10,000 that are looked up one by one"
+    reason = "10,001 chunks are too many to look up one by one (at most 10,000)"
     assert reason in " ".join(repr(xr_nczarr.info(url)).split())
     assert reason in " ".join(str(xr_nczarr.verify(url, sample=1)).split())
     assert xr_nczarr.explain(url).readings[0].fetched_bytes is None
@@ -365,8 +365,8 @@ DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
     cut_chunk: ("t/0", "expected 4,096 (chunk (512,)"),
     make_consolidated_stale: ("a/.zattrs", "stale in .zmetadata"),
-    cut_consolidated: (".zmetadata", "found text that is not JSON"),
-    hide_from_consolidated: ("b/.zarray", "missing in .zmetadata"),
+    cut_consolidated: (".zmetadata", "the document is not valid JSON"),
+    hide_from_consolidated: ("b/.zarray", "missing from .zmetadata"),
     remove_array: ("/", "missing"),
     change_shape: ("a/.zattrs", "9 elements"),
     leave_a_journal: (".nczarr_unfinished", "interrupted"),
@@ -400,7 +400,7 @@ def test_verify_does_not_report_a_writer_lock_as_a_leftover() -> None:
     fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
     report = xr_nczarr.verify("memory://locked")
     (lock,) = (item for item in report.findings if item.place == ".nczarr-writer.lock")
-    assert (lock.severity, lock.remedy) == ("warning", "Wait for it, or run it again")
+    assert (lock.severity, lock.remedy) == ("warning", "Wait for that write, or run it again")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -416,8 +416,8 @@ def test_verify_names_every_document_that_differs_from_consolidated_metadata(
     key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     array = names[0].rpartition("/")[2].replace("attrs", "array")
     problems = errors(store)
-    assert (names[0], f"stale in {key}") in problems
-    assert (f"t/{array}", f"only in {key}, missing in the store") in problems
+    assert (names[0], f"the document is stale in {key}") in problems
+    assert (f"t/{array}", f"the document is in {key}, but missing from the store") in problems
     xr_nczarr.consolidate(store)
     assert not [problem for _, problem in errors(store) if key in problem]
 
@@ -476,7 +476,7 @@ def test_verify_does_not_suggest_removing_chunks_of_an_unreadable_array(
     report = xr_nczarr.verify(store, readers=True)
     assert any("a/" in item.place for item in report.findings if item.severity == "error")
     assert not [item for item in report.findings if item.remedy.startswith("Remove")]
-    assert damage is not no_json or "the parts that are not JSON" not in str(
+    assert damage is not no_json or "the parts that are not valid JSON" not in str(
         report
     )  # upgrade creates some of them
 
@@ -489,7 +489,7 @@ def test_verify_suggests_caution_for_chunks_without_metadata(tmp_path: Path, gon
     report = xr_nczarr.verify(tmp_path / "s").findings
     reported = [item for item in report if item.place.startswith(gone[:2])]
     assert reported
-    assert all(item.remedy.startswith("Remove it, unless") for item in reported)
+    assert all(item.remedy.startswith("Remove the object, unless") for item in reported)
 
 
 def test_verify_does_not_suggest_removing_objects_of_an_unreadable_group(
@@ -560,8 +560,8 @@ CLAIMS = {
     ),
     "netcdf's char": ("zarr", ">S1", array(b"abcd", NAMED, ">S1") | ANNOTATED),
     "old char": ("zarr", "of type <U1", array(b"abcd", NAMED, "<U1") | ANNOTATED),
-    "no JSON": ("zarr", "not JSON", array(VALUES.tobytes()) | {"v/.zattrs": b'{"a": 001}'}),
-    "no names": ("xarray", "needs the names", array(VALUES.tobytes(), {})),
+    "no JSON": ("zarr", "not valid JSON", array(VALUES.tobytes()) | {"v/.zattrs": b'{"a": 001}'}),
+    "no names": ("xarray", "requires dimension names", array(VALUES.tobytes(), {})),
     "names of a scalar": (
         "xarray",
         "0 names",
@@ -573,7 +573,7 @@ CLAIMS = {
     "codec": ("netcdf", "lz4", array(LZ4, compressor={"id": "lz4", "acceleration": 1})),
     "order": ("netcdf", "order F", array(ROWS.tobytes("F"), shape=(2, 2), order="F")),
     "escape": ("netcdf", r"\u", array(VALUES.tobytes(), {"t": "é"})),
-    "version 3": ("netcdf", "need Zarr version 3", {}),
+    "version 3": ("netcdf", "must support Zarr version 3", {}),
 }
 
 
@@ -616,5 +616,5 @@ def test_all_programs_read_a_store_without_reported_limitations(
 ) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
-    assert str(finding) == "note: /: readers need Zarr version 2"
+    assert str(finding) == "note: /: readers must support Zarr version 2"
     assert read_right(program, store)

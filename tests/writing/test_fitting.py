@@ -217,10 +217,14 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
 @pytest.mark.parametrize(
     ("values", "codec", "problem"),
     [
-        ([1.0, 4000.0], SCALED, "do not preserve 4000.0: it would decode to -2553.6"),
+        ([1.0, 4000.0], SCALED, "do not preserve 4000.0, which would decode to -2553.6"),
         ([1.0, np.nan], SCALED, "do not preserve nan"),
         ([1, 300], numcodecs.FixedScaleOffset(0, 1, "i8", "i1"), "do not preserve 300"),
-        ([1.0, np.nan, 5.0], numcodecs.Delta("f8"), "do not preserve 5.0: it would decode to nan"),
+        (
+            [1.0, np.nan, 5.0],
+            numcodecs.Delta("f8"),
+            "do not preserve 5.0, which would decode to nan",
+        ),
         (
             [1.0, 1e300],
             (numcodecs.Delta("f8"), numcodecs.AsType("f4", "f8")),
@@ -423,7 +427,7 @@ def test_strings_are_stored_at_least_as_wide_as_their_fill_value(missing):
 
 def test_a_string_fill_value_longer_than_the_width_is_rejected():
     encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
-    with pytest.raises(ConflictError, match=r"fill value b'none' does not fit the type \|S3"):
+    with pytest.raises(ConflictError, match=r"fill value b'none' does not fit dtype \|S3"):
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
 
 

@@ -40,7 +40,7 @@ def test_a_group_argument_that_is_not_a_string_is_rejected():
 @pytest.mark.parametrize("encoding", [{"_FillValue": -9999}, {"missing_value": 0, "dtype": "bool"}])
 def test_fill_values_for_booleans_are_rejected(encoding, layout):
     dataset = xr.Dataset({"v": ("x", [True, False])})
-    with pytest.raises(ConflictError, match=r"bool has no spare value.*variable v"):
+    with pytest.raises(ConflictError, match=r"dtype bool cannot represent.*variable v"):
         to_nczarr(dataset, {}, encoding={"v": encoding}, **layout)
     store = {}
     to_nczarr(dataset, store, encoding={"v": {"_FillValue": -1, "dtype": "i1"}}, **layout)
@@ -78,7 +78,7 @@ def test_encoding_for_a_variable_that_is_not_written_is_rejected(mode):
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     to_nczarr(dataset, store)
     before = dict(store)
-    with pytest.raises(KeyError, match="encoding names the variable 'V'"):
+    with pytest.raises(KeyError, match="encoding contains the variable 'V'"):
         to_nczarr(dataset, store, mode=mode, encoding={"V": {"dtype": "i2"}})
     assert store == before
 
@@ -128,7 +128,7 @@ def test_missing_strings_of_stringdtype_become_empty(layout, chunks, dtype, miss
     result = read(store)
     assert result.v.values.tolist() == 2 * ["ä", "", "nan"]
     assert result.same.values.tolist() == ["ä", "", "nan"]
-    with pytest.raises(ConflictError, match="'same' does not lie along the append dimension"):
+    with pytest.raises(ConflictError, match="'same' does not have the append dimension"):
         to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")
 
 
@@ -164,7 +164,7 @@ def test_dimensions_with_any_name_can_be_written_to_plain_zarr(tmp_path, name, v
 @pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\0b"])
 def test_dimension_names_that_are_not_paths_are_rejected_in_nczarr(name):
     with pytest.raises(
-        ConflictError, match=r"(cannot have a dimension named|in names of NCZarr).*dialect='zarr'"
+        ConflictError, match=r"(does not support a dimension named|in NCZarr names).*dialect='zarr'"
     ):
         to_nczarr(xr.Dataset({"v": (name, [1, 2])}), store := {})
     assert not store
@@ -338,7 +338,7 @@ def test_chunk_key_encoding_yields_the_same_keys_as_to_zarr(tmp_path, version, k
     ids=repr,
 )  # fmt: skip
 def test_chunk_key_encodings_unknown_to_the_version_are_rejected(version, keys):
-    with pytest.raises(ConflictError, match="has no chunk_key_encoding"):
+    with pytest.raises(ConflictError, match="does not support chunk_key_encoding"):
         to_nczarr(
             xr.Dataset({"v": ("x", [1])}),
             {},

@@ -72,7 +72,7 @@ def test_a_directory_without_version_1_arrays_is_not_a_store(path):
     zarr.create_array(path / "a", shape=(2,), dtype="i4", zarr_format=2)
     (path / "b").mkdir()
     (path / "b/meta").write_text('{"zarr_format": 2}')
-    with pytest.raises(NotFoundError, match="found no Zarr metadata"):
+    with pytest.raises(NotFoundError, match="no Zarr metadata found"):
         read(path)
 
 
@@ -135,7 +135,7 @@ def test_inherited_compression_is_applied_without_the_shuffle_filter(path, tmp_p
     DATASET.to_netcdf(tmp_path / "c.nc", encoding={"t": {"zlib": True}})
     with (
         xr.open_dataset(tmp_path / "c.nc") as opened,
-        pytest.warns(UserWarning, match="codecs left over"),
+        pytest.warns(UserWarning, match="codecs inherited"),
     ):
         to_nczarr(opened, tmp_path / "b", zarr_format=1)
     assert read(tmp_path / "b").identical(DATASET)

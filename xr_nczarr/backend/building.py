@@ -236,9 +236,10 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
     scalars = [name for name, variable in variables.items() if not variable.dims]
     for name in filter(dimensions.__contains__, scalars):
         error = MetadataError(
-            "the scalar has the name of a dimension of other variables, which a Dataset "
-            "cannot contain",
-            remedy="Leave out the scalar or the variables along the dimension (drop_variables)",
+            "the scalar variable has the same name as a dimension of other variables, which "
+            "xarray does not allow within one Dataset",
+            remedy="Leave out the scalar, or the variables along the dimension, with "
+            "drop_variables",
             store=source.opened.store.name,
             variable=source.path_of(name),
         )

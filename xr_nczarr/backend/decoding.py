@@ -93,9 +93,9 @@ class TruthValues:
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
-                    f"booleans contain the missing value {value}, which no boolean can represent",
-                    remedy="Open the dataset with mask_and_scale=False, which turns any value "
-                    "but 0 into True",
+                    f"boolean data contain the missing value {value}, which bool cannot represent",
+                    remedy="Open the dataset with mask_and_scale=False, which decodes every value "
+                    "except 0 to True",
                 )
         target[...] = stored
 
@@ -266,14 +266,14 @@ def undecodable(
     text = reason_of(error)
     missing = None if array is None else _missing_chunk(array, whole)
     problem = MetadataError(
-        f"xarray cannot decode it ({text})",
+        f"xarray cannot decode the variable ({text})",
         remedy="Correct the attributes and apply xarray.decode_cf, or leave the variable out with "
         "drop_variables",
         place=None if attribute is None else f"attribute {attribute}",
     )
     if missing is not None:
         problem = MetadataError(
-            f"no such chunk, and xarray cannot decode the fill value in its place ({text})",
+            f"the chunk is missing, and xarray cannot decode the fill value in its place ({text})",
             remedy="Write the chunk again, or leave the variable out with drop_variables",
             key=missing.key,
         )
@@ -424,8 +424,8 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"_FillValue {fill_value} of {node.path} may be a packed or an unpacked value of its "
-        f"filter fixedscaleoffset: {meant} is masked, and {unmeant} is not. Open with "
+        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a packed or an unpacked "
+        f"value of the filter fixedscaleoffset. {meant} is masked, and {unmeant} is not. Open with "
         "mask_and_scale=False to mask neither",
         stacklevel=2,
     )

@@ -50,12 +50,12 @@ _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "synchronizer": (None,),
 }
 _REMEDIES = {
-    "mode": "Opening only reads; write with to_nczarr",
-    "cache_members": "Leave it out",
+    "mode": "Write with to_nczarr; open_dataset only reads",
+    "cache_members": "Leave out this option",
     "store": "Pass the target as the first argument",
-    "engine": "Leave it out",
-    "chunk_store": "For chunks in another place, open a reference set",
-    "synchronizer": "Leave it out: writers use their own locks",
+    "engine": "Leave out this option",
+    "chunk_store": "Open a reference set if the chunks are stored elsewhere",
+    "synchronizer": "Leave out this option; writers use their own locks",
 }
 
 
@@ -261,7 +261,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     for name, values in _OF_ENGINE_ZARR.items():
         value = arguments[name]
         if value not in values:
-            raise TypeError(f"engine nczarr has no option {name}={value!r}. {_REMEDIES[name]}")
+            raise TypeError(f"engine nczarr does not support {name}={value!r}. {_REMEDIES[name]}")
     options = OpenOptions.of(arguments)
     if options.zarr_format is None:
         options = replace(options, zarr_format=arguments["zarr_version"])

@@ -258,7 +258,7 @@ def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
         # xarray adds a note that names the variable and prints its whole value.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         raise MetadataError(
-            f"xarray cannot decode it ({': '.join([*notes, reason_of(error)])})",
+            f"xarray cannot decode the variable ({': '.join([*notes, reason_of(error)])})",
             remedy="Open the dataset with decode_cf=False, or leave the variable out with "
             "drop_variables",
             store=store,

@@ -147,7 +147,7 @@ class StoredGroup:
         shape: tuple[int, ...],
         attributes: dict[str, Any],
     ) -> None:
-        unread = UnreadableArray(NczarrError("values of a stand-in are not read"), dtype, shape)
+        unread = UnreadableArray(NczarrError("placeholder arrays cannot be read"), dtype, shape)
         self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)
 
@@ -256,10 +256,11 @@ class StoredGroup:
         if node.dtype.itemsize * length <= limit and _INDEX_CHUNK_BYTES * chunks <= limit:
             return None
         return LimitError(
-            f"the dimension coordinate has {length:,} values in {chunks:,} chunks, more than "
-            f"{limit:,} bytes (max_index_bytes), with each chunk counted as at least "
+            f"the dimension coordinate exceeds {limit:,} bytes (max_index_bytes): it has "
+            f"{length:,} values in {chunks:,} chunks, each counted as at least "
             f"{_INDEX_CHUNK_BYTES:,} bytes",
-            remedy="Leave it out with drop_variables, or pass limits=Limits(max_index_bytes=…)",
+            remedy="Leave the coordinate out with drop_variables, or pass "
+            "limits=Limits(max_index_bytes=…)",
         )
 
 

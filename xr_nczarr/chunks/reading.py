@@ -116,7 +116,7 @@ class PartReader:
                 return False
             if size != target.nbytes:
                 raise ChunkError(
-                    f"found {size:,} bytes, expected {target.nbytes:,} (chunk "
+                    f"stored data have {size:,} bytes; expected {target.nbytes:,} (chunk "
                     f"{self.node.chunk_shape} of {self.node.dtype})",
                     remedy=DAMAGED,
                 )
@@ -154,23 +154,25 @@ class PartReader:
         node = self.node
         if node.fill_value is None:
             raise MissingChunkError(
-                "the store has no such chunk, and the array has no fill value",
+                "the chunk is missing, and the array has no fill value",
                 remedy="Write the chunk, or add a fill_value to the metadata of the array",
             )
         if self.missing_chunks == "raise":
             raise MissingChunkError(
-                "the store has no such chunk",
-                remedy="Open with missing_chunks='fill' to read fill values there",
+                "the chunk is missing",
+                remedy="Open with missing_chunks='fill' to read missing chunks as the fill value",
             )
         if self.missing_chunks == "warn":
             warnings.warn(
-                f"{self.store.name}: {self.layout.key_of(part.chunk)}: no such chunk, read as "
-                f"the fill value {node.fill_value!r}",
+                f"{self.store.name}: {self.layout.key_of(part.chunk)}: the chunk is missing "
+                f"and is read as the fill value {node.fill_value!r}",
                 stacklevel=2,
             )
         elif _log.isEnabledFor(logging.DEBUG):
             key = self.layout.key_of(part.chunk)
-            _log.debug("%s: %s: no such chunk, read as the fill value", self.store.name, key)
+            _log.debug(
+                "%s: %s: the chunk is missing and is read as the fill value", self.store.name, key
+            )
         self._place(self._fill, part.source, part.target)
 
     @cached_property
@@ -331,5 +333,7 @@ def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
     ranges = list(fetched)
     present = [data for data in ranges if data is not None]
     if present and len(present) < len(ranges):
-        raise StorageError("chunk was removed while it was read", remedy="Read it again")
+        raise StorageError(
+            "the chunk was removed while it was being read", remedy="Read the chunk again"
+        )
     return present or None

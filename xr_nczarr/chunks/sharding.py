@@ -315,7 +315,7 @@ class _OneVersion:
         return response.data
 
     def _replaced(self, key: str) -> _ReplacedError:
-        problem = "the shard was repeatedly replaced while it was read"
+        problem = "the shard was repeatedly replaced while it was being read"
         return _ReplacedError(StorageError(problem, store=self.store.name, key=key))
 
 

@@ -110,35 +110,37 @@ class Parser(argparse.ArgumentParser):
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for a store and for the options with which it is opened."""
-    parser.add_argument("target", metavar="TARGET", help="a path or URL, as for the engine")
+    parser.add_argument(
+        "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
+    )
     add_storage_options(parser)
     add_limits(parser)
-    about = "any other option of the engine, such as consolidated=false or group=/model"
+    about = "other option of the engine, such as consolidated=false or group=/model"
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
     """Add the option ``--storage-option``, or ``--NAME-option`` for another `name`."""
-    about = "an fsspec option of its filesystem; the value is JSON or text"
-    about = about if name == "storage" else f"the same for {name.upper()}"
+    place = "" if name == "storage" else f" for {name.upper()}"
+    about = f"fsspec option{place}; VALUE is JSON or a plain string"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--limit``."""
-    about = "another bound on what reading may allocate, as max_nodes=1000000"
+    about = "limit on what reading may allocate, such as max_nodes=1000000"
     parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--quiet``."""
-    about = "print neither the result nor progress, only errors"
+    about = "print only errors, not the result or the progress"
     parser.add_argument("--quiet", action="store_true", help=about)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON for other programs")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -178,20 +180,20 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     except ValueError as error:
         words = {"None": "null", "True": "true", "False": "false"}
         message = re.sub("None|True|False", lambda word: words[word[0]], str(error))
-        raise UsageError(f"--option {message}") from error
+        raise UsageError(f"--option: {message}") from error
     return options
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
     """Add options that select a part of a dataset: variables, positions or labels, and a group."""
-    variables = "these variables only, with the coordinates of their dimensions"
+    variables = "select only these variables, and the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
-    select = "positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
+    select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
     parser.add_argument(
         "--select", type=selection, default={}, metavar="DIM=PLACES,...", help=select
     )
     if group:
-        parser.add_argument("--group", metavar="GROUP", help="this group, as the root")
+        parser.add_argument("--group", metavar="GROUP", help="select this group as the root")
 
 
 def names(text: str) -> list[str]:
@@ -210,7 +212,7 @@ def selection(text: str) -> dict[str, Any]:
         name, places = map(str.strip, item.partition("=")[::2])
         if not name or not places or name in by_name:
             raise argparse.ArgumentTypeError(
-                f"expected each dimension once, with positions or labels in it; found {text!r}. "
+                f"invalid value {text!r}; expected each dimension once, with positions or labels. "
                 "Write time=0:10, lat=3, lon=::2, lat=45.5 or time=2000-01/2000-03"
             )
         by_name[name] = _places(places)
@@ -226,7 +228,9 @@ def _places(text: str) -> Any:
     except ValueError:
         return text
     if len(numbers) > 3 or 0 in numbers[2:]:
-        raise argparse.ArgumentTypeError(f"expected START:STOP:STEP, STEP not 0; found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}; expected START:STOP:STEP with a nonzero STEP"
+        )
     return slice(*numbers) if len(numbers) > 1 else numbers[0]
 
 
@@ -241,7 +245,7 @@ class _Pairs(argparse.Action):
 def _pair(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not (name and sign):
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE; found {text!r}")
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected NAME=VALUE")
     import json
 
     try:

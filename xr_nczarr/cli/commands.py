@@ -33,11 +33,11 @@ _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1
 def dump(parser: argparse.ArgumentParser) -> Run:
     """Print a store as CDL, as ncdump does; ncgen can recreate the dataset from it."""
     add_target(parser)
-    parser.add_argument("-h", dest="header", action="store_true", help="no values")
+    parser.add_argument("-h", dest="header", action="store_true", help="print no values")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
-        only = f"values of these {name} only"
+        only = f"print the values of these {name} only"
         parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
-    parser.add_argument("-n", dest="name", help="name of the dataset")
+    parser.add_argument("-n", dest="name", help="name of the dataset in the CDL")
     digits = "significant digits of floats and doubles; by default as many as necessary"
     parser.add_argument(
         "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
@@ -46,13 +46,19 @@ def dump(parser: argparse.ArgumentParser) -> Run:
         "-s",
         dest="special",
         action="store_true",
-        help="special attributes, which describe how values are stored",
+        help="print special attributes, which describe how values are stored",
     )
     parser.add_argument(
-        "-c", dest="coordinates", action="store_true", help="values of coordinate variables only"
+        "-c",
+        dest="coordinates",
+        action="store_true",
+        help="print the values of coordinate variables only",
     )
     parser.add_argument(
-        "-t", dest="times", action="store_true", help="times as dates, which ncgen cannot read"
+        "-t",
+        dest="times",
+        action="store_true",
+        help="print times as dates, which ncgen cannot read",
     )
     return lambda parsed: xr_nczarr.dump(parsed.target, **keywords(parsed, xr_nczarr.dump))
 
@@ -67,7 +73,7 @@ def info(parser: argparse.ArgumentParser) -> Run:
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
-    """Predict the requests, bytes and chunks that reading a selection takes."""
+    """Predict the requests, bytes and chunks that reading a selection requires."""
     add_target(parser)
     add_json(parser)
     add_subset(parser, group=False)
@@ -82,7 +88,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
     add_quiet(parser)
     parser.add_argument(
-        "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
+        "--sample", type=_number, metavar="N", help="read at most N random chunks of each array"
     )
     parser.add_argument(
         "--readers", action="store_true", help="also report what other programs misread"
@@ -92,30 +98,34 @@ def verify(parser: argparse.ArgumentParser) -> Run:
 
 def copy(parser: argparse.ArgumentParser) -> Run:
     """Copy a store, a netCDF file or any file that xarray opens; run again to resume."""
-    parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
+    parser.add_argument("source", metavar="SOURCE", help="store, reference set or file")
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="path or URL of the new store, or path of a netCDF file, which ends in .nc",
+        help="path or URL of the new store, or path of a netCDF file that ends in .nc",
     )
     add_subset(parser)
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     parser.add_argument(
-        "--zarr-format", default="2", type=_version, metavar="VERSION", help="2 is the default"
+        "--zarr-format",
+        default="2",
+        type=_version,
+        metavar="VERSION",
+        help="Zarr version (default: 2)",
     )
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
-        "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk lengths by dimension"
+        "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk length along each dimension"
     )
-    codecs = "in the order of encoding, such as shuffle,zstd:3 (none for none), or as JSON"
+    codecs = "codecs in encoding order, such as shuffle,zstd:3, or as JSON; none disables all"
     parser.add_argument("--codecs", type=_codecs, metavar="NAME[:LEVEL],...", help=codecs)
-    level = "the codec zlib of this level, 0 to 9; short for --codecs zlib:LEVEL"
+    level = "zlib level from 0 to 9; short for --codecs zlib:LEVEL"
     parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
-    parser.add_argument("--shuffle", action="store_true", help="shuffle bytes before --zlib")
+    parser.add_argument("--shuffle", action="store_true", help="shuffle bytes before zlib")
     parser.add_argument(
         "--skip-unsupported",
         action="store_true",
-        help="leave out content whose type the target lacks",
+        help="leave out content whose type the target does not support",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_quiet(parser)
@@ -128,7 +138,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         arguments = keywords(parsed, xr_nczarr.copy)
         if parsed.shuffle or parsed.zlib is not None:
             if parsed.codecs is not None:
-                raise UsageError("--zlib and --shuffle contradict --codecs. Leave out one of them")
+                raise UsageError("--codecs excludes --zlib and --shuffle. Leave out either")
             words = ["shuffle"] * parsed.shuffle + [f"zlib:{parsed.zlib}"] * bool(parsed.zlib)
             arguments["codecs"] = _codecs(",".join(words) or "none")
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments)
@@ -137,9 +147,9 @@ def copy(parser: argparse.ArgumentParser) -> Run:
 
 
 def diff(parser: argparse.ArgumentParser) -> Run:
-    """Compare two datasets; the exit code is 1 if they differ, as for diff."""
+    """Compare two datasets; the exit code is 1 if they differ."""
     for name in ("first", "second"):
-        parser.add_argument(name, metavar=name.upper(), help="a store, a reference set or a file")
+        parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
     add_subset(parser)
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     parser.add_argument("--metadata", action="store_true", help="do not compare values")
@@ -147,7 +157,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
         "-s", dest="special", action="store_true", help="also compare how values are stored"
     )
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
-        about = f"{what} tolerance of numbers; 0 is the default"
+        about = f"{what} tolerance for numbers (default: 0)"
         parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
     add_quiet(parser)
     add_storage_options(parser)
@@ -190,21 +200,22 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
 
 def references(parser: argparse.ArgumentParser) -> Run:
     """Write the reference set of a store: JSON, or parquet if the target ends in .parq."""
-    parser.add_argument("source", metavar="STORE", help="a path or URL of a store, or of a set")
-    parser.add_argument("target", metavar="TARGET", help="the file or directory to write")
+    parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
+    parser.add_argument("target", metavar="TARGET", help="file or directory to write")
     parser.add_argument(
         "--compact",
         dest="generators",
         action="store_true",
-        help="write regular runs of chunks as gen: nczarr reads it, fsspec and kerchunk only with "
-        "simple_templates=False, and VirtualiZarr not at all; they find missing values instead",
+        help="describe regularly spaced chunks by generators (gen), which nczarr reads; fsspec and "
+        "kerchunk read them only with simple_templates=False, and VirtualiZarr never: without "
+        "support, values are missing",
     )
     parser.add_argument(
         "--inline-below",
         type=_number,
         default=0,
         metavar="BYTES",
-        help="inline chunks of fewer bytes in the set",
+        help="store chunks of fewer bytes inline in the set",
     )
     add_quiet(parser)
     add_storage_options(parser)
@@ -241,27 +252,32 @@ def _version(text: str) -> str:
     from xr_nczarr.formats import FORMATS
 
     if text not in FORMATS:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(sorted(FORMATS))}; found {text!r}")
+        versions = ", ".join(sorted(FORMATS))
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected one of {versions}")
     return text
 
 
 def _precision(text: str) -> tuple[int | None, int | None]:
     numbers = text.split(",")
     if len(numbers) > 2 or not all(item.isdecimal() and 1 <= int(item) <= 17 for item in numbers):
-        raise argparse.ArgumentTypeError(f"expected numbers from 1 to 17, as 7,15; found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}; expected numbers from 1 to 17, such as 7,15"
+        )
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
 
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more; found {text!r}")
+        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected a non-negative integer")
     return int(text)
 
 
 def _lengths(text: str) -> dict[str, int]:
     pairs = [[*map(str.strip, part.rpartition("=")[::2])] for part in text.split(",")]
     if not all(name and size.isdecimal() for name, size in pairs):
-        raise argparse.ArgumentTypeError(f"expected time=10,lat=180; found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"invalid value {text!r}; expected chunk lengths such as time=10,lat=180"
+        )
     return {name: int(size) for name, size in pairs}
 
 
@@ -279,7 +295,8 @@ def _codecs(text: str) -> list[dict[str, Any]]:
         isinstance(codec, dict) and isinstance(codec.get("id"), str) for codec in codecs
     ):
         raise argparse.ArgumentTypeError(
-            f"expected shuffle,zstd:3 or a JSON list of objects with an id; found {text!r}"
+            f"invalid value {text!r}; expected codecs such as shuffle,zstd:3, or a JSON list of "
+            "objects with an id"
         )
     return codecs
 
@@ -288,6 +305,7 @@ def _codec(word: str) -> dict[str, Any]:
     name, colon, level = word.strip().partition(":")
     if not name or (colon and (not level.isdecimal() or name in _WITHOUT_LEVEL)):
         raise argparse.ArgumentTypeError(
-            f"expected the name of a codec, and a level if it has one, as zstd:3; found {word!r}"
+            f"invalid value {word!r}; expected the name of a codec, with a level if the codec has "
+            "one, such as zstd:3"
         )
     return {"id": name} | ({_LEVELS.get(name, "level"): int(level)} if colon else {})

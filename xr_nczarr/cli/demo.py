@@ -28,7 +28,7 @@ def demo() -> None:
             with resources.as_file(resources.files(__package__) / "climate.zip") as shipped:
                 shutil.copy(shipped, path)
             url = f"file://{path}#mode=nczarr,zip"
-            print(f"netcdf-c is not installed; opening the store it wrote for the package: {url}\n")
+            print(f"netCDF4 is not installed; opening a store from the package instead: {url}\n")
         dataset = xr.open_dataset(url, engine="nczarr", chunks={})
         print(dataset)
         means = dataset["temperature"].mean(("lat", "lon")).compute()

@@ -84,10 +84,10 @@ def overview() -> str:
             "Commands:",
             *lines,
             "",
-            "nczarr COMMAND --help shows the options of a command, nczarr --version the version,",
+            "nczarr COMMAND --help prints the options of a command, nczarr --version the version,",
             "and nczarr --completion SHELL prints a completion script for bash, zsh or fish.",
             "",
-            "Exit code: 0 success, 1 problems or differences were found, 2 the command failed.",
+            "Exit codes: 0 for success, 1 for problems or differences found, 2 for failure.",
         ]
     )
 

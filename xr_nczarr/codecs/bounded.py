@@ -93,14 +93,18 @@ def _stream(
                     flow.check_size(total, cut=True)
                 yield piece
             if not stream.eof:
-                problem = f"stream ends early, after {total:,} bytes ({flow.chunk})"
+                problem = (
+                    f"compressed stream ends early, after {total:,} decoded bytes ({flow.chunk})"
+                )
                 raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
             members += 1
             follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
             more = follows and total != flow.size
             if members > _MAX_MEMBERS:
-                raise ChunkError(f"file has more than {_MAX_MEMBERS:,} members", remedy=DAMAGED)
+                raise ChunkError(
+                    f"stored data have more than {_MAX_MEMBERS:,} members", remedy=DAMAGED
+                )
         flow.check_size(total)
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -143,14 +147,14 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 def _lzma(flow: Flow, codec: Any) -> Step:
     """Build the step for the LZMA formats ``xz``, ``alone`` and ``raw``."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
-        raise MetadataError(f"found format = {codec.format}, expected 1, 2 or 3")
+        raise MetadataError(f"format is {codec.format}; expected 1, 2 or 3")
     memory = _LZMA_MEMORY + 2 * flow.bound
     for item in codec.filters or ():
         size = item.get("dict_size", 0) if isinstance(item, dict) else None
         if type(size) is not int:
-            raise MetadataError(f"found {quote(item)}, expected an LZMA filter")
+            raise MetadataError(f"invalid LZMA filter: {quote(item)}")
         if size > memory:
-            raise LimitError(f"found dict_size = {size:,}, expected at most {memory:,}")
+            raise LimitError(f"dict_size is {size:,}; expected at most {memory:,}")
     raw = codec.format == lzma.FORMAT_RAW
     options = {"filters": codec.filters} if raw else {"memlimit": memory}
     unpack = partial(lzma.LZMADecompressor, codec.format, **options)
@@ -191,7 +195,7 @@ def _lz4(flow: Flow, codec: Any) -> Step:
 
 def _blosc(flow: Flow, codec: Any) -> Step:
     if codec.shuffle not in (-1, 0, 1, 2):
-        raise MetadataError(f"found shuffle = {codec.shuffle}, expected 0, 1 or 2")
+        raise MetadataError(f"shuffle is {codec.shuffle}; expected 0, 1 or 2")
     element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by item size only
 
     def encode(data: Buffer) -> Buffer:
@@ -203,11 +207,12 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
-            f"found {len(data)} bytes, expected at least a header of 16", remedy=DAMAGED
+            f"stored data have {len(data)} bytes; expected at least a Blosc header of 16",
+            remedy=DAMAGED,
         )
     size, length = struct.unpack_from("<4xI4xI", data)
     if not 16 <= length <= len(data):
-        problem = f"header declares {length:,} bytes, but the chunk has {len(data):,}"
+        problem = f"Blosc header declares {length:,} bytes, but the chunk has {len(data):,}"
         raise ChunkError(problem, remedy=DAMAGED)
     return size, data
 
@@ -215,7 +220,7 @@ def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
 def _pcodec(flow: Flow, codec: Any) -> Step:
     if flow.shape is None:
         raise MetadataError(
-            f"pcodec follows a codec that returns bytes, expected elements ({flow.chunk})"
+            f"the codec encodes arrays, but follows a codec that encodes to bytes ({flow.chunk})"
         )
 
     def decompress(data: Buffer, target: NDArray[Any]) -> None:
@@ -302,7 +307,7 @@ def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, i
             bound += size if kind < 2 else _ZSTD_BLOCK
         at += 4 * (descriptor >> 2 & 1) if last else len(data)
     if not 0 < at <= len(data):
-        raise ChunkError("Zstandard frame is missing or ends early", remedy=DAMAGED)
+        raise ChunkError("Zstandard frame is missing or truncated", remedy=DAMAGED)
     return declared, bound, at
 
 
@@ -345,7 +350,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
             raise ChunkError(f"gzip file cannot be decoded ({error})") from error
         _check_document(sum(map(len, pieces)), max_bytes)
         if not stream.eof:
-            raise ChunkError("gzip file ends early")
+            raise ChunkError("gzip file is truncated")
         data = stream.unused_data
     return b"".join(pieces)
 
@@ -353,6 +358,6 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
 def _check_document(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise LimitError(
-            f"document decompresses to at least {size:,} bytes, expected at most {max_bytes:,}",
+            f"decompressed document has at least {size:,} bytes; expected at most {max_bytes:,}",
             remedy="If you trust the store, pass limits=Limits(max_consolidated_bytes=…)",
         )

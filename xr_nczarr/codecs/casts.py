@@ -49,7 +49,7 @@ def build_scale_offset(request: StepRequest) -> Step:
         for name, default in (("offset", 0), ("scale", 1))
     )
     if not scale:
-        raise MetadataError("found scale = 0, expected another number")
+        raise MetadataError("scale is 0; expected a nonzero number")
     whole = dtype.kind in "iu"
     exact = (
         partial(_check_integers, dtype=dtype, offset=int(offset), scale=int(scale))
@@ -121,21 +121,21 @@ def build_cast_value(request: StepRequest) -> Step:
     try:
         stored = np.dtype(settings["data_type"])
     except TypeError as error:
-        raise MetadataError(f"found data_type = {quote(settings['data_type'])}") from error
+        shown = quote(settings["data_type"])
+        raise MetadataError(f"data_type is {shown}; expected the name of a data type") from error
     encoded = flow.retyped(stored, flow.shape or ())
     _number_type(encoded)
     rounding, out_of_range = settings["rounding"], settings["out_of_range"]
     if rounding not in _ROUNDINGS:
-        raise MetadataError(f"found rounding = {quote(rounding)}, expected {', '.join(_ROUNDINGS)}")
+        choices = ", ".join(_ROUNDINGS)
+        raise MetadataError(f"rounding is {quote(rounding)}; expected one of {choices}")
     if out_of_range not in (None, "clamp", "wrap"):
-        raise MetadataError(f"found out_of_range = {quote(out_of_range)}, expected clamp or wrap")
+        raise MetadataError(f"out_of_range is {quote(out_of_range)}; expected clamp or wrap")
     if out_of_range == "wrap" and stored.kind not in "iu":
-        raise MetadataError(
-            f"found out_of_range = wrap for {stored.name}, expected an integer type"
-        )
+        raise MetadataError(f"out_of_range=wrap requires an integer type, not {stored.name}")
     maps = settings["scalar_map"] or {}
     if not isinstance(maps, dict) or not maps.keys() <= {"encode", "decode"}:
-        raise MetadataError(f"found scalar_map = {quote(maps)}, expected encode and decode")
+        raise MetadataError(f"scalar_map is {quote(maps)}; expected the members encode and decode")
     to_stored = Cast(
         dtype, stored, rounding, out_of_range, _pairs(maps.get("encode"), dtype, stored)
     )
@@ -293,7 +293,7 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 def _number_type(flow: Flow) -> np.dtype[Any]:
     """Return the dtype of the elements; raise UnsupportedError unless it is an integer or float."""
     if flow.shape is None or flow.dtype.kind not in "iuf":
-        raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
+        raise UnsupportedError(f"the codec requires integers or floats ({flow.chunk})")
     return flow.dtype
 
 
@@ -313,7 +313,7 @@ def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
         )
     if not fits:
         raise MetadataError(
-            f"found {name} = {quote(repr(value))}, expected a number of {dtype.name}"
+            f"{name} is {quote(repr(value))}; expected a number that {dtype.name} can represent"
         )
     return dtype.newbyteorder("=").type(int(number) if range_ is not None else number)
 
@@ -322,11 +322,11 @@ def _pairs(
     listed: Json, source: np.dtype[Any], target: np.dtype[Any]
 ) -> tuple[tuple[Any, Any], ...]:
     if not isinstance(listed, list | tuple | None):
-        raise MetadataError(f"found {quote(listed)} in scalar_map, expected a list of pairs")
+        raise MetadataError(f"scalar_map contains {quote(listed)}; expected a list of pairs")
     pairs = []
     for item in listed or ():
         if not isinstance(item, list | tuple) or len(item) != 2:
-            raise MetadataError(f"found {quote(item)} in scalar_map, expected a pair")
+            raise MetadataError(f"scalar_map contains {quote(item)}; expected a pair")
         value, result = item
         pairs.append((_scalar(value, source, "scalar_map"), _scalar(result, target, "scalar_map")))
     return tuple(pairs)

@@ -29,7 +29,7 @@ Buffer = Any
 """An object that supports the buffer protocol and whose `len` is its size in bytes."""
 
 UINT8 = np.dtype(np.uint8)
-DAMAGED = "The chunk is damaged or truncated; write it again"
+DAMAGED = "Write the chunk again; it is damaged or truncated"
 RAISE_LIMIT = "If you trust the store, pass limits=Limits(max_chunk_bytes=…)"
 FAILURES = (
     ArithmeticError,
@@ -127,14 +127,14 @@ class Flow:
             return
         many = f"more than {self.bound:,}" if cut or self.size is None else f"{size:,}"
         if self.limited and self.size is None:
-            raise LimitError(f"decodes to {many} bytes ({self.chunk})", remedy=RAISE_LIMIT)
-        expected = "" if self.size is None else f", expected {self.size:,}"
-        raise ChunkError(f"decodes to {many} bytes{expected} ({self.chunk})", remedy=DAMAGED)
+            raise LimitError(f"decoded data have {many} bytes ({self.chunk})", remedy=RAISE_LIMIT)
+        expected = "" if self.size is None else f"; expected {self.size:,}"
+        raise ChunkError(f"decoded data have {many} bytes{expected} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
         """Raise ChunkError if `count` is not the number of elements in this flow."""
         if count != self.count:
-            problem = f"decodes to {count:,} items, expected {self.count:,} ({self.chunk})"
+            problem = f"decoded data have {count:,} items; expected {self.count:,} ({self.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)
 
 
@@ -195,7 +195,7 @@ class StepRequest:
         configuration = self.spec.configuration
         unknown = sorted(map(str, configuration.keys() - defaults.keys()))
         if unknown:
-            raise MetadataError(f"found unknown parameters: {quote(', '.join(unknown))}")
+            raise MetadataError(f"the codec has unknown parameters: {quote(', '.join(unknown))}")
         return {
             name: _like(value, configuration.get(name, value), name)
             for name, value in defaults.items()
@@ -232,8 +232,8 @@ def _like(default: Any, value: Json, name: str) -> Json:
     # netcdf-c up to 4.9.3 wrote integers as strings.
     if type(default) is int and isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value):
         return int(value)
-    expected = type(default).__name__
-    raise MetadataError(f"found {name} = {quote(repr(value))}, expected {expected}")
+    expected = f"a value of type {type(default).__name__}"
+    raise MetadataError(f"{name} is {quote(repr(value))}; expected {expected}")
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
@@ -249,8 +249,8 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
             # Written by kerchunk (fill_hdf_strings) for vlen_encode="null" and "encode".
             raise ChunkError(
-                f"decodes to Python objects, but the metadata declare {quote(flow.dtype)}, whose "
-                "items have a fixed size",
+                f"decoded data are Python objects, but the metadata declare {quote(flow.dtype)}, a "
+                "type of fixed size",
                 remedy="If kerchunk created the metadata, create them again with "
                 'vlen_encode="leave" or "embed"',
             )
@@ -334,7 +334,7 @@ class ChunkCodec:
         flow = self.flow
         chunk = np.asarray(chunk, flow.dtype, order="C")
         if chunk.shape != flow.shape:
-            raise ChunkError(f"found a chunk of shape {chunk.shape}, expected {flow.shape}")
+            raise ChunkError(f"chunk has shape {chunk.shape}; expected {flow.shape}")
         if flow.size == 0:
             return self.encode_buffer(b"")  # type: ignore[no-any-return]
         encoded = self.encode_buffer(chunk if flow.size is None else bytes_of(chunk))
@@ -356,9 +356,9 @@ class ChunkCodec:
         if not np.all(same):
             value, changed = (array[~same].ravel()[0] for array in (values, decoded))
             raise ChunkError(
-                f"the filters do not preserve {value}: it would decode to {changed}",
-                remedy="Write the variable with other filters; call drop_encoding() to discard "
-                "those of the source",
+                f"the filters do not preserve {value}, which would decode to {changed}",
+                remedy="Write the variable with other filters, or call drop_encoding() to discard "
+                "the filters of the source",
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
@@ -369,7 +369,7 @@ class ChunkCodec:
         steps = self._steps
         size = self.encoded.size
         if size is not None and len(data) != size:
-            problem = f"found {len(data):,} bytes, expected {size:,} ({self.flow.chunk})"
+            problem = f"stored data have {len(data):,} bytes; expected {size:,} ({self.flow.chunk})"
             place = steps[-1].place if steps else None
             raise ChunkError(problem, remedy=DAMAGED, place=place)
         for step in reversed(steps):
@@ -398,5 +398,5 @@ class ChunkCodec:
         return data
 
     def _failed(self, action: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
-        problem = f"cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
+        problem = f"data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)

@@ -58,9 +58,9 @@ def _load(entry_point: EntryPoint) -> Any:
         return entry_point.load()
     except Exception as error:
         raise UnsupportedError(
-            f"codec {quote(repr(entry_point.name))} is in a package that cannot be imported: "
+            f"the package of codec {quote(repr(entry_point.name))} cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install the dependencies of that package and zarr 3.1 or later",
+            remedy="Install zarr 3.1 or later, and the dependencies of that package",
         ) from error
 
 
@@ -71,7 +71,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
-        raise UnsupportedError("the codec cannot encode items of variable length here")
+        raise UnsupportedError("the codec is not supported for items of variable length")
     codec_class = _load(entry_point)
     try:
         adapter = _Adapter(codec_class, spec.document, flow)
@@ -108,9 +108,9 @@ class _Adapter:
             resolved = self.codec.resolve_metadata(self.spec)
             self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
         if self.stored.dtype.hasobject:
-            raise ValueError("it encodes to items of variable length")
+            raise ValueError("the codec encodes to items of variable length")
         if self.from_elements and flow.shape is None:
-            raise ValueError("it encodes arrays, but follows a codec that returns bytes")
+            raise ValueError("the codec encodes arrays, but follows a codec that encodes to bytes")
 
     def encoded(self, request: StepRequest) -> Flow:
         """Return the flow of the encoded data."""
@@ -139,9 +139,9 @@ class _Adapter:
         """Return the bytes of `elements`, or raise ChunkError if they do not match the flow."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
-            problem = f"{verb} to {elements.dtype} of shape {elements.shape}"
+            problem = f"the codec {verb} to {elements.dtype} of shape {elements.shape}"
             expected = f"{flow.dtype} of shape {flow.shape}"
-            raise ChunkError(f"{problem}, expected {expected} ({flow.chunk})", remedy=DAMAGED)
+            raise ChunkError(f"{problem}; expected {expected} ({flow.chunk})", remedy=DAMAGED)
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
@@ -164,5 +164,5 @@ class _Adapter:
             problem = f"the codec failed ({self.flow.chunk}): {reason_of(error)}"
             raise ChunkError(problem, remedy=DAMAGED) from error
         if result is None:
-            raise ChunkError(f"the codec returned nothing ({self.flow.chunk})", remedy=DAMAGED)
+            raise ChunkError(f"the codec returned None ({self.flow.chunk})", remedy=DAMAGED)
         return np.ascontiguousarray(result.as_numpy_array())

@@ -94,8 +94,8 @@ def compile_codec(
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
-            "items of variable length have no codec that stores them",
-            remedy="Add one of vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2",
+            "no codec encodes the items of variable length",
+            remedy="Add one of the codecs vlen-utf8, vlen-bytes, vlen-array, json2 and msgpack2",
             place="codecs",
         )
     return codec
@@ -139,7 +139,7 @@ def check_fill(node: ArrayNode) -> None:
             and decoded.tobytes() != fill.tobytes()
             and not np.all(decoded != decoded)
         ):
-            raise _changes_fill(fill, spec, f"it would decode to {decoded[0]}")
+            raise _changes_fill(fill, spec, f"the value would decode to {decoded[0]}")
         flow = replace(codec.encoded, chunk=flow.chunk)
         fill = np.frombuffer(stored, flow.dtype)
 
@@ -164,11 +164,13 @@ def flow_of(
         If `dtype` is a structure with variable-length items.
     """
     if dtype.hasobject and dtype.kind != "O":
-        raise UnsupportedError(f"dtype {quote(dtype)} is a structure with items of variable length")
+        raise UnsupportedError(
+            f"fields of variable length are not supported (dtype {quote(dtype)})"
+        )
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
     chunk = f"chunk {shape} of {quote(dtype)}"
     if size > max_bytes:
-        problem = f"{chunk} has {size:,} bytes, expected at most {max_bytes:,}"
+        problem = f"{chunk} has {size:,} bytes; expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
         return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffled=_POINTER)
@@ -193,14 +195,17 @@ def compile_chain(
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode items of variable length",
-                    remedy="Put a codec that stores them before it, such as vlen-utf8",
+                    remedy="Add a codec for such items before it, for example vlen-utf8",
                 )
             step = builder(StepRequest(spec, encoded, limits))
             if step is None:
                 continue
             steps.append(replace(step, place=_place(spec)))
             if (step.encoded.size or 0) > max_bytes:
-                raise MetadataError(f"encodes a {flow.chunk} to {step.encoded.size:,} bytes")
+                raise MetadataError(
+                    f"encoded data have {step.encoded.size:,} bytes; expected at most "
+                    f"{max_bytes:,} ({flow.chunk})"
+                )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)
 
@@ -227,7 +232,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         if spec.place != "codecs":
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
-                remedy="Write with zarr_format=3, or with other codecs (codecs=[] for none)",
+                remedy="Write with zarr_format=3, or with other codecs (codecs=[] disables all)",
                 place=_place(spec),
             )
         return _OF_VERSION_3[name]
@@ -269,7 +274,7 @@ def _load_class(spec: CodecSpec) -> Any:
     """Return the class of a codec that another package registers with numcodecs."""
     quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
-        problem = f"codec {quoted} is not known"
+        problem = f"no codec named {quoted}"
         remedy = (
             "Install the package that registers it with numcodecs, or open the store in Python "
             f"with codecs={{{quoted}: CodecClass}}"
@@ -278,7 +283,7 @@ def _load_class(spec: CodecSpec) -> Any:
     try:
         return numcodecs_registry.entries[spec.name].load()
     except (ImportError, AttributeError) as failure:
-        problem = f"codec {quoted} is in a package that cannot be imported: {reason_of(failure)}"
+        problem = f"the package of codec {quoted} cannot be imported: {reason_of(failure)}"
         raise UnsupportedError(problem, place=_place(spec)) from failure
 
 

@@ -62,7 +62,7 @@ def build_transpose(request: StepRequest) -> Step | None:
         order = axes if order == "C" else axes[::-1]
     is_list = isinstance(order, list | tuple) and flow.shape is not None
     if not is_list or sorted(map(repr, order)) != sorted(map(repr, axes)):
-        raise MetadataError(f"found order = {quote(order)}, expected each of {axes} once")
+        raise MetadataError(f"order is {quote(order)}; expected each of {axes} once")
     if list(order) == axes or flow.count < 2:
         return None
     objects = flow.dtype.hasobject
@@ -86,13 +86,13 @@ def build_transpose(request: StepRequest) -> Step | None:
 
 def build_vlen(request: StepRequest) -> Step:
     """Build the step for variable-length strings, bytes or arrays with 32-bit length prefixes."""
-    spec, flow, max_bytes = request.spec, request.flow, request.limits.max_item_bytes
+    flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
-        raise MetadataError(f"codec {spec.name} encodes objects, not a {flow.chunk}")
+        raise MetadataError(f"the codec requires items of variable length ({flow.chunk})")
     codec = request.construct()
     dtype = getattr(codec, "dtype", UINT8)
     if dtype.hasobject or not dtype.itemsize:
-        raise MetadataError(f"found dtype {quote(dtype)}, expected a dtype of fixed size")
+        raise MetadataError(f"dtype is {quote(dtype)}; expected a type of fixed size")
 
     def decode(data: Buffer) -> NDArray[Any]:
         flow.check_count(int.from_bytes(data[:4], "little"))
@@ -117,7 +117,7 @@ def build_text(request: StepRequest) -> Step:
     if request.spec.name == "json2":
         encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
         if encoding not in ("utf-8", "utf8", "ascii"):
-            raise UnsupportedError(f"found encoding = {quote(encoding)}, expected utf-8")
+            raise UnsupportedError(f"encoding is {quote(encoding)}; expected utf-8")
         parse, growth = partial(_parse_json, max_bytes=limits.max_chunk_bytes), _CHARACTER_BYTES
     else:
         parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
@@ -142,8 +142,8 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
     values = text.count(",")
     if values > 1 << 16 and values * _VALUE_BYTES > max_bytes:
         raise LimitError(
-            f"text has {values:,} commas, and each value counts as {_VALUE_BYTES} bytes; "
-            f"expected at most {max_bytes:,}",
+            f"JSON of {values:,} commas may take more than {max_bytes:,} bytes when parsed, at "
+            f"{_VALUE_BYTES} bytes for each value",
             remedy=RAISE_LIMIT,
         )
     return json.loads(text, strict=False)
@@ -152,14 +152,16 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 def _flatten(items: Json) -> list[Json]:
     """Flatten nested lists of items. The outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
-        raise ChunkError("found no list that ends in a dtype and a shape", remedy=DAMAGED)
+        raise ChunkError(
+            "decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
+        )
     *values, _, shape = items
     rows = [values]
     for length in shape or [1]:
         for row in rows:
             if type(length) is not int or not isinstance(row, list) or len(row) != length:
                 raise ChunkError(
-                    f"lists do not have the shape {quote(shape)} that they declare", remedy=DAMAGED
+                    f"decoded lists do not have the declared shape {quote(shape)}", remedy=DAMAGED
                 )
         rows = [item for row in rows for item in row]
     return rows
@@ -179,7 +181,7 @@ def build_categorize(request: StepRequest) -> Step:
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
-        dtypes = f"dtype {quote(codec.dtype)} as {quote(codec.astype)}"
-        raise MetadataError(f"found {dtypes}, which does not fit a {flow.chunk}")
+        dtypes = f"dtype {quote(codec.dtype)} and astype {quote(codec.astype)}"
+        raise MetadataError(f"{dtypes} do not match the input ({flow.chunk})")
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

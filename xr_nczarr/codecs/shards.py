@@ -64,7 +64,7 @@ class ShardIndex:
         name = f"shard of shape {spec.shape}"
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
             raise LimitError(
-                f"index of a {name} with {math.prod(self.grid):,} inner chunks has {size:,} bytes, "
+                f"index of a {name} with {math.prod(self.grid):,} inner chunks has {size:,} bytes; "
                 f"expected at most {limits.max_chunk_bytes:,}",
                 remedy=RAISE_LIMIT,
                 place="index_codecs",
@@ -73,7 +73,7 @@ class ShardIndex:
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
         length = self._codec.encoded.size
         if length is None:
-            problem = "length of the shard index depends on its values"
+            problem = "shard indexes of variable length are not supported"
             raise UnsupportedError(problem, place="index_codecs")
         self.length: int = length
         self.start = 0 if spec.index_at_start else -length
@@ -109,13 +109,13 @@ class ShardIndex:
         if outside.any():
             misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
             if misplaced.size:
-                raise self._misplaced(entries, misplaced[0], "outside the shard")
+                raise self._misplaced(entries, misplaced[0], "extends outside the shard")
         # Missing parts sort last; their end overflows and is less than their offset.
         used = offsets.argsort(kind="stable")
         used = used[lengths[used] > 0]
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
         if overlapping.size:
-            raise self._misplaced(entries, overlapping[0], "within another inner chunk")
+            raise self._misplaced(entries, overlapping[0], "overlaps another inner chunk")
         return entries.transpose(self._places)
 
     def locate(
@@ -149,7 +149,7 @@ class ShardIndex:
         stored = np.unravel_index(at, entries.shape[:-1])
         offset, length = entries[stored].tolist()
         inner_index = tuple([int(stored[axis]) for axis in self._places[:-1]])
-        problem = f"inner chunk {inner_index} has offset {offset:,} and length {length:,}, {where}"
+        problem = f"inner chunk {inner_index} at offset {offset:,} with length {length:,} {where}"
         return ChunkError(problem, place="shard index", remedy=DAMAGED)
 
 

@@ -25,5 +25,5 @@ def find_format(zarr_format: object) -> Format:
     """
     if str(zarr_format) not in FORMATS:
         versions = ", ".join(sorted(FORMATS))
-        raise ValueError(f"zarr_format must be one of {versions}; found {zarr_format!r}")
+        raise ValueError(f"zarr_format must be one of {versions}, not {zarr_format!r}")
     return FORMATS[str(zarr_format)]

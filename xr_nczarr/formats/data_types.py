@@ -62,9 +62,7 @@ def check_members(members: Collection[str], known: Collection[str], place: str |
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
     """Build the error for a `name` that is not supported, but may be part of an extension."""
-    return UnsupportedError(
-        f"found the {what} {quote(name)}, which this package does not know", place=place
-    )
+    return UnsupportedError(f"{what} {quote(name)!r} is not supported", place=place)
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
@@ -110,7 +108,7 @@ def _find_named_type(name: str, place: str) -> DType | None:
         import ml_dtypes
     except ImportError as error:
         raise UnsupportedError(
-            f"the data type {name} needs the package ml_dtypes",
+            f"data type {name!r} requires the package ml_dtypes",
             remedy="Install ml_dtypes",
             place=place,
         ) from error
@@ -144,7 +142,7 @@ def _parse_field(field: Json, place: str) -> Json:
         check_members(field, ("name", "data_type"), place)
         field = [required(field, "name", place), required(field, "data_type", place)]
     if len(read_list(field, place)) != 2 or not field[0]:
-        raise unexpected(field, "the name and the data type of a field", place)
+        raise unexpected(field, "a field with a name and a data type", place)
     return [field[0], typestrings.render_data_type(parse_data_type(field[1], place)[0])]
 
 
@@ -181,7 +179,7 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
     """Build the error for another package's dtype that a Zarr version cannot express."""
     return UnsupportedError(
         f"{version} has no data type for {dtype.name}",
-        remedy="Convert it with astype",
+        remedy="Convert the variable with astype",
         place="data_type",
     )
 

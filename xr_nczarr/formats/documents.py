@@ -59,8 +59,8 @@ class Document:
         if len(data) + _VALUE_BYTES * values > largest:
             option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
             raise LimitError(
-                f"found {len(data):,} bytes with {values:,} commas, expected at most {largest:,} "
-                f"bytes, each value counted as {_VALUE_BYTES} ({option})",
+                f"JSON of {len(data):,} bytes with {values:,} commas may take more than "
+                f"{largest:,} bytes when parsed, at {_VALUE_BYTES} bytes for each value ({option})",
                 remedy=f"If you trust the store, pass limits=Limits({option}=…)",
                 key=key,
             )
@@ -122,7 +122,7 @@ class Document:
         try:
             return str(self._data, "utf-8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            raise MetadataError(f"found bytes that are not UTF-8 ({error.reason})") from error
+            raise MetadataError(f"the document is not valid UTF-8 ({error.reason})") from error
 
 
 class _Member(Document):
@@ -159,8 +159,10 @@ def render_json(value: Json) -> bytes:
         return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         text = error.object[: error.end][-40:]
-        problem = f"found text that is not Unicode: {text!r} ({error.reason})"
-        raise MetadataError(problem, remedy="Rename or replace it") from error
+        problem = f"the string {text!r} is not valid Unicode ({error.reason})"
+        raise MetadataError(
+            problem, remedy="Replace the name or value that contains the string"
+        ) from error
 
 
 def content_of(value: Json) -> Hashable:
@@ -171,7 +173,7 @@ def content_of(value: Json) -> Hashable:
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
     except ValueError as error:  # beyond 2,000 levels, if ``max_depth`` allows so many
-        raise MetadataError(f"found nesting that is too deep: {error}") from error
+        raise MetadataError(f"the document is nested too deeply: {error}") from error
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
@@ -216,7 +218,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
-            f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
+            f"the array has {len(value)} dimensions; expected at most {MAX_DIMENSIONS}", place=place
         )
     lengths = tuple([read_integer(length, place, least=least) for length in value])
     if math.prod(filter(None, lengths)) >= 2**63:
@@ -242,7 +244,7 @@ def read_chunk_shape(
     size = math.prod(chunk_shape) * dtype.itemsize
     if size > limits.max_chunk_bytes:
         raise LimitError(
-            f"found chunks of {size:,} bytes, expected at most {limits.max_chunk_bytes:,}",
+            f"a chunk has {size:,} bytes; expected at most {limits.max_chunk_bytes:,}",
             remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
             place=place,
         )
@@ -273,12 +275,12 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
     """Return the member `name` of the object at `place`, or raise MetadataError if it is absent."""
     if name not in members:
         place = name if place is None else f"{place}.{name}"
-        raise MetadataError("found nothing, expected this member", place=place)
+        raise MetadataError("required member is missing", place=place)
     return members[name]
 
 
 def check_key(key: str, place: str, document: str) -> None:
     """Raise MetadataError if a key in consolidated metadata could lead outside the store."""
     if not _NO_NAMES.isdisjoint(key.split("/")):
-        problem = f"found the key {quote(key)}, expected names joined by '/'"
+        problem = f"the key {quote(repr(key))} is not a plain relative path"
         raise MetadataError(problem, place=place, key=document)

@@ -71,7 +71,7 @@ def parse_fill_value(
     if dtype.kind == "U" or (dtype.kind == "O" and text):
         string = read_text(value, _PLACE)
         if dtype.kind == "U" and len(string) > dtype.itemsize // 4:
-            raise unexpected(value, f"at most {dtype.itemsize // 4} characters", _PLACE)
+            raise unexpected(value, f"a string of at most {dtype.itemsize // 4} characters", _PLACE)
         return np.str_(string) if dtype.kind == "U" else string
     if dtype.kind == "O":
         return _parse_bytes(value)
@@ -82,7 +82,7 @@ def parse_fill_value(
     if dtype.kind != "c":
         return _parse_number(value, dtype)
     if len(read_list(value, _PLACE)) != 2:
-        raise unexpected(value, "a real and an imaginary part", _PLACE)
+        raise unexpected(value, "a list of a real and an imaginary part", _PLACE)
     half = np.dtype(f"<f{dtype.itemsize // 2}")
     pair = np.array([_parse_number(part, half) for part in value], half)
     return pair.view(dtype.newbyteorder("<"))[0]
@@ -95,7 +95,7 @@ def _parse_fields(value: dict[str, Json], dtype: DType) -> Any:
     for name in names:
         part = parse_fill_value(required(value, name, _PLACE), dtype[name])
         if part is None:
-            raise unexpected(value, f"a value for {quote(name)}", _PLACE)
+            raise unexpected(value, f"a value for the field {quote(name)}", _PLACE)
         filled[name] = part
     return filled[()]
 
@@ -108,7 +108,7 @@ def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType) -> Any:
         raise unexpected(value, f"{dtype.itemsize} bytes", _PLACE)
     filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), raw)
     if not _is_unicode(filled):
-        raise unexpected(value, "text that is Unicode", _PLACE)
+        raise unexpected(value, "valid Unicode text", _PLACE)
     return filled.astype(dtype)[0]
 
 
@@ -148,7 +148,7 @@ def _parse_number(value: Json, dtype: DType) -> Any:
     if bits is not None:
         return np.frombuffer(bits, dtype.newbyteorder(">"))[0]
     if isinstance(value, str) and _BITS.fullmatch(value):
-        raise unexpected(value, f"as many digits as {dtype.name} has", _PLACE)
+        raise unexpected(value, f"as many digits as {dtype.name} requires", _PLACE)
     if is_float(dtype):
         return _parse_float(value, dtype)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():

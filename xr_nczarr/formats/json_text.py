@@ -126,18 +126,18 @@ def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
         return _decode(strict.text, max_depth)
     except json.JSONDecodeError as error:
         problem = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
-        raise MetadataError(f"found text that is not JSON: {problem}") from error
+        raise MetadataError(f"the document is not valid JSON: {problem}") from error
     except MetadataError:
         raise
     except ValueError as error:
-        raise MetadataError(f"found an integer of too many digits: {error}") from error
+        raise MetadataError(f"an integer has too many digits: {error}") from error
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise MetadataError(f"found the name {quote(twice)} more than once in one object")
+        raise MetadataError(f"an object has more than one member named {quote(twice)!r}")
     return members
 
 
@@ -146,7 +146,7 @@ _PLAIN = json.JSONDecoder(strict=False)
 
 
 def _too_deep(max_depth: int) -> MetadataError:
-    return MetadataError(f"found nesting deeper than {max_depth} levels (max_depth)")
+    return MetadataError(f"the document is nested more than {max_depth} levels deep (max_depth)")
 
 
 def _check_depth(value: Json, max_depth: int) -> None:
@@ -174,7 +174,7 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"found more than {_MAX_REWRITTEN:,} numbers and words that JSON does not have"
+                f"more than {_MAX_REWRITTEN:,} numbers and words are not valid JSON"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)

@@ -50,7 +50,8 @@ def _parse_typestring(text: str, place: str) -> DType:
     match = _TYPESTRING.fullmatch(text)
     if match is None:
         raise UnsupportedError(
-            f"found the data type {quote(text)}, expected a typestring like <f4", place=place
+            f"data type {quote(text)!r} is not supported; expected a typestring such as <f4",
+            place=place,
         )
     if match["text"]:
         check_size(int(match["size"]) * (4 if match["text"] == "U" else 1), text, place)
@@ -59,10 +60,10 @@ def _parse_typestring(text: str, place: str) -> DType:
 
 def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
     if not isinstance(value, list) or len(value) not in (2, 3):
-        raise unexpected(value, "name, type and perhaps shape of a field", place)
+        raise unexpected(value, "a field with a name, a type and optionally a shape", place)
     dtype, _ = parse_data_type(value[1], place)
     if dtype.hasobject:
-        raise UnsupportedError("found a field of variable length", place=place)
+        raise UnsupportedError("fields of variable length are not supported", place=place)
     shape = value[2] if len(value) == 3 else []
     return (
         read_text(value[0], place),
@@ -85,7 +86,7 @@ def check_size(size: int, value: Json, place: str) -> None:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
         raise LimitError(
-            f"found items of {size:,} bytes, expected at most {MAX_ITEM_BYTES:,}", place=place
+            f"an item has {size:,} bytes; expected at most {MAX_ITEM_BYTES:,}", place=place
         )
 
 
@@ -106,12 +107,14 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
     if not of_numpy(dtype):
         raise UnsupportedError(
             f"Zarr v1 and v2 have no data type for {dtype.name}",
-            remedy="Convert it with astype",
+            remedy="Convert the variable with astype",
             place="dtype",
         )
     described = _describe(dtype)
     if parse_data_type(described)[0] != dtype:
-        raise UnsupportedError(f"found {dtype}, expected a type without padding")
+        raise UnsupportedError(
+            f"data type {dtype} is not supported; expected a type without padding"
+        )
     return described
 
 

@@ -78,7 +78,7 @@ class V1(Format):
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
                 raise UnsupportedError(
-                    "found group attributes, which Zarr v1 does not have", variable=node.path
+                    "Zarr v1 does not support group attributes", variable=node.path
                 )
             return {}
         key, attributes_key = self.node_keys(node.path)
@@ -108,8 +108,8 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
     if names or len(compressors) > 1 or "dimension_separator" in members:
         feature = f"the filters {', '.join(names)}" if names else "nested chunk keys"
         raise UnsupportedError(
-            f"found {feature}, which Zarr v1 does not have",
-            remedy="Write with one compressor alone (shuffle=False), or as zarr_format=2",
+            f"Zarr v1 does not support {feature}",
+            remedy="Write with a single compressor (shuffle=False), or with zarr_format=2",
             variable=node.path,
         )
     name, options = _render_compression(compressors[0]) if compressors else (None, None)

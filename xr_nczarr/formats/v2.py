@@ -107,8 +107,8 @@ class V2(Format):
         version = members.get("zarr_consolidated_format")
         if version is None:
             raise MetadataError(
-                "found nothing: the document does not say that it is consolidated metadata",
-                remedy="Open with consolidated=False to read the single documents",
+                "required member is missing, so the document is not consolidated metadata",
+                remedy="Open with consolidated=False to read the metadata of each node",
                 place="zarr_consolidated_format",
             )
         if type(version) is not int or version != 1:
@@ -213,13 +213,13 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions."""
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
-        raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)
+        raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node)
     if node.shards or node.chunk_runs:
         raise _inexpressible("shards" if node.shards else "a rectilinear grid", node)
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"
     if transposed and codecs[0].configuration["order"] != [*reversed(range(len(node.shape)))]:
-        raise _inexpressible("a transposition that is no reversal of all axes", node)
+        raise _inexpressible("a transposition other than the reversal of all axes", node)
     members = {
         "shape": list(node.shape),
         "dtype": render_data_type(node.dtype, node.type_name),
@@ -240,10 +240,8 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     return members if separator == "." else members | {"dimension_separator": separator}
 
 
-def _inexpressible(found: str, node: ArrayNode) -> UnsupportedError:
-    return UnsupportedError(
-        f"found {quote(found)}, which Zarr v2 cannot express", variable=node.path
-    )
+def _inexpressible(feature: str, node: ArrayNode) -> UnsupportedError:
+    return UnsupportedError(f"Zarr v2 does not support {quote(feature)}", variable=node.path)
 
 
 def _parse_member(inner: Document, key: str, value: Json) -> Document:

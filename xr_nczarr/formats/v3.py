@@ -168,7 +168,9 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
         inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
         for cell, lengths in zip(inner, runs, strict=True):
             if any(length % cell for length, _ in lengths):
-                raise unexpected(_render_runs(lengths), f"multiples of {cell}", "chunk_grid")
+                raise unexpected(
+                    _render_runs(lengths), f"lengths that are multiples of {cell}", "chunk_grid"
+                )
     place = "codecs" if chain.shards else "chunk_grid"
     for chunks in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
         read_chunk_shape(list(chunks), place, dtype=dtype, rank=rank, limits=limits)
@@ -225,10 +227,12 @@ def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ..
         return ((length, max(1, -(-size // length))),)
     pairs = [item if isinstance(item, list) else [item, 1] for item in value]
     if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise unexpected(value, "lengths, or lengths with their number", place)
+        raise unexpected(
+            value, "lengths, or pairs of a length and its number of repetitions", place
+        )
     runs = [(read_integer(n, place, least=1), read_integer(m, place, least=1)) for n, m in pairs]
     if sum(length * number for length, number in runs) < size:
-        raise unexpected(value, f"chunks for all {size} elements", place)
+        raise unexpected(value, f"chunks that cover all {size} elements", place)
     return tuple(runs)
 
 
@@ -281,5 +285,5 @@ def _render_chunk_keys(path: str, keys: ChunkKeys) -> Json:
         if keys == _chunk_keys(path, encoding, keys.separator):
             return {"name": encoding, "configuration": {"separator": keys.separator}}
     raise UnsupportedError(
-        f"v3 has no encoding for chunk keys like {quote(keys.key((0, 0)))}", variable=path
+        f"Zarr v3 does not support chunk keys such as {quote(keys.key((0, 0)))}", variable=path
     )

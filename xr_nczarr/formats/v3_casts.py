@@ -62,7 +62,7 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
 
 def _check_real(dtype: DType, place: str) -> None:
     if dtype.kind not in "iuf":
-        raise UnsupportedError(f"found {dtype}, expected integers or floats", place=place)
+        raise UnsupportedError(f"the codec requires integers or floats, not {dtype}", place=place)
 
 
 def _spelled(number: Any) -> Json:

@@ -73,7 +73,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     at = serializers[0] if serializers else len(names)  # a codec of the caller comes last
     lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
-        raise unexpected(names, "codecs on arrays, one from array to bytes, some on bytes", place)
+        raise unexpected(
+            names, "array-to-array, one array-to-bytes, then bytes-to-bytes codecs", place
+        )
     if _SHARDING not in names:
         return Chain(dtype, shape, specs, ())
     order = tuple(range(len(shape)))
@@ -81,7 +83,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
         elif spec.name not in _OF_EACH_ELEMENT:
-            problem = f"codec {quote(spec.name)} cannot be undone for one inner chunk of a shard"
+            problem = f"codec {quote(spec.name)} cannot decode a single inner chunk of a shard"
             raise UnsupportedError(problem, place=place)
         dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
@@ -236,7 +238,10 @@ def byte_order(dtype: DType) -> str | None:
     """
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
-        raise UnsupportedError(f"found both byte orders in {quote(dtype)}", place="data_type")
+        raise UnsupportedError(
+            f"fields with different byte orders are not supported: {quote(dtype)}",
+            place="data_type",
+        )
     return None if little and big else "little" if little else "big"
 
 
@@ -245,7 +250,9 @@ def render_chain(node: ArrayNode) -> list[Json]:
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
-        raise UnsupportedError("Zarr v3 has none of the node's codecs for items of variable length")
+        raise UnsupportedError(
+            "Zarr v3 does not support the array's codecs for items of variable length"
+        )
     _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape
@@ -313,7 +320,7 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
     every_kind = [kind_of.get(name, "bytes-bytes") for name in names]
     if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
         raise UnsupportedError(
-            f"found the codecs {quote(', '.join(names))}, in an order that Zarr v3 forbids"
+            f"Zarr v3 does not allow this order of codecs: {quote(', '.join(names))}"
         )
     return every_kind
 

@@ -198,7 +198,7 @@ class V3Draft(Format):
         """
         if self.released:
             raise UnsupportedError(
-                "v3 draft stores in the layout of zarr-python 2 and GDAL cannot be written"
+                "Zarr v3 draft stores in the layout of zarr-python 2 and GDAL cannot be written"
             )
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}
@@ -221,8 +221,10 @@ class V3Draft(Format):
         separator = node.chunk_keys.separator
         expressible = not node.shards and not node.chunk_runs
         if not expressible or node.chunk_keys != self.chunk_keys(node.path, separator=separator):
-            what = "shards" if node.shards else f"chunk keys like {node.chunk_keys.key((0, 0))}"
-            raise UnsupportedError(f"the draft has no {quote(what)}", variable=node.path)
+            what = "shards" if node.shards else f"chunk keys such as {node.chunk_keys.key((0, 0))}"
+            raise UnsupportedError(
+                f"the Zarr v3 draft does not support {quote(what)}", variable=node.path
+            )
         data_type = render_data_type(node.dtype, node.type_name)
         declared, _ = parse_data_type(data_type, fallback=True)
         fill = render_fill_value(node.fill_value, node.dtype)

@@ -27,8 +27,8 @@ class RecordSetError(UnsupportedError):
 
     def __init__(self, document: bytes, **fields: Any) -> None:
         super().__init__(
-            "the folder is a parquet reference set, which is read only",
-            remedy="Open it with xarray.open_dataset, or write to another folder",
+            "the folder is a parquet reference set, which is read-only",
+            remedy="Open the set with xarray.open_dataset, or write to another folder",
             **fields,
         )
         self.document = document
@@ -129,7 +129,7 @@ class DocumentSource:
             self.page_for_nothing = bytes(present[JOURNAL]) if JOURNAL in pages else b""
         for key, page in pages.items():
             if present[key] != self.page_for_nothing:
-                raise page_error("expected a document", page, key=key)
+                raise page_error("a document", page, key=key)
         return {key: data for key, data in present.items() if key not in pages}
 
 
@@ -160,9 +160,9 @@ def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> A
     if len(refusals) < len(keys):
         return error
     return AccessDeniedError(
-        f"{error.problem}, for every root document",
-        remedy="Check the path and the credentials. If the server answers 403 for objects that do "
-        "not exist, pass consolidated=True, zarr_format=, or missing_status=(403, 404) in "
+        f"{error.problem} for every metadata document of the root",
+        remedy="Check the path and the credentials. If the server responds with 403 for objects "
+        "that do not exist, pass consolidated=True, zarr_format=, or missing_status=(403, 404) in "
         "storage_options",
         key=error.key,
     )

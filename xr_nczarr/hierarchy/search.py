@@ -248,9 +248,9 @@ class _Search:
         for key, document in members.items():
             stored = single.get(key)
             if stored is None or stored.value != document.value:
-                state = "is missing" if stored is None else "differs"
+                state = "is missing from the store" if stored is None else "has changed"
                 raise MetadataError(
-                    f"the single document {state}: the consolidated metadata are stale",
+                    f"the consolidated metadata are stale: this document {state}",
                     remedy="Open with consolidated=False, and consolidate the store again",
                     key=consolidated_key,
                     place=key,
@@ -443,8 +443,8 @@ class _Search:
                 continue
             paths = tuple(f"{child_path(group, alias)}/" for alias in (name, other))
             error = MetadataError(
-                f"{quote(repr(name))} and {quote(repr(other))} are one name on this file system, "
-                "and one has replaced the other",
+                f"{quote(repr(name))} and {quote(repr(other))} are the same name on this file "
+                "system, so one has overwritten the other",
                 remedy="Copy the store again to a case-sensitive file system, an object store or "
                 "a zip file",
             )
@@ -458,13 +458,13 @@ class _Search:
         """Raise LimitError if there are more nodes than `max_nodes`."""
         if count > self.limits.max_nodes:
             raise LimitError(
-                f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
+                f"the store has more than {self.limits.max_nodes:,} nodes (max_nodes)",
                 remedy="If you trust the store, pass limits=Limits(max_nodes=…)",
             )
 
     def _too_deep(self, path: str) -> LimitError:
         return LimitError(
-            f"groups are nested more than {self.limits.max_depth} deep (max_depth)",
+            f"groups are nested more than {self.limits.max_depth} levels deep (max_depth)",
             remedy="If you trust the store, pass limits=Limits(max_depth=…)",
             place=path,
         )
@@ -475,19 +475,19 @@ class _Search:
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:
             return NotFoundError(
-                "the store is incomplete, because its write was interrupted",
+                "the store is incomplete, because a write was interrupted",
                 remedy="Run the same write or copy again to complete the store, or remove it",
             )
         keys = dict.fromkeys(zarr.root_keys()[0] for zarr in candidates)
         return NotFoundError(
-            f"found no Zarr metadata ({', '.join(keys)})",
+            f"no Zarr metadata found ({', '.join(keys)})",
             remedy="Check the path. To open a store within a store, pass group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
         keys = ", ".join(filter(None, (zarr.consolidated_key for zarr in candidates)))
         return NotFoundError(
-            f"found no consolidated metadata ({keys})",
+            f"no consolidated metadata found ({keys})",
             remedy="Open with consolidated=None or False, or consolidate the store",
         )
 

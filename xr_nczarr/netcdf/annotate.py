@@ -79,8 +79,8 @@ def annotate(
     dialects = _dialects(zarr)
     if dialect not in dialects:
         raise UnsupportedError(
-            f"found dialect {quote(dialect)} for Zarr version {quote(zarr_format)}, expected"
-            f" {' or '.join(dialects)}"
+            f"Zarr version {quote(zarr_format)} does not support the dialect {quote(dialect)!r}; "
+            f"expected {' or '.join(dialects)}"
         )
     writer = _Writer(zarr, dialects[dialect], array_dimensions and not zarr.has_dimension_names)
     return Hierarchy(nodes=dict(writer.nodes_of(group, {})), zarr_format=zarr_format)
@@ -123,7 +123,7 @@ class _Writer:
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
-            raise variable.error or NczarrError("variable has no array", variable=variable.path)
+            raise variable.error or NczarrError("the variable has no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
         fields = _annotation_fields(node)
         # By its short name, readers would not find a dimension that a nearer dimension hides.

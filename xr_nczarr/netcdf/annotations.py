@@ -248,9 +248,9 @@ def _dimensions(
         elif type(size) is not int or not 0 <= size < 1 << 63:
             problems.append(unexpected(size, "a size of 0 or more", f"{place}.{name}"))
         elif unlimited not in (0, 1):
-            problems.append(unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
+            problems.append(unexpected(unlimited, "0 or 1 as unlimited", f"{place}.{name}"))
         elif name in dimensions:
-            problems.append(unexpected(name, "each dimension once", place))
+            problems.append(unexpected(name, "a name that is not listed before", place))
         else:
             dimensions[name] = (size, bool(unlimited))
     return dimensions

@@ -30,6 +30,7 @@ _NOT_FINITE = {
     **dict.fromkeys(("-Infinity", "-inf", "-infinity", "-Infinityf"), -math.inf),
 }
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_EXPECTED = "a string, a number, or a sequence of strings or numbers"
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
     # The limits of values that do not round to infinity.
@@ -278,7 +279,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
             return _json(list(value)), JSON
     if np.ma.is_masked(value):
-        raise UnsupportedError("attribute value is masked, expected text, a number, or a sequence")
+        raise UnsupportedError(f"attribute value is masked; expected {_EXPECTED}")
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
@@ -333,7 +334,7 @@ def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.n
         return np.array(values, "uint64")
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
-    raise UnsupportedError("integers of an attribute do not fit in one integer type")
+    raise UnsupportedError("no integer type can hold all integers of the attribute")
 
 
 def _json(value: Json) -> Json:
@@ -350,7 +351,7 @@ def _text(value: str | bytes) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnsupportedError(f"attribute value has bytes that are not UTF-8 ({error})") from error
+        raise UnsupportedError(f"attribute value is not valid UTF-8 ({error})") from error
 
 
 def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
@@ -360,8 +361,8 @@ def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
         array = array.astype("float32")
     if array.dtype.name not in NUMBERS or array.ndim > 1:
         raise UnsupportedError(
-            f"found {array.dtype} of {array.ndim} dimensions,"
-            " expected text, a number, or a sequence of one kind of these"
+            f"attribute value is an array of {array.dtype} with {array.ndim} dimensions; "
+            f"expected {_EXPECTED}"
         )
     numbers = [_json_number(number) for number in array.ravel()]
     return (numbers[0] if len(numbers) == 1 else numbers), array.dtype.name

@@ -128,13 +128,13 @@ class DimensionScope:
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
                 f"dimension {quote(reference)} is not defined by any group",
-                remedy="Name a dimension that a group annotation defines",
+                remedy="Use the name of a dimension that a group annotation defines",
                 place=place,
             )
         if lost:
             self.groups[owner].reports.append(
-                f"{quote(reference)}: the annotation of its group is missing; its size {size} is "
-                "taken from an array"
+                f"dimension {quote(reference)} is not defined, because the annotation of its group "
+                f"is missing; its size {size} is taken from an array"
             )
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
@@ -179,9 +179,11 @@ class DimensionScope:
         """
         if dimension.size == size:
             return dimension
-        problem = f"an array has {size} elements along {quote(dimension.path)}"
+        problem = f"the array has {size} elements along dimension {quote(dimension.path)}"
         if not dimension.unlimited:
-            raise MetadataError(f"{problem}, expected {dimension.size}", place=place)
-        effect = "is filled" if size < dimension.size else "is cut"
-        group.reports.append(f"{problem}, which is unlimited and has {dimension.size}: it {effect}")
+            raise MetadataError(f"{problem}; expected {dimension.size}", place=place)
+        effect = "padded with fill values" if size < dimension.size else "truncated"
+        group.reports.append(
+            f"{problem}, which is unlimited and has size {dimension.size}; the array is {effect}"
+        )
         return dimension

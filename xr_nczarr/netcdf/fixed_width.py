@@ -34,7 +34,7 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     longest = max(map(len, encoded), default=0)
     if longest > width:
         raise ConflictError(
-            f"longest string has {longest} bytes in UTF-8, expected at most {width}",
+            f"the longest string has {longest} bytes in UTF-8; expected at most {width}",
             remedy=f"Write the variable with _nczarr_maxstrlen={longest} or more",
         )
     return np.array(encoded, f"S{width}").reshape(values.shape)
@@ -67,13 +67,17 @@ def _encoded_item(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise ConflictError(f"found {quote(type(value).__name__)} among strings, expected text")
+        raise ConflictError(
+            f"an array of strings contains a value of type {quote(type(value).__name__)}"
+        )
     if "\0" in value:
         raise ConflictError(
-            "string contains a NUL, where a netCDF string would end",
-            remedy="Remove the NUL, or write pure Zarr with dialect='zarr'",
+            "a string contains a NUL character, which would end a netCDF string",
+            remedy="Remove the NUL, or write plain Zarr with dialect='zarr'",
         )
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise ConflictError(f"string is not valid Unicode ({error.reason})") from error
+        raise ConflictError(
+            f"the string {quote(repr(value))} is not valid Unicode ({error.reason})"
+        ) from error

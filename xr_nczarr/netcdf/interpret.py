@@ -120,7 +120,10 @@ class _Interpreter:
                 self.compare_lists(self.groups[path], annotation)
         if self.scope.undefined:
             names = ", ".join(map(quote, self.scope.undefined))
-            note = f"{names}: not defined in the opened groups; sizes are taken from arrays"
+            note = (
+                f"dimensions not defined in the opened groups: {names}; their sizes are taken from "
+                "arrays"
+            )
             self.groups["/"].reports.append(note)
         return self.groups["/"]
 
@@ -144,7 +147,7 @@ class _Interpreter:
         if parent not in self.groups:
             if parent in self.hierarchy.nodes:
                 self.groups["/"].reports.append(
-                    f"{quote(path)}: is below an array, so it is left out"
+                    f"{quote(path)} is left out, because it is below an array"
                 )
                 return None
             if self.holder(parent) is None:
@@ -259,7 +262,7 @@ class _Interpreter:
         packed = self.zarr.requires_fill_value
         value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
         if value is None:
-            group.reports.append(f"{quote(node.path)}: its _FillValue is not a valid {node.dtype}")
+            group.reports.append(f"_FillValue of {quote(node.path)} is not a valid {node.dtype}")
         else:
             exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
             attributes["_FillValue"] = EXACT_FILL if exact else value
@@ -296,21 +299,21 @@ class _Interpreter:
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
                 error = NotFoundError(
-                    f"array is listed in {place}, but is not in the store", variable=path
+                    f"the array is listed in {place}, but missing from the store", variable=path
                 )
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(f"{quote(path)}: listed in {place}, but missing")
+                group.reports.append(f"{quote(path)} is listed in {place}, but missing")
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)}: listed in {place}, but missing")
+                group.reports.append(f"{quote(path)} is listed in {place}, but missing")
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
             if listed is None:
                 continue
             for name in sorted(set(present).difference(listed)):
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)}: present, but not listed in {place}")
+                group.reports.append(f"{quote(path)} exists, but is not listed in {place}")
             _reorder(present, listed)
 
 
@@ -332,7 +335,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     misfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
     if misfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
         raise MetadataError(
-            f"found {alias}, expected a type that {dtype} can represent",
+            f"invalid value {alias!r}; expected a type that {dtype} can represent",
             place="_nczarr_array.type_alias",
         )
     if alias == "char" or node.type_name == ">S1":

@@ -311,9 +311,9 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
     try:
         urls: list[str] = json.loads(b'["%b"]' % b'","'.join(texts)) if texts else []
     except ValueError as error:
-        raise ReferenceSetError(f"a URL is not JSON ({quote(error)})") from error
+        raise ReferenceSetError(f"a URL is not a valid JSON string ({quote(error)})") from error
     if "" in urls:
-        raise ReferenceSetError("found '' as the URL, expected text that is not empty")
+        raise ReferenceSetError("URL is ''; expected a non-empty string")
     return urls
 
 
@@ -325,7 +325,7 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
     shape = tuple(int(extent) + 1 for extent in last)
     size, rows = math.prod(shape), sum(map(len, indices))
     if size > MAX_NUMBER:
-        problem = f"found chunk indices up to {shape}, which are too large"
+        problem = f"the chunk indices are too large: they span a grid of shape {shape}"
         raise ReferenceSetError(problem, key=family.prefix)
     codes = np.empty(rows, np.min_scalar_type(-size))
     filled = 0

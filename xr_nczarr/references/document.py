@@ -75,10 +75,10 @@ class ReferenceDocument:
                 if references is None or references.digest != self.digest:
                     raise ReferenceSetError(
                         "the reference document "
-                        + ("no longer exists" if data is None else "has changed")
-                        + " since a variable was opened that depends on it",
+                        + ("was removed" if data is None else "was changed")
+                        + " after a variable that depends on it was opened",
                         remedy="Open the dataset again. If workers cannot read the document, pass "
-                        "the set as a dictionary, which is sent to them",
+                        "the set as a dictionary, which is sent to the workers",
                     )
                 _sets[self._token] = references
                 _kept.append(references)

@@ -86,7 +86,9 @@ def parse_members(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ReferenceSetError):
             raise
-        raise ReferenceSetError(f"the reference document is not JSON ({quote(error)})") from error
+        raise ReferenceSetError(
+            f"the reference document is not valid JSON ({quote(error)})"
+        ) from error
     if not isinstance(members, dict):
         raise ReferenceSetError("the reference document is not a JSON object")
     return members
@@ -122,7 +124,7 @@ def check_number(value: object, what: str, key: str) -> int:
         value = int(value)
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
         raise ReferenceSetError(
-            f"found {quote(repr(value))} as the {what}, expected an integer of at least 0", key=key
+            f"{what} is {quote(repr(value))}; expected a non-negative integer", key=key
         )
     return value
 

@@ -27,7 +27,7 @@ Computed = Callable[[Values], Value]
 _MAX_INTEGER = 1 << 127
 _WIDEST = 64
 _NUMBERS = (int, float)
-_NO_NUMBER = "found text, expected a number"
+_NO_NUMBER = "an operand is a string; expected a number"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
 _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
@@ -215,9 +215,7 @@ def product(left: Value, right: Value) -> Value:
 def power(base: Value, exponent: Value) -> Value:
     """Return an integer raised to the power of another integer."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
-        raise TypeError(
-            "found a power of other numbers, expected integers and an exponent of at least 0"
-        )
+        raise TypeError("a power requires an integer base and a non-negative integer exponent")
     if base.bit_length() * exponent > 256:
         raise LimitError("a template computes an integer of more than 127 bits")
     return base**exponent
@@ -242,7 +240,9 @@ def whole(value: Value) -> int:
 def rounded(value: Value, precision: Value = 0) -> Value:
     """Return a number rounded to `precision` decimals (at most 15)."""
     if type(precision) is not int or not 0 <= precision <= 15:
-        raise TypeError("found another precision, expected 0 to 15 decimals")
+        raise TypeError(
+            f"the precision is {quote(repr(precision))}; expected an integer from 0 to 15"
+        )
     return round(value, precision)
 
 
@@ -256,14 +256,16 @@ def formatted(pattern: Value, *values: Value) -> str:
             return "%"
         value = next(remaining, None)
         if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
-            raise TypeError(f"the format {quote(match.group())} is not supported or has no value")
+            raise TypeError(
+                f"the format specifier {quote(match.group())} is not supported or has no value"
+            )
         text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
         columns = int(width or 0)
         if columns > _WIDEST:
-            raise LimitError(f"a template pads to {columns} characters, more than {_WIDEST}")
+            raise LimitError(f"a template pads text to {columns} characters, more than {_WIDEST}")
         return text.zfill(columns) if zero and kind != "s" else text.rjust(columns)
 
     text = _FORMAT.sub(replacement, str(pattern))
     if next(remaining, None) is not None:
-        raise TypeError("a format has more values than placeholders")
+        raise TypeError("a format string has more values than placeholders")
     return text

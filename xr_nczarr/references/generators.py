@@ -162,7 +162,7 @@ class Generator(ByFields):
     def _reference(self, key: str, values: Values) -> Reference:
         """Return the reference for `key`, which the key template rendered from `values`."""
         if is_metadata(key) or not key:
-            raise ReferenceSetError("a generator declares a metadata document", key=key)
+            raise ReferenceSetError("a generator must not declare a metadata document", key=key)
         templates = self._templates
         try:
             url = templates.url(values)
@@ -250,7 +250,7 @@ def _solver(
         rendered = tuple([str(compute({name: value})) for compute in computed])
         if rendered in table:
             raise ReferenceSetError(
-                f"two values of {quote(name)} declare the same key", place="gen"
+                f"two values of dimension {quote(name)} declare the same key", place="gen"
             )
         table[rendered] = value
     return _Solver(name, tuple(parts), table)

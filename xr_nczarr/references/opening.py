@@ -63,12 +63,14 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     options = ReferenceOptions.of(access, **implied)
     if explicit and not url:
         if options.fo is None:
-            raise UnsupportedError("the option fo, which names the reference set, is missing")
+            raise UnsupportedError(
+                "the storage option fo, which names the reference set, is missing"
+            )
         document = _document(parse_url(options.fo), options.target_protocol)
     elif options.fo is not None:
         raise ConflictError(
-            "both the target and the option fo name a reference set",
-            remedy="Leave out one of them. Use fo with reference:// alone",
+            "both the target and the storage option fo name a reference set",
+            remedy="Leave out fo, or pass 'reference://' as the target",
             store=mask(url),
         )
     else:
@@ -86,8 +88,8 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
                 return None
     if not isinstance(document.target, Mapping):
         raise UnsupportedError(
-            f"the option fo has the type {type(document.target).__name__}",
-            remedy="Pass the path or URL of a reference set, or a document as a dictionary",
+            f"the storage option fo has the unsupported type {type(document.target).__name__}",
+            remedy="Pass the path or URL of a reference set, or its document as a dictionary",
         )
     with Place(store="references"):
         references = parse_references(document.target, **options.parsing)
@@ -137,9 +139,7 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     for open_set in ways:
         with suppress(NotFoundError):
             return open_set(url, options)
-    remedy = (
-        "For a store of another kind, leave out options of reference sets such as remote_options"
-    )
+    remedy = "Leave out options of reference sets, such as remote_options, if the target is a store"
     is_json = split_query(url)[0].endswith(_SUFFIXES)
     raise NotFoundError("the reference set does not exist", remedy="" if is_json else remedy)
 

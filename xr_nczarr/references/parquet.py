@@ -54,10 +54,15 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
     members = parse_members(metadata)
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
-        raise ReferenceSetError("expected a JSON object", key=".zmetadata", place="metadata")
+        raise ReferenceSetError(
+            f"invalid value {quote(repr(documents))}; expected an object",
+            key=".zmetadata",
+            place="metadata",
+        )
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
         raise ReferenceSetError(
-            f"found {quote(repr(record_size))}, expected an integer from 1 to {_MAX_RECORD_ROWS:,}",
+            f"invalid value {quote(repr(record_size))}; expected an integer from 1 to "
+            f"{_MAX_RECORD_ROWS:,}",
             key=".zmetadata",
             place="record_size",
         )
@@ -169,7 +174,7 @@ def render_parquet_references(
         If pyarrow is not installed, or for Zarr v3, whose chunks the layout cannot express.
     """
     if importlib.util.find_spec("pyarrow") is None:
-        raise UnsupportedError("writing parquet needs pyarrow", remedy="Install pyarrow")
+        raise UnsupportedError("writing parquet requires pyarrow", remedy="Install pyarrow")
     documents = {key: reference for key, reference in table.items() if is_metadata(key)}
     texts = {
         key: reference.data.decode()
@@ -194,7 +199,7 @@ def render_parquet_references(
     if placed != table.count:
         raise UnsupportedError(
             f"{table.count - placed:,} references are not chunks of Zarr v2 arrays",
-            remedy="Write a JSON document",
+            remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}
     metadata = json.dumps({"metadata": members, "record_size": record_size})
@@ -248,5 +253,5 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 
 def _no_grid(key: str) -> ReferenceSetError:
-    problem = "expected shape and chunks, which are lists of the same length"
+    problem = "shape and chunks are not lists of the same length"
     return ReferenceSetError(problem, key=key)

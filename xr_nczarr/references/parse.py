@@ -126,13 +126,13 @@ def parse_references(
     tries = sum(map(references.generators_near, table.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"{len(table.entries):,} references and {len(kept):,} generators are in one folder",
+            f"a folder contains {len(table.entries):,} references and {len(kept):,} generators",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     for key in table.entries if kept else ():
         if references.find_generated(key) is not None:
-            raise ReferenceSetError("the key is declared by refs and by gen", key=key)
+            raise ReferenceSetError("the key is declared twice, in refs and in gen", key=key)
     return references
 
 
@@ -164,7 +164,8 @@ def expand(
     generated = sum(generator.count for generator in references.generators)
     if generated > bounds.max_references:
         raise LimitError(
-            f"generators declare {generated:,} references, more than {bounds.max_references:,}",
+            f"generators declare {generated:,} references; expected at most "
+            f"{bounds.max_references:,}",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     expanded: dict[str, str | list[str | int]] = {}
@@ -198,7 +199,8 @@ def _load(
         data = document.encode() if isinstance(document, str) else bytes(document)
         if len(data) > limits.max_consolidated_bytes:
             raise LimitError(
-                f"the reference document has {len(data):,} bytes",
+                f"the reference document has {len(data):,} bytes; expected at most "
+                f"{limits.max_consolidated_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
     builder = TableBuilder()
@@ -225,7 +227,7 @@ def _as_json(value: Any) -> Any:
         return int(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"JSON has no {type(value).__name__}")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be stored as JSON")
 
 
 def _inline_text(value: bytes) -> str:
@@ -239,12 +241,14 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
     if version is None:
         if isinstance(members.get("refs"), Mapping):
             raise ReferenceSetError(
-                "the document has refs but no version", place="version", remedy="Add version 1"
+                "the document has refs but no version",
+                place="version",
+                remedy='Add "version": 1 to the document',
             )
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
-            f"found version {quote(repr(version))}, expected 1, or no version for version 0",
+            f"version is {quote(repr(version))}; expected 1, or no version for version 0",
             place="version",
         )
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))
@@ -253,7 +257,9 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
 def _typed(value: Any, kind: type, place: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, (str, bytes)):
         raise ReferenceSetError(
-            f"found {quote(type(value).__name__)}, expected a {kind.__name__.lower()}", place=place
+            f"invalid value of type {quote(type(value).__name__)}; expected a "
+            f"{kind.__name__.lower()}",
+            place=place,
         )
     return value
 
@@ -263,7 +269,7 @@ def _texts(value: Any, place: str) -> dict[str, str]:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ReferenceSetError(
-                f"found {quote(repr(text))} as {quote(name)}, expected text", place=place
+                f"{quote(name)} is {quote(repr(text))}; expected a string", place=place
             )
     return texts
 
@@ -283,15 +289,13 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"this is not a reference set: found {quote(repr(value))}, expected text, an object, "
-            "[url] or [url, offset, length]",
+            f"the document is not a reference set: an entry is {quote(repr(value))}; expected a "
+            "string, an object, [url] or [url, offset, length]",
             key=key,
         )
     url = value[0]
     if not isinstance(url, str) or not url:
-        raise ReferenceSetError(
-            f"found {quote(repr(url))} as the URL, expected text that is not empty", key=key
-        )
+        raise ReferenceSetError(f"URL is {quote(repr(url))}; expected a non-empty string", key=key)
     try:
         url = render_url(url)
     except NczarrError as error:
@@ -359,16 +363,22 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
         for name, domain in _typed(item.get("dimensions"), Mapping, "dimensions").items()
     }
     if not dimensions:
-        raise ReferenceSetError("found no dimension, expected one or more", place="dimensions")
+        raise ReferenceSetError(
+            "the generator has no dimensions; expected at least one", place="dimensions"
+        )
     if ("offset" in item) != ("length" in item):
-        raise ReferenceSetError("found only one of offset and length, expected both or neither")
+        raise ReferenceSetError(
+            "the generator has only one of offset and length; expected both or neither"
+        )
 
     def parts(member: str) -> tuple[Expression, ...]:
         text = item.get(member)
         if type(text) is int and member in {"offset", "length"}:
             text = str(text)
         if not isinstance(text, str):
-            raise ReferenceSetError(f"found {quote(repr(text))}, expected text", place=member)
+            raise ReferenceSetError(
+                f"invalid value {quote(repr(text))}; expected a string", place=member
+            )
         with Place(place=member):
             return templates.compile(text, dimensions)
 
@@ -387,7 +397,8 @@ def _domain(value: Any, place: str) -> Domain:
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
-                f"found {quote(repr(number))}, expected an integer from -2⁶¹ to 2⁶¹", place=place
+                f"invalid value {quote(repr(number))}; expected an integer from -2⁶¹ to 2⁶¹",
+                place=place,
             )
         return number
 
@@ -395,7 +406,7 @@ def _domain(value: Any, place: str) -> Domain:
         start, stop = integer(value.get("start", 0)), integer(value.get("stop"))
         step = integer(value.get("step", 1))
         if step == 0:
-            raise ReferenceSetError("found step 0, expected another integer", place=place)
+            raise ReferenceSetError("step is 0; expected a nonzero integer", place=place)
         return range(start, stop, step)
     items = tuple(_typed(value, Sequence, place))
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
@@ -405,7 +416,7 @@ def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> 
     """Add to `refs` all references of a generator, whose key template cannot be inverted."""
     if remaining < 0:
         raise LimitError(
-            "a generator that cannot be kept as a formula declares "
+            "a generator that must be expanded declares "
             f"{generator.count:,} references, {-remaining:,} too many",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",

@@ -112,7 +112,9 @@ class _RecordFile:
         opened = _open_parquet(self._data)
         rows = sum(opened[0])
         if rows > self._max_rows:
-            raise LimitError(f"found {rows:,} rows, expected at most {self._max_rows:,}")
+            raise LimitError(
+                f"the parquet file has {rows:,} rows; expected at most {self._max_rows:,}"
+            )
         return opened
 
 
@@ -123,7 +125,7 @@ def _open_parquet(data: Bytes) -> _Opened:
     if importlib.util.find_spec("fastparquet") is not None:
         return _open_fastparquet(data)
     raise UnsupportedError(
-        "reading parquet needs pyarrow or fastparquet", remedy="Install pyarrow or fastparquet"
+        "reading parquet requires pyarrow or fastparquet", remedy="Install pyarrow or fastparquet"
     )
 
 

@@ -252,7 +252,7 @@ class ReferenceStore(Store):
         """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the set declares {self.references.count:,} objects, too many to list",
+                f"the reference set declares {self.references.count:,} objects, too many to list",
                 store=self.name,
             )
         for key, reference in self.references.items():
@@ -260,7 +260,7 @@ class ReferenceStore(Store):
                 yield key, _declared_size(reference)
 
     def _read_only(self) -> UnsupportedError:
-        return UnsupportedError("a reference set is read only", store=self.name)
+        return UnsupportedError("a reference set is read-only", store=self.name)
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for first in range(0, len(ranges), _BATCH_RANGES):
@@ -304,7 +304,9 @@ class ReferenceStore(Store):
         size = _declared_size(reference) or 0
         first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
         if count > self.max_bytes:
-            raise too_large(f"refers to {count:,} bytes", self.max_bytes, self.name, key)
+            raise too_large(
+                f"the reference set refers to {count:,} bytes", self.max_bytes, self.name, key
+            )
         if isinstance(reference, InlineBytes):
             return reference.data[first : first + count]
         if not count:
@@ -349,8 +351,8 @@ class ReferenceStore(Store):
         status = " (404)" if piece.store.remote else ""
         part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(
-            f"the set refers to an object that does not exist{status}",
-            remedy="If it was moved or removed, create the set again",
+            f"the reference set refers to an object that does not exist{status}",
+            remedy="Create the set again if the object was moved or removed",
             store=self.name,
             key=piece.key,
             place=mask(piece.url) + part,

@@ -60,8 +60,8 @@ class WrittenReferences:
         lines = [f"{references} of {arrays} → {self.target}"]
         if self.generators:
             lines.append(
-                f"{self.generators:,} of its entries are gen: VirtualiZarr does not read them, "
-                "fsspec and kerchunk do with simple_templates=False"
+                f"{self.generators:,} of its entries are generators (gen), which VirtualiZarr does "
+                "not read; fsspec and kerchunk read them only with simple_templates=False"
             )
         return "\n".join(lines)
 
@@ -130,7 +130,9 @@ def write(
     location = parse_url(target)
     url = location.url.rstrip("/")
     if generators and is_parquet(url):
-        raise UnsupportedError("parquet has no gen", remedy="Write a JSON document")
+        raise UnsupportedError(
+            "parquet files cannot contain generators (gen)", remedy="Write a JSON document instead"
+        )
     options = merge_options(location.storage_options, target_options or {})
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
@@ -155,8 +157,8 @@ def _open_source(location: Location, access: Access) -> Store:
     """Open the store to refer to; raise UnsupportedError if the location is a group in a store."""
     if location.group:
         raise UnsupportedError(
-            f"the source is the group {quote(location.group)!r}, expected a whole store",
-            remedy="Leave out the group",
+            f"the source is the group {quote(location.group)!r} of a store; expected a whole store",
+            remedy="Pass the store without the group",
         )
     store = open_target(location, access)
     if not isinstance(store, ReferenceStore):
@@ -182,7 +184,7 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 def _another_kind(place: str) -> ConflictError:
     return ConflictError(
         "the target exists, and is not a reference set",
-        remedy="Remove it, or choose another name",
+        remedy="Choose another target, or remove this one first",
         store=place,
     )
 

@@ -94,7 +94,9 @@ class ReferenceOptions:
         if (older := remaining.pop("ref_storage_args", None)) is not None:
             options["target_options"] = older
         if remaining.pop("mode", "r") not in ("r", "rb"):
-            raise UnsupportedError("a reference set is read only", remedy="Leave out mode")
+            raise UnsupportedError(
+                "a reference set is read-only", remedy="Leave out the storage option mode"
+            )
         by_place, protocol = _filesystems(remaining.pop("fs", None))
         if protocol is not None:
             options["remote_protocol"], options["remote_options"] = protocol, None
@@ -107,11 +109,11 @@ class ReferenceOptions:
             raise UnsupportedError(
                 f"remote_protocol={options['remote_protocol']!r} is a cache, not "
                 "the protocol of the targets",
-                remedy="Open the targets without a cache, with options under their own "
-                'protocol: storage_options={"s3": {…}}',
+                remedy="Pass the options of the targets under their own protocol, without a cache: "
+                'storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
-            raise ValueError(f"templates={options['templates']!r} contradicts trust='none'")
+            raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
         return cls(**options, by_place=by_place, own=remaining, access=access)
@@ -138,9 +140,9 @@ class ReferenceOptions:
                 options[origin] = self.document_only if self.filesystem is None else self.filesystem
         elif self.own:
             raise UnsupportedError(
-                f"the storage option {quote(next(iter(self.own)))} does not apply to any place",
-                remedy="Pass options for the targets of a local set in remote_options, or "
-                "under the prefix of their URLs",
+                f"the storage option {quote(next(iter(self.own)))} has no effect on this target",
+                remedy="Pass options for the objects that a local set refers to in remote_options, "
+                "or under the prefix of their URLs",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A path can be in a bucket; local paths and paths on web servers are relative to the
@@ -206,9 +208,10 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
             by_protocol[name], _ = plain_filesystem(value, "")
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
-                f"the storage option fs has the type {type(value).__name__}",
+                f"the storage option fs has the unsupported type {type(value).__name__}",
                 remedy="Pass an fsspec filesystem, or a mapping of protocols to filesystems or "
-                "their options; below a folder, pass remote_protocol or full URLs",
+                "their options. For a filesystem below a folder, pass remote_protocol or full "
+                "URLs instead",
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

@@ -81,7 +81,9 @@ class Targets:
             return text
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
-            raise RefusedError(f"refers to {quote(text)}, above the root of the set's place")
+            raise RefusedError(
+                f"the reference set refers to {quote(text)}, which is above its root"
+            )
         self.trust.check(url)
         return url
 

@@ -164,7 +164,7 @@ class Templates:
         """Return the expression for a syntax node and its operands."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
-                f"a template nests deeper than {_DEEPEST} levels, or has more than "
+                f"a template is nested more than {_DEEPEST} levels deep, or has more than "
                 f"{_MAX_NODES:,} terms"
             )
         scope = scope._replace(depth=scope.depth + 1)
@@ -262,6 +262,7 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains {quote(type(node).__name__)}, expected only names and arithmetic",
+        f"a template contains the syntax element {quote(type(node).__name__)}; expected only names "
+        "and arithmetic",
         remedy='If you trust the set, open it with templates="jinja2"',
     )

@@ -86,7 +86,7 @@ class FoundCredentials:
         self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalent("no credentials")
+            raise NoEquivalent("missing credentials")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FoundCredentials, (self.profile,)
@@ -166,7 +166,7 @@ def _static(words: Sequence[str | None]) -> StaticCredentials | None:
     if key and secret:
         return StaticCredentials(key, secret, token)
     if any(words):
-        raise NoEquivalent("a part of the credentials")
+        raise NoEquivalent("incomplete credentials")
     return None
 
 
@@ -186,10 +186,10 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     except HTTPError as error:  # redirects and denials of access also report the region
         headers = error.headers
     except OSError as error:
-        raise NoEquivalent(f"the unknown region of the bucket ({error})") from error
+        raise NoEquivalent(f"buckets of unknown region ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise NoEquivalent("the unknown region of the bucket")
+        raise NoEquivalent("buckets of unknown region")
     return str(region)
 
 
@@ -210,7 +210,7 @@ def _region(profile: str | None) -> str | None:
         raise NoEquivalent(f"the AWS profile ({error})") from error
     for key in keys:
         if key not in _KEYS and not key.startswith(_PREFIXES_OF_KEYS):
-            raise NoEquivalent(f"{key} in the AWS profile")
+            raise NoEquivalent(f"the setting {key} of the AWS profile")
     region: str | None = session.get_config_variable("region")
     return region
 
@@ -226,5 +226,5 @@ def _session(profile: str | None) -> Any:
     try:
         from botocore.session import Session
     except ImportError as error:
-        raise NoEquivalent("AWS profiles and roles, without botocore") from error
+        raise NoEquivalent("AWS profiles and roles if botocore is not installed") from error
     return Session(profile=profile)

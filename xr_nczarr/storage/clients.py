@@ -35,6 +35,7 @@ _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NEVER = timedelta(days=365)
+_BY_FSSPEC = "%s: accessed with fsspec, because obstore does not support %s"
 _KINDS = {
     "s3": "S3Store",
     "s3a": "S3Store",
@@ -123,7 +124,7 @@ class _ByObstore(Connection):
 
     def _connect(self) -> RemoteClient:
         if process.forked:
-            _log.debug("%s: reached by fsspec, since this process was forked", self.name)
+            _log.debug("%s: accessed with fsspec, because this process was forked", self.name)
             return self._by_fsspec(self.rules)
         kind, place, path, keywords = self._arguments
         from obstore import store as stores
@@ -132,10 +133,10 @@ class _ByObstore(Connection):
             try:
                 region = bucket_region(place)
             except NoEquivalent as reason:
-                _log.debug("%s: reached by fsspec, since obstore needs %s", self.name, reason)
+                _log.debug(_BY_FSSPEC, self.name, reason)
                 return self._by_fsspec(self.rules)
             keywords = {**keywords, "config": {**keywords["config"], "region": region}}
-        _log.debug("%s: reached by obstore", self.name)
+        _log.debug("%s: accessed with obstore", self.name)
         store = getattr(stores, kind)(place, **keywords)
         return ObstoreClient(
             store,
@@ -154,23 +155,24 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
-            f"the storage option client is {client!r}", remedy='Choose "fsspec" or "obstore"'
+            f"the storage option client has the unknown value {client!r}",
+            remedy='Pass "fsspec" or "obstore"',
         )
     try:
         if client == "fsspec":
-            _log.debug("%s: reached by fsspec, as the storage option client says", mask(url))
+            _log.debug("%s: accessed with fsspec, because of the storage option client", mask(url))
             return None
         if client is None and is_web(url):
             raise NoEquivalent("fsspec's checks of web servers")
         if find_spec("obstore") is None:
-            raise NoEquivalent("anything: it is not installed (xr-nczarr[obstore])")
+            raise NoEquivalent("this, because it is not installed (xr-nczarr[obstore])")
         return _translated(url, options, retry)
     except NoEquivalent as reason:
-        problem = f"obstore has no equivalent of {reason}"
+        problem = f"obstore does not support {reason}"
         if client == "obstore":
-            remedy = 'Leave out "client", or choose "fsspec"'
+            remedy = 'Leave out the storage option client, or pass "fsspec"'
             raise UnsupportedError(problem, remedy=remedy, store=mask(url)) from None
-        _log.debug("%s: reached by fsspec, since %s", mask(url), problem)
+        _log.debug(_BY_FSSPEC, mask(url), reason)
         return None
 
 
@@ -194,7 +196,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
-            raise NoEquivalent("a query in the URL")
+            raise NoEquivalent("queries in URLs")
         network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
@@ -226,14 +228,14 @@ def _is_plain(part: str) -> bool:
 def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith(("GOOGLE_", "STORAGE_")))
     if options.get("token") != "anon":
-        raise NoEquivalent("credentials of Google Cloud")
+        raise NoEquivalent("Google Cloud credentials")
     return {"config": _renamed({**options, "token": True}, {"token": "skip_signature"})}
 
 
 def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith("AZURE_"))
     if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
-        raise NoEquivalent("default credentials of Azure")
+        raise NoEquivalent("Azure default credentials")
     return {"config": _renamed(options, _AZURE)}
 
 

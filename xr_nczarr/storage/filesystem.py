@@ -140,7 +140,7 @@ class FilesystemClient(Transport):
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
             raise self.unlisted(
-                prefix, "plain HTTP cannot list objects, and this server shows no index pages"
+                prefix, "plain HTTP cannot list objects, and this server provides no index pages"
             )
         objects = [name for name in names if not name.endswith("/")]
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])

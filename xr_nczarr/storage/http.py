@@ -81,7 +81,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self._requested is None:
                     raise too_large(f"the server sends {size:,} bytes or more", max_bytes)
                 raise LimitError(
-                    f"requested {self.request_info.headers['Range']}, "
+                    f"the request was for {self.request_info.headers['Range']}, "
                     f"but the server sends {size:,} bytes or more",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
@@ -104,7 +104,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                 self.request_info,
                 self.history,
                 status=self.status,
-                message="a redirect without a Location",
+                message="redirect without a Location header",
             )
         if self.status == 206:
             self._check_range()
@@ -120,7 +120,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                 raise self._wrong(f"{len(body)} bytes as {self.headers['Content-Range']}")
         elif page := page_in(body):
             requested = self.request_info.headers["Range"]
-            raise page_error(f"requested {requested}, got {len(body)} bytes", page)
+            raise page_error(requested, page)
         else:
             size = len(body)
         first, last = self._bounds(size)
@@ -159,7 +159,9 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     def _wrong(self, sent: str) -> aiohttp.ClientPayloadError:
         requested = self.request_info.headers.get("Range", "the whole object")
-        return aiohttp.ClientPayloadError(f"requested {requested}, the server sent {sent}")
+        return aiohttp.ClientPayloadError(
+            f"the request was for {requested}, but the server sent {sent}"
+        )
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
@@ -285,9 +287,9 @@ class Client:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "a server redirects to another one, but the cookie jar has cookies without a "
-                    "domain",
-                    remedy="Pass them as cookies, or set their domain",
+                    "the server redirects to another server, but the cookie jar contains cookies "
+                    "without a domain",
+                    remedy="Pass these cookies in the option cookies, or set their domain",
                 )
         except RefusedError:
             sent.response.close()

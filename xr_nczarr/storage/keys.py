@@ -34,7 +34,8 @@ def check_key(key: str, store: str) -> None:
     if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is not a plain relative path",
-            remedy="Join names by '/'; no name may be empty, '.' or '..', or have '\\\\' or NUL",
+            remedy="Join names with '/'; a name must not be empty, '.' or '..', or contain '\\\\' "
+            "or NUL",
             store=store,
         )
 

@@ -374,8 +374,8 @@ class LocalStore(Store):
                 same = system.are_one_name(folder, name, other)
             if same:
                 raise ConflictError(
-                    f"{quote(repr(name))} and {quote(repr(other))} are one name on this file "
-                    "system, so that one would replace the other",
+                    f"{quote(repr(name))} and {quote(repr(other))} are the same name on this file "
+                    "system, so one would overwrite the other",
                     remedy="Rename one of them, or write to a case-sensitive file "
                     "system or to an object store",
                     store=self.name,
@@ -391,7 +391,7 @@ class LocalStore(Store):
         why = system.why_refused(key)
         if why is not None:
             raise RefusedError(
-                f"no file can have this name: {why}",
+                f"the name is not a valid file name: {why}",
                 remedy="Rename the variable or group, or use an object store",
                 store=self.name,
                 key=key,
@@ -432,7 +432,7 @@ class LocalStore(Store):
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
-            problem = "found a directory or a device, expected a plain file"
+            problem = "the path is a directory or a device; expected a plain file"
             raise StorageError(problem, store=self.name, key=key)
         problem = f"the file has {status.st_size:,} bytes"
         raise too_large(problem, self.max_object_bytes, self.name, key)
@@ -470,8 +470,8 @@ class LocalStore(Store):
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):
                 raise StorageError(
-                    f"the symbolic link {quote(path)} has no target",
-                    remedy="Restore or mount its target, or remove the link",
+                    f"the target of the symbolic link {quote(path)} does not exist",
+                    remedy="Restore or mount the target, or remove the link",
                     store=self.name,
                     key=key,
                 )
@@ -483,7 +483,7 @@ class LocalStore(Store):
     def _check_inside(self, path: str, key: str) -> None:
         if not system.is_inside(path, self.root):
             raise RefusedError(
-                "a symbolic link leads out of the store",
+                "a symbolic link points outside the store",
                 remedy="If you trust the store, open it without trust='none'",
                 store=self.name,
                 key=key,
@@ -492,8 +492,8 @@ class LocalStore(Store):
 
 def _cut(expected: int, actual: int, store: str, key: str) -> StorageError:
     return StorageError(
-        f"expected {expected} bytes, got {actual}",
-        remedy="The file was truncated while it was read. Read it again",
+        f"the file system returned {actual} bytes; expected {expected}",
+        remedy="Read the file again; it was truncated while it was being read",
         store=store,
         key=key,
     )

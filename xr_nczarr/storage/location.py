@@ -91,8 +91,8 @@ class Location:
         """Raise ConflictError if the fragment names a medium other than `media`."""
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
-                f"mode={self.medium} in the fragment of the URL contradicts the rest of the URL",
-                remedy=f"Leave out {self.medium}",
+                f"mode={self.medium} in the URL fragment contradicts the rest of the URL",
+                remedy=f"Leave out the mode {self.medium}",
                 store=mask(self.url) or None,
             )
 
@@ -140,7 +140,7 @@ def _location(target: object) -> Location:
         return Location(absolute_path(url))
     url, options = _split_fragment(url)
     if not url:
-        raise MetadataError("the path or URL is empty", remedy="The current folder is '.'")
+        raise MetadataError("the path or URL is empty", remedy="Pass '.' for the current folder")
     chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
     place = _place(url, chosen.get("medium"))
     return replace(
@@ -171,8 +171,8 @@ def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
     names = [name for name in _PROFILE if name in options]
     if names and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
-            f"the fragment of the URL has {names[0]}, which only applies to URLs of S3",
-            remedy="Leave it out; pass the profile of a chained URL as a storage option",
+            f"the URL fragment has the key {names[0]!r}, which applies only to S3 URLs",
+            remedy="Leave out the key. For a chained URL, pass the profile as a storage option",
             store=mask(place.url),
         )
     return {"profile": options[names[0]]} if names else {}
@@ -193,7 +193,7 @@ def _of_filesystem(target: Any) -> Location:
     if getattr(target, "_items", {}).keys() - {".zmetadata"}:
         raise UnsupportedError(
             "the reference mapper has unsaved changes",
-            remedy="Call its flush() first",
+            remedy="Call the flush() method of the mapper first",
             store=mask(filesystem.unstrip_protocol(path)),
         )
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
@@ -272,7 +272,8 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
         if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
             raise UnsupportedError(
                 f"the storage option {quote(name)} has no effect on this target",
-                remedy="Leave it out: storage options apply to URLs, and have the names of fsspec",
+                remedy="Leave out the option; storage options apply to URLs, and are named as in "
+                "fsspec",
                 store=None if location is None else mask(location.url) or None,
             )
 
@@ -292,8 +293,8 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     for name, sign, value in pairs:
         if sign and name not in ("mode", *_PROFILE):
             raise MetadataError(
-                f"the fragment of the URL has the unknown key {quote(repr(name))}",
-                remedy=f"Known keys are: mode, {', '.join(_PROFILE)}",
+                f"the URL fragment has the unknown key {quote(repr(name))}",
+                remedy=f"Use one of the keys mode, {', '.join(_PROFILE)}",
                 store=mask(base),
             )
         if sign and name != "mode":
@@ -310,14 +311,14 @@ def _choices(mode: str, url: str) -> dict[str, str]:
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
         if choice is None:
             raise MetadataError(
-                f"the fragment of the URL has the unknown mode {quote(repr(word))}",
-                remedy=f"Known modes are: {', '.join(_WORDS)}",
+                f"the URL fragment has the unknown mode {quote(repr(word))}",
+                remedy=f"Use one of the modes {', '.join(_WORDS)}",
                 store=mask(url),
             )
         if chosen.setdefault(choice, word) != word:
             raise MetadataError(
-                f"the fragment of the URL has both {chosen[choice]} and {word}",
-                remedy=f"Use one of {', '.join(_CHOICES[choice])}",
+                f"the URL fragment has both modes {chosen[choice]} and {word}",
+                remedy=f"Use only one of {', '.join(_CHOICES[choice])}",
                 store=mask(url),
             )
     return chosen

@@ -22,7 +22,7 @@ from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.store import Store
 
 NOT_SHARED = (
-    "Write to a place that all workers share, such as a directory or S3, or compute in this "
+    "Write to a location that all workers share, such as a directory or S3, or compute in this "
     'process: dask.config.set(scheduler="threads")'
 )
 
@@ -120,14 +120,16 @@ class MemoryStore(Store):
         try:
             return memoryview(data).cast("B")
         except TypeError as error:
-            problem = f"the mapping contains {type(data).__name__}, expected bytes"
+            problem = f"the value in the mapping has type {type(data).__name__}; expected bytes"
             raise StorageError(problem, store=self.name, key=key) from error
 
     def _changeable(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
-            raise UnsupportedError("the mapping cannot be changed", store=self.name)
+            raise UnsupportedError("the mapping is immutable", store=self.name)
         if self.copied:
-            problem = "the worker has a copy of the dictionary; changes to it would be lost"
+            problem = (
+                "the worker process has a copy of the dictionary, in which changes would be lost"
+            )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
 

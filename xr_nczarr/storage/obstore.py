@@ -324,10 +324,10 @@ class ObstoreClient(RemoteClient):
         result, data = response
         first, last = result.range
         if len(data) != last - first:
-            problem = f"expected {last - first} bytes, got {len(data)}"
+            problem = f"the server returned {len(data)} bytes; expected {last - first}"
             raise StorageError(problem, store=self.name, key=key)
         if not returns_pages and (page := page_in(data)):
-            raise page_error("expected an object", page, store=self.name, key=key)
+            raise page_error("an object", page, store=self.name, key=key)
         tag = result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 

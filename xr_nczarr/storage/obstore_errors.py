@@ -68,10 +68,11 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     way, cause = _KIND.search(text), _CAUSE.search(text)
     if status is not None:
         reason = _REASON.search(problem)
-        problem = f"the server answered {status} ({reason[1].strip() if reason else problem})"
+        cause_text = reason[1].strip() if reason else problem
+        problem = f"the server responded with status {status} ({cause_text})"
     elif way:
         silent = way[1] == "Timeout"
-        problem = "the server did not answer in time" if silent else cause[1] if cause else problem
+        problem = "the server did not respond in time" if silent else cause[1] if cause else problem
     kind: type[StorageError] = StorageError
     remedy = ""
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
@@ -82,7 +83,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     elif status in TRANSIENT_STATUS or (status is None and way):
         kind, remedy = StorageConnectionError, TRY_LATER
         if _UNKNOWN_HOST in text:
-            remedy = "Check the name of the host"
+            remedy = "Check the host name"
     return kind(problem, remedy=remedy, store=store, key=key)
 
 

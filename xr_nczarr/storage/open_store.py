@@ -80,7 +80,7 @@ class Access:
         """The rules for retrying failed requests."""
         retry = (self.storage_options or {}).get("retry") or {}
         if not isinstance(retry, Retry | Mapping):
-            raise ValueError(f"retry must be a Retry or a mapping; found {retry!r}")
+            raise ValueError(f"retry must be a Retry object or a mapping, not {retry!r}")
         return retry if isinstance(retry, Retry) else Retry(**retry)
 
     @property
@@ -89,7 +89,7 @@ class Access:
         statuses = (self.storage_options or {}).get("missing_status", (404,))
         if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(
-                f"missing_status must be numbers such as (403, 404); found {statuses!r}"
+                f"missing_status must be a sequence of numbers such as (403, 404), not {statuses!r}"
             )
         return tuple(statuses)
 
@@ -99,7 +99,7 @@ class Access:
         sync = (self.storage_options or {}).get("sync", "commit")
         if sync not in get_args(Sync):
             choices = ", ".join(map(repr, get_args(Sync)))
-            raise ValueError(f"sync must be one of {choices}; found {sync!r}")
+            raise ValueError(f"sync must be one of {choices}, not {sync!r}")
         return sync  # type: ignore[no-any-return]
 
     @property
@@ -134,7 +134,7 @@ def open_store(
         check_unused(access.options, location)
         return _open_object(location.target)
     if location.url.startswith("reference::"):
-        raise UnsupportedError("a reference set is read only", store=mask(location.url))
+        raise UnsupportedError("a reference set is read-only", store=mask(location.url))
     largest = access.max_object_bytes
     if location.path is not None:
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
@@ -201,16 +201,17 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise AccessDeniedError("Permission denied", store=path)
     else:
         raise UnsupportedError(
-            f"found {_kind_of_file(path)}, expected a directory, a zip file or a reference set",
-            remedy="Open it with another xarray engine, or convert it with nczarr copy",
+            f"the path is {_kind_of_file(path)}; expected a directory, a zip file or a reference "
+            "set",
+            remedy="Open the file with another xarray engine, or convert it with nczarr copy",
             store=path,
         )
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
-            f"found {names[medium]}, but the URL has mode={location.medium} "
+            f"the path is {names[medium]}, but the URL has mode={location.medium} "
             f"({names[location.medium]})",
-            remedy=f"Use mode={medium}, or leave it out",
+            remedy=f"Use mode={medium}, or leave out the mode",
             store=path,
         )
     if medium == "zip":
@@ -227,7 +228,7 @@ def _kind_of_file(path: str) -> str:
         b"GRIB": "a GRIB file",
     }
     formats = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
-    return next(formats, "a file of another kind" if beginning else "an empty file")
+    return next(formats, "a file of unknown format" if beginning else "an empty file")
 
 
 def _open_object(target: Any) -> Store:
@@ -237,7 +238,7 @@ def _open_object(target: Any) -> Store:
     if isinstance(target, Store):
         return target
     raise UnsupportedError(
-        f"found a {type(target).__name__}, which does not name a store",
+        f"an object of type {type(target).__name__} cannot be opened as a store",
         remedy="Pass a path, a URL with storage_options, a mapping, an fsspec mapper, or an open "
         "fsspec file",
     )

@@ -41,8 +41,8 @@ def check_range(item: ByteRange, store: str) -> None:
     """Raise StorageError for a range that is invalid for any object."""
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"{item.length} bytes from {item.start} are not a valid range",
-            remedy="The index that contains the range is damaged; write the object again",
+            f"the range of {item.length} bytes from {item.start} is not valid",
+            remedy="Write the object again; the index that contains the range is damaged",
             store=store,
             key=item.key,
         )
@@ -53,11 +53,12 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object larger than `max_bytes`."""
     remedy = (
-        "The object may be damaged or hostile. If it is not, pass "
-        "limits=Limits(max_chunk_bytes=…), or max_metadata_bytes or max_consolidated_bytes for a "
-        "document"
+        "If you trust the object, which may be damaged, pass limits=Limits(max_chunk_bytes=…), or "
+        "max_metadata_bytes or max_consolidated_bytes for a document"
     )
-    return LimitError(f"{problem}, the limit is {max_bytes:,}", remedy=remedy, store=store, key=key)
+    return LimitError(
+        f"{problem}; expected at most {max_bytes:,}", remedy=remedy, store=store, key=key
+    )
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
@@ -71,8 +72,9 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"expected {item.length} bytes from {item.start}, but the object has {size}",
-            remedy="The object was changed after its index was written; write it again",
+            f"the range of {item.length} bytes from {item.start} exceeds the object, which has "
+            f"{size} bytes",
+            remedy="Write the object again; it was changed after its index was written",
             store=store,
             key=item.key,
         )

@@ -52,8 +52,9 @@ class Request(NamedTuple):
 def cut_error(request: Request, size: int, store: str) -> StorageError:
     """Return the error for a response of `size` bytes to a request for a byte range."""
     return StorageError(
-        f"expected {request.length} bytes from {request.start}, got {size}",
-        remedy="The object was changed, or the server does not support byte ranges",
+        f"the server returned {size} bytes; expected {request.length} from {request.start}",
+        remedy="Read the object again if it was changed; otherwise, copy it to a server that "
+        "supports byte ranges",
         store=store,
         key=request.key,
     )
@@ -220,7 +221,7 @@ class RemoteClient(Connection):
     def check_writable(self) -> None:
         """Raise UnsupportedError if objects can never be written."""
         if self.web:
-            raise UnsupportedError("plain HTTP is read only", store=self.name)
+            raise UnsupportedError("plain HTTP is read-only", store=self.name)
 
     def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
         """Return the error to raise for an attempt to list objects where that is impossible."""

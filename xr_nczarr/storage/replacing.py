@@ -133,7 +133,7 @@ def made_meanwhile(name: str) -> ExistsError:
     """Return the error for a store that another writer has created in the meantime."""
     return ExistsError(
         "another writer created the store at the same time",
-        remedy="Check it first. Pass mode='w' to replace it",
+        remedy="Check the new store, or pass mode='w' to replace it",
         store=name,
     )
 

@@ -22,11 +22,11 @@ from xr_nczarr.errors import (
 from xr_nczarr.storage.ranges import Bytes
 
 CHECK_CREDENTIALS = (
-    "Check the credentials. If the server answers so for objects that do not exist, add "
+    "Check the credentials. If the server also denies access to objects that do not exist, add "
     "missing_status=(403, 404) to storage_options"
 )
 """The remedy for the HTTP statuses 401 and 403."""
-TRY_LATER = "All retries failed: try again later"
+TRY_LATER = "Try again later; all retries failed"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes that are not OSError, from libraries that may not be installed.
@@ -89,12 +89,10 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
-            raise ValueError(
-                f"attempts of retry must be an integer above 0; found {self.attempts!r}"
-            )
+            raise ValueError(f"attempts in retry must be a positive integer, not {self.attempts!r}")
         for name in ("total_seconds", "first_wait", "max_wait", "timeout_seconds"):
             if not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} of retry must be a number; found {getattr(self, name)!r}")
+                raise ValueError(f"{name} in retry must be a number, not {getattr(self, name)!r}")
 
     def tries(self) -> Iterator[int]:
         """Yield the number of each attempt, waiting before all but the first."""
@@ -185,14 +183,14 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         return missing_bucket_error(store, key)
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     reason = " ".join(str(text).split())[:200] or kind_name
-    problem = reason if status is None else f"the server answered {status} ({reason})"
+    problem = reason if status is None else f"the server responded with status {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
 
 
 def missing_bucket_error(store: str, key: str | None) -> StorageError:
     """Return the error for a bucket that does not exist."""
     return StorageError(
-        "the bucket does not exist", remedy="Check the name of the bucket", store=store, key=key
+        "the bucket does not exist", remedy="Check the bucket name", store=store, key=key
     )
 
 
@@ -208,14 +206,14 @@ def page_in(data: Bytes) -> str:
 
 
 def page_error(
-    problem: str, page: str, *, store: str | None = None, key: str | None = None
+    expected: str, page: str, *, store: str | None = None, key: str | None = None
 ) -> StorageError:
     """Return the error for a web page that a server sent in place of an object.
 
     `page` is the beginning of the web page.
     """
     return StorageError(
-        f"{problem}; the server sent a web page that begins with {quote(page)}",
+        f"the server sent a web page instead of {expected}; the page begins with {quote(page)}",
         remedy="Open the URL in a browser: either the object does not exist, or the server "
         "requires a login",
         store=store,

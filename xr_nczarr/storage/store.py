@@ -400,7 +400,7 @@ class Store(ABC):
         self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:
-        return UnsupportedError("this store is read only", store=self.name)
+        return UnsupportedError("this store is read-only", store=self.name)
 
     def _not_replaceable(self) -> NoReturn:
         raise UnsupportedError("the store cannot be replaced atomically", store=self.name)

@@ -130,7 +130,7 @@ class Transport(RemoteClient):
         """Return up to `max_bytes` from the end of a file, or None if it does not exist."""
         (response,) = self._fetch_ahead([Request(key, -max_bytes, max_bytes)])
         if response is not None and (page := page_in(response)):
-            raise page_error("expected an object", page, store=self.name, key=key)
+            raise page_error("an object", page, store=self.name, key=key)
         return None if response is None else response[-max_bytes:]
 
     def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
@@ -311,16 +311,16 @@ class Transport(RemoteClient):
         page = "" if self.rules.returns_pages else page_in(response)
         if page:
             self._forget(self.path(request.key))
-            raise page_error("expected an object", page, store=self.name, key=request.key)
+            raise page_error("an object", page, store=self.name, key=request.key)
         return response
 
     def _exactly(self, request: Request, response: bytes) -> bytes:
         """Return the requested bytes, extracted from the whole object if the server sent it."""
         key, start, length = request
         assert start is not None
-        problem = f"expected {length} bytes from {start}, got {len(response)}"
         if page := page_in(response):
-            raise page_error(problem, page, store=self.name, key=key)
+            expected = f"{length} bytes from {start}"
+            raise page_error(expected, page, store=self.name, key=key)
         if len(response) == length:
             return response
         if length < len(response) == self.size(key):
@@ -357,7 +357,7 @@ class Transport(RemoteClient):
         if is_transient(error):
             failure.remedy = TRY_LATER
             if is_unknown_host(error):
-                failure.remedy = "Check the name of the host"
+                failure.remedy = "Check the host name"
         failure.place = request.place or failure.place
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
@@ -413,7 +413,7 @@ def filesystem_at(
         extra = _EXTRAS.get(url.partition("://")[0])
         raise UnsupportedError(
             f"the package for this kind of URL is not installed ({error})",
-            remedy=f"Install it, or xr-nczarr[{extra}]" if extra else "Install it",
+            remedy=f"Install xr-nczarr[{extra}]" if extra else "Install the package",
             store=mask(url),
         ) from error
     except ValueError as error:

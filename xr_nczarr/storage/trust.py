@@ -75,7 +75,9 @@ class Trust:
             If the set may not refer to it. The message names the option that would allow the place.
         """
         if _NO_NAME.search(url):
-            raise RefusedError(f"refers to {quote(url)}, which is not a valid name")
+            raise RefusedError(
+                f"the reference set refers to {quote(url)}, which is not a valid name"
+            )
         paths = [local_path(link) for link in url.split("::")]
         may_resolve = all(path is None or self._may_resolve(path) for path in paths)
         for path in filter(None, paths if may_resolve else ()):
@@ -83,20 +85,22 @@ class Trust:
             # Files in a chained URL are opened unchecked, but a pipe or a device may never end.
             odd = len(paths) > 1 and _is_special(real)
             if odd or system.is_device(real):
-                raise RefusedError(f"refers to {quote(path)}, which is not a plain file")
+                raise RefusedError(
+                    f"the reference set refers to {quote(path)}, which is not a plain file"
+                )
         if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
             return
         if may_resolve and self._is_allowed(url):
             return
         quoted = quote(mask(url))
         raise RefusedError(
-            f"refers to {quoted}, "
+            f"the reference set refers to {quoted}, "
             + (
-                "not an allowed protocol"
+                "whose protocol is not allowed"
                 if self.origin is None
-                else "which is not where the set is"
+                else "which is outside its own location"
             ),
-            remedy="If you trust the set, allow that place: "
+            remedy="If you trust the set, allow that location: "
             f'storage_options={{"allow": [{_folder(quoted)!r}]}}',
         )
 
@@ -113,7 +117,7 @@ class Trust:
             self.check(target)
             return
         if self.narrow:
-            right, place = web and self._is_allowed(target), "outside the opened place"
+            right, place = web and self._is_allowed(target), "outside the opened location"
         else:
             right, place = web and not is_private(_host(target)), "not a public host"
         if not right:

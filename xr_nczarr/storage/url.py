@@ -91,18 +91,18 @@ def check_chain(url: str) -> None:
         protocol, _, path = link.partition("://")
         problem = ""
         if protocol == "reference":
-            problem = "reference must come first in a chained URL"
+            problem = "reference must be the first protocol of a chained URL"
         elif protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            problem = "a zip file within a zip file needs its name: zip://name::zip"
+            problem = "a zip file within a zip file requires its name: zip://name::zip"
         elif is_protocol(protocol):
             kind = get_filesystem_class(protocol)
             if issubclass(kind, CachingFileSystem) and path:
-                problem = f"{protocol} takes no path in a chained URL"
+                problem = f"{protocol} does not accept a path in a chained URL"
             elif not _is_wrapper(kind):
-                problem = f"{protocol} does not wrap another URL in a chain"
+                problem = f"{protocol} cannot precede another URL in a chained URL"
         if problem:
             raise UnsupportedError(
-                problem, remedy="Leave out that part of the URL", store=mask(url)
+                problem, remedy="Leave out this part of the URL", store=mask(url)
             )
 
 

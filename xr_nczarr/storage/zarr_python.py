@@ -120,7 +120,7 @@ class ZarrPythonClient(RemoteClient):
         """Return the sorted names directly below `prefix`."""
         if not self.store.supports_listing:
             raise UnsupportedError(
-                f"a {type(self.store).__name__} cannot list objects",
+                f"stores of type {type(self.store).__name__} cannot list objects",
                 remedy="Pass a store with consolidated metadata",
                 store=self.name,
             )
@@ -166,16 +166,16 @@ class ZarrPythonClient(RemoteClient):
         kind = type(self.store).__name__
         if self.store.read_only or not self.store.supports_writes:
             raise UnsupportedError(
-                "this store is read only", remedy="Open it for writing", store=self.name
+                "this store is read-only", remedy="Open the store for writing", store=self.name
             )
         if not self.store.supports_deletes:
             raise UnsupportedError(
-                f"a {kind} cannot replace or remove objects",
-                remedy="Pass its path instead",
+                f"stores of type {kind} cannot replace or remove objects",
+                remedy="Pass the path of the store instead",
                 store=self.name,
             )
         if self._copied:
-            problem = "the worker has a copy of the store; changes to it would be lost"
+            problem = "the worker process has a copy of the store, in which changes would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
@@ -186,7 +186,7 @@ class ZarrPythonClient(RemoteClient):
         """Raise UnsupportedError unless a key belongs to a marker of an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
-                f"a {type(self.store).__name__} is limited to Zarr v3",
+                f"stores of type {type(self.store).__name__} are limited to Zarr v3",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,

@@ -125,7 +125,7 @@ class ZipStore(Store):
         for key in keys:
             if key not in places:
                 raise UnsupportedError(
-                    "the entry of the zip file is deflated, so its bytes cannot be referenced",
+                    "the zip entry is deflated, so its bytes cannot be referenced",
                     remedy="Pack the store without compression, or raise inline_below",
                     store=self.name,
                     key=key,
@@ -276,15 +276,15 @@ class ZipStore(Store):
         info = entry.info
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
-                "the entry is encrypted, or neither stored nor deflated",
+                "the zip entry is encrypted, or neither stored nor deflated",
                 remedy="Pack the store again, without compression",
                 store=self.name,
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            raise damaged("the entry is uncompressed, but its two sizes differ", self.name, key)
+            raise damaged("the zip entry is uncompressed, but its two sizes differ", self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
-            problem = f"the entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
+            problem = f"the zip entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
             raise too_large(problem, self.max_object_bytes, self.name, key)
         return entry
 

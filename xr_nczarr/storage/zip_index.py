@@ -100,7 +100,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
         check_key(name.removesuffix("/"), store)
         needed = HEADER + len(name) + info.compress_size
         if room[start] < needed or len(room) < len(infos):
-            raise damaged("entries of the zip file overlap", store, name)
+            raise damaged("zip entries overlap", store, name)
         if not info.is_dir():
             span = min(room[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
             entries[name] = Entry(start, span, info)
@@ -136,9 +136,9 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
         try:
             content = decoder.decompress(content, size + 1)
         except zlib.error as error:
-            raise damaged(f"the entry cannot be decompressed ({error})", store, key) from error
+            raise damaged(f"the zip entry cannot be decompressed ({error})", store, key) from error
     if len(content) != size or zlib.crc32(content) != entry.info.CRC:
-        problem = f"the entry's {len(content)} bytes (expected {size}) have the wrong checksum"
+        problem = f"the zip entry has {len(content)} bytes (expected {size}) or a wrong checksum"
         raise damaged(problem, store, key)
     return content
 
@@ -148,13 +148,15 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
     # With this flag, the checksum follows the data.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
-        raise damaged("the entry is not where the directory of the zip file locates it", store, key)
+        raise damaged(
+            "the zip entry is not at the offset that the zip directory declares", store, key
+        )
     return int(HEADER + name_length + extra_length)
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged file."""
-    remedy = "The file is damaged, or does not begin with its first entry: copy or write it again"
+    remedy = "Copy or write the file again; it is damaged, or does not begin with its first entry"
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
 
@@ -172,7 +174,7 @@ class _RangeFile:
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
         self._position = offset + (self._size if whence == os.SEEK_END else 0)
         if self._position < 0:
-            raise OSError("seek before the beginning")
+            raise OSError("cannot seek before the start of the file")
 
     def read(self, count: int = -1) -> bytes:
         start = min(self._position, self._size)

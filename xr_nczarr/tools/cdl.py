@@ -384,7 +384,7 @@ def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
     counts = zip(EXACT, precision or (None, None), strict=True)
     digits = {name: EXACT[name] if count is None else (count,) for name, count in counts}
     if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
-        raise ValueError(f"precision must be one or two numbers from 1 to 17; found {precision!r}")
+        raise ValueError(f"precision must be one or two numbers from 1 to 17, not {precision!r}")
     return digits
 
 

@@ -36,7 +36,7 @@ class ConsolidateResult(Result):
     nodes: int
 
     def __repr__(self) -> str:
-        return f"{self.store}: {self.key} holds the metadata of {count_text(self.nodes, 'node')}"
+        return f"{self.store}: {self.key} contains the metadata of {count_text(self.nodes, 'node')}"
 
 
 def consolidate(
@@ -64,14 +64,15 @@ def consolidate(
         key = FORMATS[zarr_format].consolidated_key
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
-                "consolidated metadata cannot hold the annotations of netCDF-C 4.8.0",
+                "consolidated metadata cannot contain the annotations of netCDF-C 4.8.0",
                 remedy="Upgrade the store first",
                 store=store.name,
             )
         documents = refresh_consolidated(opened.hierarchy, nodes, {})
         if not documents or key is None:
             raise UnsupportedError(
-                f"Zarr {zarr_format} has no consolidated metadata", store=store.name
+                f"Zarr version {zarr_format} does not support consolidated metadata",
+                store=store.name,
             )
         transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
     return ConsolidateResult(store=store.name, key=key, nodes=len(nodes))
@@ -121,7 +122,8 @@ def change_store(
         resolved.check_writable()
     except UnsupportedError as error:
         error.remedy = (
-            error.remedy or "Run this where the store is on a disk, or copy the store first"
+            error.remedy
+            or "Run this on a machine with the store on a local disk, or copy the store first"
         )
         raise
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:

@@ -38,7 +38,7 @@ from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
-_ELSEWHERE = "Copy it to another place"
+_ELSEWHERE = "Choose another target"
 _PART = ".unfinished"
 
 
@@ -186,8 +186,8 @@ def copy(
         find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
     ):
         raise UnsupportedError(
-            "a netCDF file has no Zarr version, dialect or consolidated metadata",
-            remedy="Leave these options out, or choose the name of a store, such as out.nczarr",
+            "a Zarr version, a dialect and consolidated metadata do not apply to a netCDF file",
+            remedy="Leave out these options, or choose the name of a store, such as out.nczarr",
             store=file,
         )
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
@@ -285,11 +285,13 @@ def _copy_to_file(
             else "the target exists, and is not a netCDF file",
             remedy="Choose another target, or pass overwrite=True"
             if is_netcdf_file(path)
-            else "Choose another target, or remove it first",
+            else "Choose another target, or remove this one first",
             store=path,
         )
     if not os.path.isdir(os.path.dirname(path)):
-        raise NotFoundError("its folder does not exist", remedy="Create the folder", store=path)
+        raise NotFoundError(
+            "the folder of the target does not exist", remedy="Create the folder", store=path
+        )
     layout = FileLayout()
     tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
     origin.leave_out(unheld(tree.root), layout, skip_unsupported=skip_unsupported)
@@ -317,7 +319,7 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, StorageError) as error:
         how = "to complete it" if resumable else "from the beginning"
-        error.add_note(f"The copy is not complete: run it again {how}")
+        error.add_note(f"The copy is incomplete: run it again {how}")
         raise
 
 
@@ -325,7 +327,7 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
     """Raise ConflictError if the state of the source is no longer `before`."""
     if origin.state() != before:
         raise ConflictError(
-            "the source was changed while it was copied",
+            "the source was changed while it was being copied",
             remedy="Run the copy again when no other program writes to the source",
             store=target,
         )
@@ -334,9 +336,11 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
 def _check_beside(store: Store, origin: Input) -> None:
     """Raise RefusedError if the target is the same store as the source, or within it."""
     if origin.store.is_same(store):
-        raise RefusedError("source and target are the same", remedy=_ELSEWHERE, store=store.name)
+        raise RefusedError(
+            "the source and the target are the same store", remedy=_ELSEWHERE, store=store.name
+        )
     if store.is_within(origin.store):
-        problem = "the target is within the store to be copied"
+        problem = "the target is inside the store to be copied"
         raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 
@@ -363,11 +367,11 @@ def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tup
             return False, True, ""
     exists = transaction.open("a") is not None
     if exists and not overwrite:
-        remedy = "Remove it, copy elsewhere, or pass overwrite=True"
+        remedy = "Choose another target, or pass overwrite=True"
         raise ExistsError("the store already exists", remedy=remedy, store=store.name)
     transaction.check_empty()
     if unfinished is None:
         return exists, False, ""
     if mark is None:
-        return exists, False, "it is unknown whether the source has changed since"
+        return exists, False, "it is unknown whether the source has changed"
     return exists, False, "the source or the arguments have changed, or the machine was rebooted"

@@ -300,7 +300,7 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     if hasattr(data, "dask"):
         source = next(lazy_arrays(data), None)
         if source is None or source.shape != variable.shape:
-            return "its dask graph does not show which chunks it reads: open it with chunks=None"
+            return "the dask graph does not show which chunks are read: open with chunks=None"
         variable = type(variable)(variable.dims, SelectedArray(source))
     chosen = {name: item for name, item in indexers.items() if name in variable.dims}
     lazy, selection = unwrapped(variable.isel(chosen)._data)
@@ -378,8 +378,7 @@ def _reading(
         else:
             count = count_touched(node.shape, node.chunk_shape, request.selection)
         if count > _MAX_CHUNKS:
-            problem = f"its {count:,} chunks are more than are looked up one by one"
-            return f"{problem}: select fewer"
+            return f"{count:,} chunks are too many to look up one by one: select fewer"
         one_by_one = count <= MAX_REQUESTS
         read = record_read(array, request, sizes[array.store.name], one_by_one=one_by_one)
     except IndexError as error:

@@ -37,7 +37,7 @@ from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.variables import check_dimension, encode_alone, stored_name, user_attributes
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
-_SKIP = "Pass skip_unsupported=True to leave it out"
+_SKIP = "Pass skip_unsupported=True to leave out unsupported content"
 _MAX_NAMED = 5
 
 
@@ -161,7 +161,7 @@ class Input(ABC):
         if self.skipped and not skip_unsupported:
             unnamed = len(self.skipped) - _MAX_NAMED
             named = [*self.skipped[:_MAX_NAMED], *([f"{unnamed} more"] if unnamed > 0 else [])]
-            problem = f"{layout.dialect} cannot hold {'; '.join(named)}"
+            problem = f"the dialect {layout.dialect} cannot express {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
     @abstractmethod
@@ -286,8 +286,8 @@ def open_input(
             engine = str(xr.backends.plugins.guess_engine(path))
         except ValueError as error:
             raise UnsupportedError(
-                "this is a netCDF file, but the package netCDF4 is not installed",
-                remedy="Install it, or xr-nczarr[netcdf]",
+                "the source is a netCDF file, but the package netCDF4 is not installed",
+                remedy="Install netCDF4 or xr-nczarr[netcdf]",
                 store=path,
             ) from error
     if engine not in engines:

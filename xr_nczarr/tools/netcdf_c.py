@@ -37,7 +37,7 @@ def _library() -> ctypes.CDLL:
     try:
         extension = str(import_module("netCDF4._netCDF4").__file__)
     except ModuleNotFoundError as error:
-        remedy = "Install it, or xr-nczarr[netcdf]"
+        remedy = "Install netCDF4 or xr-nczarr[netcdf]"
         raise UnsupportedError("the package netCDF4 is not installed", remedy=remedy) from error
     wheel = os.path.join(os.path.dirname(extension), os.pardir, "netCDF4.libs", "*netcdf*.dll")
     conda = os.path.join(sys.prefix, "Library", "bin", "netcdf.dll")
@@ -48,7 +48,7 @@ def _library() -> ctypes.CDLL:
                 library.nc_strerror.restype = ctypes.c_char_p
                 return library
     raise UnsupportedError(
-        "netCDF4-python does not give access to its netcdf-c library",
+        "netCDF4-python does not provide access to its netcdf-c library",
         remedy="Copy files with another xarray engine: engine='h5netcdf'",
     )
 
@@ -89,10 +89,10 @@ class Handle:
         if status:
             reason = _library().nc_strerror(status).decode()
             raise StorageError(
-                f"netcdf-c cannot {'write' if self.created else 'read'} it: {reason}",
+                f"netcdf-c cannot {'write' if self.created else 'read'} the file: {reason}",
                 remedy=""
                 if self.created
-                else "If another xarray engine reads it, copy with that engine: engine='h5netcdf'",
+                else "Copy the file with another xarray engine, such as engine='h5netcdf'",
                 store=self.path,
             )
 

@@ -257,7 +257,7 @@ class _Reader:
                 type_name = self._user_type(ncid, xtype.value)
                 self.file.unsupported.append(f"{where} of type {type_name}")
             elif is_bookkeeping(name):
-                self.file.unsupported.append(f"{where}, whose name NCZarr uses itself")
+                self.file.unsupported.append(f"{where}, whose name is reserved for NCZarr")
             else:
                 value = self._attribute(place, xtype.value, length.value)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
@@ -280,7 +280,7 @@ class _Reader:
 
 # Bytes that are not UTF-8 (decoded to lone surrogates), and characters that JSON escapes as \\u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
-_UNFIT_REASON = "which has bytes that netcdf-c does not read in JSON"
+_UNFIT_REASON = "which contains characters that netcdf-c cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 

@@ -192,7 +192,7 @@ class _FileWriter:
 
     def _drop(self, codec: str, path: str) -> None:
         """Add a codec to the dropped codecs; raise UnsupportedError if the caller requested it."""
-        problem = f"netCDF has no filter {quote(codec)}"
+        problem = f"netCDF does not support the filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
         self.tree.dropped.append(f"{path} ({problem})")

@@ -28,18 +28,20 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
         The content of the store's documents by key.
     """
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
-    yield Finding("note", "/", f"readers need Zarr version {zarr.version}")
+    yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")
     if releases := releases_of(root.dialect, root.node):
         problem = f"NCZarr metadata are in the layout of {releases}"
         yield Finding("note", "/", problem)
     plain = " --dialect zarr" if root.dialect == "zarr" else ""
-    upgrade = f"nczarr upgrade{plain} writes what all read"
+    upgrade = f"Run nczarr upgrade{plain}, which writes metadata that all programs read"
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
         if isinstance(node, ArrayNode):
             for spec in node.codecs:
                 if spec.name not in ("bytes", "order", "transpose"):
-                    yield Finding("note", node.path, f"readers need the codec {_codec(spec)}")
+                    yield Finding(
+                        "note", node.path, f"readers must support the codec {_codec(spec)}"
+                    )
             for problem, remedy in _exceptions(variable, node, zarr, upgrade):
                 yield Finding("warning", node.path, problem, remedy)
     yield from _in_documents(opened, documents, upgrade)
@@ -48,7 +50,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
 def _codec(spec: CodecSpec) -> str:
     if spec.place == "codecs":
         return spec.name
-    in_netcdf = "loads as a plugin" if spec.name in _NETCDF_FILTERS else "does not have"
+    in_netcdf = "loads as a plugin" if spec.name in _NETCDF_FILTERS else "does not support"
     return f"{spec.name}, which netCDF-C {in_netcdf}"
 
 
@@ -58,21 +60,24 @@ def _exceptions(
     """Yield the problems that some programs have with an array, each with a remedy."""
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
-        yield "xarray's engine zarr needs the names of its dimensions", upgrade
+        yield "xarray's engine zarr requires dimension names, which are missing", upgrade
     elif isinstance(names, list) and len(names) != len(node.shape):
-        problem = f"xarray's engine zarr finds {len(names)} names of {len(node.shape)} dimensions"
+        problem = f"xarray's engine zarr finds {len(names)} names for {len(node.shape)} dimensions"
         yield problem, upgrade
     if zarr.has_dimension_names:
         return
     if variable.kind == "char" and node.type_name not in ("|S1", "S1"):
-        yield f"only netCDF-C reads its characters, of type {node.type_name}", _COPY
+        yield f"only netCDF-C reads characters of type {node.type_name}", _COPY
     elif node.dtype.kind not in "iufS" or node.dtype == np.float16:
-        yield f"netCDF-C has no type {node.type_name}, and cannot open a store that contains it", ""
+        yield f"netCDF-C cannot open a store that contains type {node.type_name}", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
         if spec.place == "order":
-            yield "netCDF-C ignores its order F, and reads wrong values", "nczarr copy"
+            yield (
+                "netCDF-C ignores order F and reads wrong values",
+                "Copy the store with nczarr copy",
+            )
         elif any(isinstance(v, str) and v.isdecimal() for v in spec.configuration.values()):
-            yield f"only netCDF-C reads the numbers of {spec.name} as text", upgrade
+            yield f"only netCDF-C accepts codec {spec.name} with numbers in strings", upgrade
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 
@@ -92,7 +97,7 @@ def _in_documents(
             json.loads(data)
         except ValueError:
             yield Finding(
-                "warning", key, "only netCDF-C reads the parts that are not JSON", upgrade
+                "warning", key, "only netCDF-C reads the parts that are not valid JSON", upgrade
             )
         if rb"\u" in data:
-            yield Finding("warning", key, r"netCDF-C reads \u escapes as letters", upgrade)
+            yield Finding("warning", key, r"netCDF-C reads \u escapes as plain letters", upgrade)

@@ -172,7 +172,11 @@ class _RecordingStore(Store):
 
     def list_names(self, prefix: str) -> Listing:
         """Raise UnsupportedError, because only reads are recorded."""
-        raise UnsupportedError("only reads are recorded", store=self.name, key=prefix)
+        raise UnsupportedError(
+            "the objects of a store cannot be listed while reads are recorded",
+            store=self.name,
+            key=prefix,
+        )
 
 
 class _UndecodedArray(ChunkedArray):

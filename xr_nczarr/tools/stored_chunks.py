@@ -91,8 +91,8 @@ def count_stored_chunks(
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
     if max_requests is not None and total > max_requests:
-        many = f"{total:,} chunks are more than the {max_requests:,} that are looked up one by one"
-        return {}, f"{reason} Its {many}"
+        many = f"{total:,} chunks are too many to look up one by one (at most {max_requests:,})"
+        return {}, f"{reason}. {many}"
     try:
         return _counted(opened, progress.count(_requested_sizes(opened)), others), ""
     except UnsupportedError:

@@ -97,10 +97,10 @@ class Subset:
             return slice(None) if every[position] == every else position
         if not -dimension.size <= position < dimension.size:
             raise NotFoundError(
-                f"{quote(dimension.name)} has no position {position}",
-                remedy=f"It has {dimension.size} elements, from 0 to {dimension.size - 1}"
+                f"dimension {quote(dimension.name)} has no position {position}",
+                remedy=f"Pass positions from 0 to {dimension.size - 1}"
                 if dimension.size
-                else "It has no elements",
+                else "Leave out the dimension, which has no elements",
             )
         start = position % dimension.size
         return slice(start, start + 1)
@@ -181,8 +181,8 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
         raise unknown("dimension", name, [*map(str, dataset.dims)])
     if name not in dataset.variables:
         raise NotFoundError(
-            f"{quote(name)} has no coordinate variable, so it has no labels",
-            remedy=f"Select positions, such as {quote(name)}=0:10",
+            f"dimension {quote(name)} has no labels, because there is no coordinate variable",
+            remedy=f"Pass positions, such as {quote(name)}=0:10",
         )
     index = dataset[name].to_index()
     numeric = index.dtype.kind in "iuf"
@@ -203,10 +203,10 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
     except (KeyError, ValueError, TypeError) as error:
         first, last = (index[0], index[-1]) if len(index) else (None, None)
         raise NotFoundError(
-            f"{quote(name)} has no label {quote(_label_text(label))}",
-            remedy=f"Its labels go from {quote(first)} to {quote(last)}"
+            f"dimension {quote(name)} has no label {quote(_label_text(label))}",
+            remedy=f"Pass labels from {quote(first)} to {quote(last)}"
             if len(index)
-            else "It has no elements",
+            else "Leave out the dimension, which has no elements",
         ) from error
     return position if isinstance(position, slice) else int(position)
 

@@ -60,7 +60,7 @@ class UpgradeResult(Result):
 
     def __repr__(self) -> str:
         done = f"{count_text(len(self.written), 'document')} written, {len(self.removed):,} removed"
-        done += "; this was a dry run, nothing was changed" if self.dry_run else ""
+        done += "; this was a dry run, and nothing was changed" if self.dry_run else ""
         lines = [f"{self.store}: {self.before} → {self.after} ({done})"]
         for verb, keys in (("written", self.written), ("removed", self.removed)):
             summary = [f"… and {len(keys) - _MAX_KEYS:,} more"] if len(keys) > _MAX_KEYS else []
@@ -109,7 +109,7 @@ def upgrade(
         if is_plain and dialect != "zarr" and not annotate:
             raise ConflictError(
                 "the store is plain Zarr, without NCZarr metadata to upgrade",
-                remedy="Pass annotate=True to add NCZarr metadata to it in place",
+                remedy="Pass annotate=True to add NCZarr metadata in place",
                 store=store.name,
             )
         source = opened.hierarchy
@@ -163,7 +163,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     if lost:
         raise ConflictError(
             f"the dialect {dialect} cannot express {'; '.join(lost[:5])}",
-            remedy="Nothing was changed. Choose another dialect",
+            remedy="Choose another dialect; nothing was changed",
             store=opened.store.name,
         )
     return documents, written.dialect

@@ -34,9 +34,9 @@ _BYTES_IN_FLIGHT = 256 << 20  # once decoded
 _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: threads slow down smaller chunks
 _MAX_KEYS = 5
-_LISTED = "present, but not listed"
-_ORPHAN = "Remove it, unless the document of its array or group is missing"
-_CONSOLIDATE = "Run nczarr consolidate, unless the single document is wrong"
+_LISTED = "exists, but is not listed"
+_ORPHAN = "Remove the object, unless the document of its array or group is missing"
+_CONSOLIDATE = "Run nczarr consolidate, unless the document in the store is wrong"
 
 
 def verify(
@@ -177,13 +177,13 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
         if inner is None and single is None:
             continue
         if inner is None:
-            problem = f"missing in {key}"
+            problem = f"the document is missing from {key}"
         elif single is None:
-            problem = f"only in {key}, missing in the store"
+            problem = f"the document is in {key}, but missing from the store"
         elif _same(Document(name, single, limits=limits), inner):
             continue
         else:
-            problem = f"stale in {key}"
+            problem = f"the document is stale in {key}"
         yield Finding("error", name, problem, _CONSOLIDATE)
 
 
@@ -209,7 +209,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
         problem, remedy = "chunks of a coordinate are missing", "Write the coordinate again"
         yield Finding("error", variable.path, problem, remedy, detail=detail)
     else:
-        problem = "chunks are missing, and are read as the fill value"
+        problem = "chunks are missing and are read as the fill value"
         yield Finding("warning", variable.path, problem, detail=detail)
 
 
@@ -340,16 +340,18 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         above = _paths_above(zarr.node_path(folder))
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
-            yield Finding("error", key, "a write was interrupted", "Run it again")
+            yield Finding("error", key, "a write was interrupted", "Run the write again")
         elif key == WRITER_LOCK:
             problem = "a write is changing the store, or was killed"
-            yield Finding("warning", key, problem, "Wait for it, or run it again")
+            yield Finding("warning", key, problem, "Wait for that write, or run it again")
         elif document or not above or not broken.isdisjoint(above):
             continue
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
-            yield Finding("warning", key, "not a chunk of any array", "Remove it")
+            yield Finding(
+                "warning", key, "the object is not a chunk of any array", "Remove the object"
+            )
         else:
-            yield Finding("warning", key, "not part of the store", _ORPHAN)
+            yield Finding("warning", key, "the object is not part of the store", _ORPHAN)
 
 
 def _paths_above(path: str | None) -> list[str]:

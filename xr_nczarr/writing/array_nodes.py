@@ -139,11 +139,15 @@ def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable)
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
             raise UnsupportedError(
-                f"{codec['id']} is for {dtype}, but the array is {encoded.dtype}"
+                f"codec {codec['id']} is configured for dtype {dtype}, but the array has dtype "
+                f"{encoded.dtype}"
             )
         axes = list(range(encoded.data.ndim))
         if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
-            raise UnsupportedError(f"transpose is for axes {codec['order']}, the array has {axes}")
+            raise UnsupportedError(
+                f"codec transpose is configured for axes {codec['order']}, but the array has axes "
+                f"{axes}"
+            )
 
 
 def _fit_opened(
@@ -173,11 +177,14 @@ def _fit_opened(
     if isinstance(sizes, int | np.integer):
         sizes = (sizes,) * len(shape)
     if len(sizes) != len(shape) or any(isinstance(size, Sequence) for size in sizes):
-        return fitted, f"{_text(sizes)} left by opening are not those of {len(shape)} dimensions"
+        return (
+            fitted,
+            f"{_text(sizes)} inherited from the source do not have {len(shape)} dimensions",
+        )
     _check_integers(sizes)
     axes = _opened_axes(encoding, dimensions, shape)
     if axes is None:
-        return fitted, f"{_text(sizes)} left by opening are for the axes in another order"
+        return fitted, f"{_text(sizes)} inherited from the source are for another order of axes"
     cut = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
@@ -187,7 +194,7 @@ def _fit_opened(
     if shards is not None:
         fitted["shards"] = _rearranged_shards(shards, axes, cut)
     same = fitted["chunks"] == tuple(sizes)
-    return fitted, "" if same else f"{_text(sizes)} left by opening are fitted"
+    return fitted, "" if same else f"{_text(sizes)} inherited from the source were adjusted"
 
 
 def _rearranged(
@@ -276,7 +283,7 @@ def chunk_shape(
     if sizes is not None:
         _check_integers(sizes)
         if len(sizes) != len(shape) or min(sizes, default=0) < -1:
-            raise ConflictError(f"the chunks {sizes!r} do not fit an array of shape {tuple(shape)}")
+            raise ConflictError(f"chunks {sizes!r} do not fit an array of shape {tuple(shape)}")
         pairs = zip(sizes, shape, strict=True)
         return tuple(max(1, length if size == -1 else int(size)) for size, length in pairs)
     if encoding.get("contiguous"):
@@ -330,7 +337,7 @@ def _shard_specs(
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
     if required:
         raise ConflictError(
-            f"the shards {requested!r} do not fit the chunks {chunk}",
+            f"shards {requested!r} do not fit chunks {chunk}",
             remedy="Pass a multiple of each chunk length, with index_location 'start' or 'end'",
         )
     return ()

@@ -227,9 +227,9 @@ def refuse_reading(
             array = lazy.stored
             if array.store.is_same(store) and (paths is None or array.node.path in paths):
                 raise RefusedError(
-                    f"reads its values from {array.node.path} of the store that is to be "
+                    f"the variable reads its values from {array.node.path} in the store to be "
                     "overwritten",
-                    remedy="Load it first with .load(), or write to another store",
+                    remedy="Load the variable first with .load(), or write to another store",
                     store=store.name,
                     variable=str(name),
                 )

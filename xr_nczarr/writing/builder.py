@@ -82,10 +82,10 @@ class Tree:
         """Raise UnsupportedError for anything but one array in a Zarr version without groups."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"{path} has {count} variables and {len(attributes)} attributes, but a "
-                "store of Zarr version 1 is one array",
-                remedy="Write each variable alone, xr.Dataset({name: ds[name].variable}), to a "
-                "store of its name: their directory opens as one dataset",
+                f"group {path} has {count} variables and {len(attributes)} attributes, but a "
+                "store of Zarr version 1 contains only one array",
+                remedy="Write each variable as xr.Dataset({name: ds[name].variable}) to a separate "
+                "store of that name. The directory of these stores opens as one dataset",
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
@@ -175,13 +175,13 @@ class Tree:
         """Issue one warning about all dropped codecs, and log all retyped attributes."""
         if self.retyped:
             _log.warning(
-                "NCZarr has no type for these attributes, which are stored as others: %s",
+                "NCZarr does not support the types of these attributes, and stores other types: %s",
                 ", ".join(self.retyped),
             )
         if self.dropped:
             warnings.warn(
-                f"codecs left over from another file were dropped for {'; '.join(self.dropped)}. "
-                "Choose others with encoding= (of to_nczarr) or codecs= (of copy)",
+                f"codecs inherited from the source were dropped for {'; '.join(self.dropped)}. "
+                "Choose other codecs with encoding= (to_nczarr) or codecs= (copy)",
                 stacklevel=5,
             )
 
@@ -191,9 +191,9 @@ class Tree:
         if existing is not None:
             if existing.size != size:
                 raise ConflictError(
-                    f"a variable has {size} elements along {existing.path}, "
-                    f"which has {existing.size}",
-                    remedy="Use another name for the dimension, or append along it",
+                    f"a variable has {size} elements along dimension {existing.path}; "
+                    f"expected {existing.size}",
+                    remedy="Use another name for the dimension, or append along the existing one",
                 )
             return existing
         inherited = inherited_dimension(name, size, group.path, self.group)

@@ -70,7 +70,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
     fill = fill_value_of(encoding)
     if dtype.kind == "b" and fill is not None:
         raise ConflictError(
-            f"bool has no spare value for the missing value {fill!r}",
+            f"dtype bool cannot represent the missing value {fill!r}",
             remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
             variable=name,
         )
@@ -180,8 +180,8 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
     raw = new_kind in "iufb" and stored_kind in "mM" and new.attrs.get("units", units) == units
     if new.size and not raw and stored_kind not in _HOLDING.get(new_kind, "OSUV"):
         raise ConflictError(
-            f"Mismatched dtypes for variable {name}: the new values are {new.dtype}, the stored "
-            f"ones {stored.dtype}",
+            f"Mismatched dtypes for variable {name}: the new values have dtype {new.dtype}, but "
+            f"the stored values have dtype {stored.dtype}",
             remedy="Convert the values first, or write the variable to a new store",
         )
 
@@ -225,7 +225,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
-        remedy = "Write a new store in finer units"
+        remedy = "Write a new store with finer units"
         remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
         raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy)
     return _as_type(np.asarray(encoded.data), dtype)
@@ -296,7 +296,9 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
         return values
     castable = dtype.kind in ("b", values.dtype.kind)
     if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise ConflictError(f"the new values are {values.dtype}, the stored ones {dtype}")
+        raise ConflictError(
+            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
+        )
     return values.astype(dtype)
 
 

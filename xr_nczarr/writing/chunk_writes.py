@@ -75,7 +75,7 @@ class ArrayWrite:
             return self
         if any(math.isnan(size) for sizes in data.chunks for size in sizes):
             raise ConflictError(
-                f"the sizes of the dask blocks are unknown; stored chunks are {cells}",
+                f"dask blocks have unknown sizes, but stored chunks have shape {cells}",
                 remedy=f"Call compute_chunk_sizes() first, or rechunk to multiples of {cells}",
                 variable=self.node.path,
             )
@@ -263,7 +263,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if block.shape != shape:
         raise ConflictError(
             f"dask block has shape {block.shape}, but its metadata says {shape}",
-            remedy="Correct the chunks and dimensions that the function declares",
+            remedy="Correct the chunks and dimensions declared by the function",
         )
     if block.dtype == dtype:
         return block
@@ -282,9 +282,9 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
             fits = np.array_equal(converted, block, equal_nan=declared in "mM")
     if not fits:
         raise ConflictError(
-            f"dask block has type {block.dtype}, but its metadata says {dtype}, which does not "
-            "hold its values",
-            remedy="Declare the computed type, for example with astype",
+            f"dask block has dtype {block.dtype}, but its metadata says {dtype}, which cannot "
+            "represent its values",
+            remedy="Declare the computed dtype, for example with astype",
         )
     return converted
 

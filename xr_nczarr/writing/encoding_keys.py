@@ -98,17 +98,17 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     words = requested.to_dict() if hasattr(requested, "to_dict") else requested
     if not isinstance(words, Mapping):
         raise TypeError(
-            f"chunk_key_encoding must be a mapping or an object of zarr-python; found {words!r}"
+            f"chunk_key_encoding must be a mapping or a zarr-python object, not {words!r}"
         )
     name, configuration = words.get("name"), {**words, **words.get("configuration", {})}
     separator = configuration.get("separator", "/" if name == "default" else ".")
     names = zarr.chunk_key_encodings
     if name not in names or separator not in (".", "/"):
         raise ConflictError(
-            f"Zarr version {zarr.version} has no chunk_key_encoding {dict(words)!r}",
+            f"Zarr version {zarr.version} does not support chunk_key_encoding={dict(words)!r}",
             remedy=f"Choose {' or '.join(names)}, with the separator '.' or '/'"
             if names
-            else "Leave it out",
+            else "Leave out chunk_key_encoding",
         )
     return {"encoding": name, "separator": separator}
 
@@ -148,11 +148,11 @@ def _configuration(codec: Any) -> dict[str, Any]:
     if isinstance(codec, Mapping) and isinstance(codec.get("id"), str):
         return dict(codec)
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
-        raise UnsupportedError(f"found {quote(repr(codec))}, expected a codec")
+        raise UnsupportedError(f"invalid codec: {quote(repr(codec))}")
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = "Pass shards= and chunks= (those within a shard) in the encoding"
-        raise UnsupportedError("found a ShardingCodec", remedy=remedy)
+        remedy = "Pass shards= and chunks= (the chunks within a shard) in encoding"
+        raise UnsupportedError("ShardingCodec is not supported in encoding", remedy=remedy)
     configuration = dict(codec.get("configuration") or {})
     if name == "transpose":
         configuration["order"] = list(configuration["order"])
@@ -172,7 +172,7 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     level = 4 if level is None else int(level)
     highest = 22 if compression == "zstd" else 9
     if compression and not 0 <= level <= highest:  # netcdf-c cannot open a store with other levels
-        raise ConflictError(f"complevel must be 0 to {highest}, not {level}")
+        raise ConflictError(f"complevel must be from 0 to {highest}, not {level}")
     codecs: list[dict[str, Any]] = []
     if compression.startswith("blosc_"):
         cname = {"blosc_lz": "blosclz"}.get(compression, compression.removeprefix("blosc_"))

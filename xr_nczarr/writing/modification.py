@@ -150,8 +150,8 @@ class _Planner:
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
-                f"the store is an array without a group, which cannot contain {', '.join(new)}",
-                remedy="Leave it out, or write other variables to stores of their own",
+                f"the store is a single array without a group, and cannot contain {', '.join(new)}",
+                remedy="Leave out these variables, or write them to separate stores",
                 store=self.opened.store.name,
             )
 
@@ -170,9 +170,9 @@ class _Planner:
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
             if self.options.mode == "r+":
-                raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
+                raise NotFoundError(f"no group named {path!r}", store=self.opened.store.name)
             if self.options.append_dim is not None or self.options.region is not None:
-                raise ConflictError(f"there is no group {path}")
+                raise ConflictError(f"no group named {path!r}")
             self._check_holds([path])
             self._check_readable(path)
             self.tree.add_dataset(request)
@@ -237,7 +237,7 @@ class _Planner:
             raise ConflictError(
                 f"dataset contains non-pre-existing variables {new!r}, which is not allowed with"
                 " mode='r+' or region",
-                remedy="Add them first with mode='a'",
+                remedy="Add these variables first with mode='a'",
             )
         self._check_holds(new)
         groups = [child_path(group.path, name) for name in new if name in group.groups]
@@ -257,9 +257,9 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"the variables {strays} lie along {dim!r} and are not in the store, which has "
-                f"{visible[dim].size} elements along it",
-                remedy="Leave them out, or write a new store",
+                f"variables {strays} have dimension {dim!r}, but are not in the store, which "
+                f"already has {visible[dim].size} elements along this dimension",
+                remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)
         if (
@@ -353,8 +353,8 @@ class _Planner:
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
                     f"cannot add {', '.join(new)} to a store in the layout of netcdf-c 4.8.0, or "
-                    "an earlier layout of universal",
-                    remedy="Upgrade it first with xr_nczarr.upgrade (nczarr upgrade)",
+                    "in an earlier layout of the dialect universal",
+                    remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
             made = self.tree.hierarchy()
@@ -412,8 +412,8 @@ class _Planner:
         ]
         if left:
             raise ConflictError(
-                f"the variables {', '.join(left)} lie along {self.options.append_dim!r} and are "
-                "not in the dataset: they would be left without values",
+                f"variables {', '.join(left)} have dimension {self.options.append_dim!r}, but are "
+                "not in the dataset, and would lack the appended values",
                 remedy="Append all variables that share the dimension together",
                 store=self.opened.store.name,
             )

@@ -18,7 +18,7 @@ SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 
 _WIDER = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
-    "drop_encoding() to discard the encoding that opening left"
+    "drop_encoding() to discard the encoding inherited from the source"
 )
 _MIN_REDUCED_SIZE = 4096
 _ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
@@ -104,7 +104,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
                 encoding,
                 stored.dtype,
                 "Choose another _FillValue, scale_factor or add_offset in encoding, or call "
-                "drop_encoding() to discard the encoding that opening left",
+                "drop_encoding() to discard the encoding inherited from the source",
                 name,
             )
 

@@ -51,7 +51,9 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
     check_choice("mode", mode, (None, *_MODES))
     if append_dim is not None:
         if mode not in (None, "a", "a-"):
-            raise ValueError(f"cannot set append_dim unless mode='a' or mode='a-'; found {mode!r}")
+            raise ValueError(
+                f"cannot set append_dim unless mode='a' or mode='a-'; mode is {mode!r}"
+            )
         return mode or "a"
     if region is not None:
         if mode in ("w", "w-"):
@@ -138,5 +140,5 @@ def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
 
 
 def _contradiction(requested: str, argument: str) -> ConflictError:
-    problem = f"the fragment of the URL has {requested}, but the argument is {argument}"
+    problem = f"the URL fragment contains {requested}, but the argument is {argument}"
     return ConflictError(problem, remedy="Leave out one of them")

@@ -51,8 +51,8 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
     max_digits = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
     if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
         raise ConflictError(
-            f"unknown quantize_mode {mode!r} with {digits} digits; expected one of"
-            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits}"
+            f"quantize_mode {mode!r} with {digits} digits is not supported; expected one of"
+            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits} digits"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
     return rounding[mode](data, data.dtype, digits), {_ATTRIBUTES[mode]: np.int32(digits)}

@@ -31,10 +31,10 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
         if piece.start % cell or (piece.stop % cell and piece.stop != size):
             raise ConflictError(
                 f"the region from {piece.start} to {piece.stop} along dimension {axis} partially"
-                f" covers stored chunks of {cell}, and this store has no locks: what another"
-                " process writes to the same chunks would be lost",
+                f" covers stored chunks of {cell}, and this store has no locks, so data"
+                " that another process writes to the same chunks would be lost",
                 remedy=f"Begin and end regions at multiples of {cell}, or pass safe_chunks=False"
-                " when no other process writes",
+                " if no other process writes",
                 store=store.name,
                 variable=node.path,
             )
@@ -81,7 +81,7 @@ def resolve_region(
         raise ConflictError(
             "when setting `region` explicitly, all variables in the dataset to write must have at "
             f"least one dimension in common with the region's dimensions {list(slices)}",
-            remedy=f"Drop the others first: .drop_vars({apart!r})",
+            remedy=f"Drop the other variables first: .drop_vars({apart!r})",
         )
     if append_dim in slices:
         raise ConflictError(
@@ -99,8 +99,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
         raise KeyError(f"Not all values of coordinate '{dim}' are in the store: {missing!r} is not")
     if (np.diff(positions) != 1).any():
         raise ConflictError(
-            f"The auto-detected region of coordinate '{dim}' had non-contiguous indices: new data "
-            "must be a contiguous part of the store, in its order"
+            f"The auto-detected region of coordinate '{dim}' had non-contiguous indices: the new "
+            "data must match a contiguous part of the store, in the same order"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
@@ -155,7 +155,7 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(
-            f"{name!r} does not lie along the append dimension and differs from what is stored: "
+            f"variable {name!r} does not have the append dimension, and differs from the store: "
             f"{np.atleast_1d(new_values)[place, *rest]} instead of "
             f"{np.atleast_1d(stored_values)[place, *rest]} "
             f"at {(start + place, *rest)}",
@@ -179,11 +179,11 @@ def check_coordinate(
     old, new = _comparable(last, stored, dim), _comparable(new_coordinate, stored, dim)
     if not old.size or not new.size:
         return
-    remedy = "If this is intended, pass allow_duplicates=True"
+    remedy = "Pass allow_duplicates=True if this is intended"
     repeated = np.isin(new, old)
     if repeated.any():
         raise ConflictError(
-            f"{dim} has the value {values[repeated][0]} already, and this append would repeat it",
+            f"coordinate {dim} already contains {values[repeated][0]}, which would be repeated",
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
@@ -192,14 +192,14 @@ def check_coordinate(
     begin = stored[:1].load()
     if new.max() < _comparable(begin, stored, dim)[0]:
         raise ConflictError(
-            f"{dim} begins at {np.asarray(begin.values)[0]}, and this append ends before it, at "
-            f"{values[new.argmax()]}: an append goes behind what is stored",
-            remedy="To keep the order, write both to a new store, joined by xarray.concat; to "
-            "append out of order, pass allow_duplicates=True",
+            f"coordinate {dim} starts at {np.asarray(begin.values)[0]}, but the new data end "
+            f"before that, at {values[new.argmax()]}; an append adds data after the stored data",
+            remedy="Combine both with xarray.concat and write a new store to keep the order, or "
+            "pass allow_duplicates=True to append out of order",
         )
     raise ConflictError(
-        f"{dim} ends at {np.asarray(last.values)[-1]}, and this append begins at "
-        f"{values[new.argmin()]}: it overlaps what is stored",
+        f"coordinate {dim} ends at {np.asarray(last.values)[-1]}, but the new data start before "
+        f"that, at {values[new.argmin()]}, and overlap the stored data",
         remedy=remedy,
     )
 

@@ -97,7 +97,9 @@ def normalize(
         }
         strange = set(encoding or {}) - {node.path for node in nodes.values()}
         if strange:
-            raise ValueError(f"encoding names groups that the DataTree lacks: {sorted(strange)}")
+            raise ValueError(
+                f"encoding contains groups that are not in the DataTree: {sorted(strange)}"
+            )
         datasets = {path: node.to_dataset(inherit=node is obj) for path, node in nodes.items()}
         encodings = {path: (encoding or {}).get(node.path) or {} for path, node in nodes.items()}
         requested = dict.fromkeys(nodes, unlimited)
@@ -112,7 +114,9 @@ def normalize(
         _check_types(path, dataset)
         for name in encodings[path]:
             if name not in dataset.variables:
-                raise KeyError(f"encoding names the variable {name!r}, which the dataset lacks")
+                raise KeyError(
+                    f"encoding contains the variable {name!r}, which is not in the dataset"
+                )
         dims = unlimited_dimensions(dataset, requested[path], required=required)
         growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
         group_request = GroupRequest(
@@ -130,7 +134,7 @@ def _check_types(path: str, dataset: Dataset) -> None:
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
-                f"the variable has the pandas dtype {variable.dtype}, expected a NumPy dtype",
+                f"the variable has the pandas dtype {variable.dtype}; expected a NumPy dtype",
                 remedy="Convert the values, for example with .astype(str) or .astype(float)",
                 variable=child_path(path, str(name)),
             )
@@ -140,7 +144,9 @@ def _as_dataset(obj: Any) -> Dataset:
     if isinstance(obj, Dataset):
         return obj
     if not isinstance(obj, DataArray):
-        raise TypeError(f"expected a Dataset, DataArray or DataTree; found {type(obj).__name__}")
+        raise TypeError(
+            f"the object must be a Dataset, DataArray or DataTree, not {type(obj).__name__}"
+        )
     if obj.name is not None and obj.name not in {*obj.coords, *obj.dims}:
         return obj.to_dataset()
     dataset = obj.to_dataset(name=_ARRAY_NAME)

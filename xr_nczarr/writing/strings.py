@@ -17,7 +17,7 @@ from xarray.coding.strings import (
     is_bytes_dtype,
 )
 
-from xr_nczarr.errors import ConflictError
+from xr_nczarr.errors import ConflictError, quote
 from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
 from xr_nczarr.writing.blocks import blockwise, opened_lazily
 from xr_nczarr.writing.number_encoding import misfit
@@ -41,8 +41,9 @@ def typed_text(variable: Variable, name: str) -> Variable:
         return variable
     if not opened_lazily(variable.data):
         warnings.warn(
-            f"variable {name} has data in the form of a dask array with dtype=object: it is "
-            "computed to see what it is and how long, and again to be written. Use astype()",
+            f"variable {name} has data in the form of a dask array with dtype=object, which is "
+            "computed twice: to determine its type and lengths, and to be written. Use astype() to "
+            "avoid this",
             SerializationWarning,
             stacklevel=2,
         )
@@ -63,8 +64,8 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
     if objects and largest(_ends_in_nul, variable.data):
         raise ConflictError(
-            "some bytes end in NUL, which is the padding of fixed-width bytes and would be lost",
-            remedy="Write them as unsigned integers, or remove the NUL",
+            "some values end with NUL bytes, which pad fixed-width bytes and would be lost",
+            remedy="Write the values as unsigned integers, or remove the NUL bytes",
         )
     fill = variable.attrs.pop("_FillValue", None) if joined else None
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
@@ -134,11 +135,11 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
         unit = "bytes" if dtype.kind == "S" else "characters"
         raise misfit(
-            f"Mismatched dtypes for variable {name}: the text {longest!r}",  # xarray's wording
+            f"Mismatched dtypes for variable {name}: the string {longest!r}",  # xarray's wording
             {},
             dtype,
-            f"Pass a type of {len(longest)} {unit}, or none; write a variable that is stored "
-            "already to a new store",
+            f"Pass a dtype of {len(longest)} {unit}, or leave it out. If the variable is already "
+            "stored, write it to a new store",
             name,
         )
     return np.array(items, dtype).reshape(values.shape)
@@ -152,7 +153,9 @@ def as_bytes(values: Any) -> list[Any]:
             for item in values.ravel().tolist()
         ]
     except UnicodeEncodeError as error:
-        raise ConflictError(f"the text is not Unicode ({error.reason})") from error
+        raise ConflictError(
+            f"the string {quote(repr(error.object))} is not valid Unicode ({error.reason})"
+        ) from error
 
 
 def _as_texts(values: Any) -> list[Any]:
@@ -162,7 +165,7 @@ def _as_texts(values: Any) -> list[Any]:
         return [item.decode() if isinstance(item, bytes) else item for item in items]
     except UnicodeDecodeError as error:
         raise ConflictError(
-            f"the bytes are not text in UTF-8 ({error.reason})", remedy="Pass a bytes dtype"
+            f"the bytes are not valid UTF-8 ({error.reason})", remedy="Pass a bytes dtype"
         ) from error
 
 

@@ -285,7 +285,7 @@ def _open(
     if mode == "r+" and opened.hierarchy.before:
         raise ConflictError(
             "another write is replacing chunks of the store, or was interrupted",
-            remedy="Wait for it, or run it again. Any append also undoes it",
+            remedy="Wait for that write, or run it again. Any append also rolls it back",
             store=store.name,
         )
     paths = [request.path] if mode == "w" else [group.path for group in request.groups]
@@ -299,7 +299,8 @@ def _open(
 def _exists(store: Store, path: str) -> ExistsError:
     return ExistsError(
         "the group already exists",
-        remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
+        remedy="Pass mode='w' to replace the group, mode='a' to change it, or "
+        "append_dim to extend it",
         store=store.name,
         key=path,
     )

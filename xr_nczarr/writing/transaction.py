@@ -234,8 +234,8 @@ class Transaction:
         """Raise ExistsError if the target holds objects that are not a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
-                "the target holds objects that are not a Zarr store",
-                remedy="Choose another target, or remove it first",
+                "the target contains objects that are not a Zarr store",
+                remedy="Choose another target, or remove this one first",
                 store=self.store.name,
             )
 
@@ -420,21 +420,21 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
         try:
             store.delete(WRITER_LOCK)
         except NczarrError as second:  # the first error is more important
-            error.add_note(f"The lock is left as well: {second}")
+            error.add_note(f"The writer lock also remains: {second}")
         raise
     try:
         store.delete(WRITER_LOCK)
     except NczarrError as error:
-        error.remedy = "All is written; only the lock is left: remove that object"
+        error.remedy = "Remove this object, which is the writer lock; all data are written"
         raise
 
 
 def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
         "another write is changing this store, or was killed",
-        remedy="Wait for it, or rerun the killed one unchanged. If neither is possible, "
-        "remove this object, or pass overwrite=True to to_nczarr: its documents are restored "
-        "first",
+        remedy="Wait for that write, or rerun it unchanged if it was killed. If neither is "
+        "possible, remove this object, or pass overwrite=True to to_nczarr, which first restores "
+        "the documents",
         store=store.name,
         key=WRITER_LOCK,
     )
@@ -443,20 +443,20 @@ def _lock_error(store: Store) -> ConflictError:
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
     """Return the state in which a failed write leaves the store, and how to continue."""
     if not in_place:
-        return "The store is unchanged or replaced as a whole: the write can be run again"
+        return "The store is either unchanged or completely replaced: run the write again"
     if plan.new:
         return (
-            "The target has its old content, no dataset, or the whole new one: run the write "
-            "again, or use mode='w'"
+            "The target contains the old dataset, no dataset, or the complete new one: run the "
+            "write again, or use mode='w'"
         )
     if plan.documents and all(write.appended for write in plan.writes):
         return (
-            "Readers see the store unchanged, or with the whole append: run the write again, or "
-            "the next write undoes it"
+            "Readers see the store without the append, or with all of it: run the write again, or "
+            "the next write rolls it back"
         )
     return (
         "Overwritten chunks may be old or new: fix the problem and run the write again;"
-        " atomic=True makes it all or nothing on local disks"
+        " on local disks, pass atomic=True to write all or nothing"
     )
 
 

@@ -76,16 +76,16 @@ def stored_name(name: Hashable) -> str:
     if name is None:
         return NONE_NAME
     if not isinstance(name, str):
-        raise TypeError(f"each name must be a string or None; found {name!r}")
+        raise TypeError(f"a name must be a string or None, not {name!r}")
     if not name or "\0" in name or name in _RESERVED:
-        problem = f"a string must be length 1 or more, and none of Zarr's keys; found {name!r}"
-        raise ConflictError(problem, remedy="Rename it")
+        problem = f"name {name!r} is empty, contains NUL, or is a key that Zarr reserves"
+        raise ConflictError(problem, remedy="Choose another name")
     if "/" in name:
-        problem = f"Forward slashes '/' are not allowed in names; found {name!r}"
-        raise ConflictError(problem, remedy="Rename it, or write groups as a DataTree")
+        problem = f"Forward slashes '/' are not allowed in names: {name!r}"
+        raise ConflictError(problem, remedy="Choose another name, or write groups as a DataTree")
     if "\\" in name:
         raise ConflictError(
-            f"Backslashes are not allowed in names; found {name!r}", remedy="Rename it"
+            f"Backslashes are not allowed in names: {name!r}", remedy="Choose another name"
         )
     return name
 
@@ -93,12 +93,14 @@ def stored_name(name: Hashable) -> str:
 def check_dimension(name: Hashable, layout: Layout) -> None:
     """Raise TypeError or ConflictError for a dimension name that the layout cannot store."""
     if not isinstance(name, str):
-        raise TypeError(f"names of dimensions must be strings; found {name!r}")
+        raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.pure and not is_name(name):  # NCZarr refers to it by path
-        problem = f"NCZarr cannot have a dimension named {name!r}"
+        problem = f"NCZarr does not support a dimension named {name!r}"
         if "/" in name:
-            problem = f"Forward slashes '/' are not allowed in names of NCZarr; found {name!r}"
-        raise ConflictError(problem, remedy="Rename it, or write plain Zarr with dialect='zarr'")
+            problem = f"Forward slashes '/' are not allowed in NCZarr names: {name!r}"
+        raise ConflictError(
+            problem, remedy="Choose another name, or write plain Zarr with dialect='zarr'"
+        )
 
 
 def encode_dataset(
@@ -181,7 +183,7 @@ def user_attributes(
         elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
             raise ConflictError(
                 f"the attribute name {name!r} is reserved for metadata of NCZarr and Zarr",
-                remedy="Rename or remove it",
+                remedy="Rename or remove the attribute",
             )
     return kept
 
@@ -276,14 +278,14 @@ def encode_variable(
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
-            raise UnsupportedError(f"{dtype.name} can only be written as little endian")
+            raise UnsupportedError(f"dtype {dtype.name} can only be written as little-endian")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
     if not layout.pure and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
         raise UnsupportedError(
             f"netCDF has no type for {variable.dtype}",
-            remedy="Convert it with astype, or write pure Zarr with dialect='zarr'",
+            remedy="Convert the variable with astype, or write plain Zarr with dialect='zarr'",
         )
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
         data, described = quantized(data, encoding)
@@ -357,7 +359,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
         return fill_scalar(requested, dtype)
     if explicit:
-        raise ConflictError(f"the fill_value {requested!r} does not fit the type {dtype}")
+        raise ConflictError(f"fill_value {requested!r} does not fit dtype {dtype}")
     return None
 
 
@@ -369,9 +371,9 @@ def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
-                f"the fill value {text!r} does not fit the type {dtype}, which would truncate it",
-                remedy="Pass a shorter one, or a wider type. Call drop_encoding() to discard the "
-                "encoding that opening left",
+                f"fill value {text!r} does not fit dtype {dtype}, which would truncate it",
+                remedy="Pass a shorter fill value or a wider dtype, or call drop_encoding() to "
+                "discard the encoding inherited from the source",
             )
         return np.bytes_(text)
     if dtype.kind == "O":
