@@ -78,7 +78,7 @@ def folder(request):
 
 OPENINGS = {
     "as it is": {},
-    "metadata of each node": {"consolidated": False},
+    "single documents": {"consolidated": False},
     "consolidated": {"consolidated": True},
     "version 2": {"zarr_format": 2},
 }
