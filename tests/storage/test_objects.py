@@ -103,7 +103,7 @@ def test_read_only_store_objects_can_be_read_but_not_written(kind: str, tmp_path
         lambda: xr_nczarr.copy({}, frozen),
         lambda: xr_nczarr.copy(target, frozen),
     ):
-        with pytest.raises((UnsupportedError, xr_nczarr.NotFoundError), match=r"read only|no "):
+        with pytest.raises((UnsupportedError, xr_nczarr.NotFoundError), match=r"read-only|no "):
             write()
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
 

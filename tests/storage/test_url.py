@@ -188,7 +188,7 @@ def test_the_error_for_a_contradicting_fragment_names_the_kind_of_store(tmp_path
     zipfile.ZipFile(tmp_path / "z", "w").close()
     with pytest.raises(ConflictError, match=r"the path is a directory.*mode=zip.*mode=file"):
         open_store(f"file://{tmp_path}/d#mode=nczarr,zip")
-    with pytest.raises(ConflictError, match=r"found a zip file.*mode=file"):
+    with pytest.raises(ConflictError, match=r"the path is a zip file.*mode=file"):
         open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)
 
 

@@ -145,7 +145,7 @@ def test_integer_labels_are_selected_exactly(slices: bool) -> None:
 def test_selecting_labels_without_a_coordinate_variable_is_an_error() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)
-    with pytest.raises(xr_nczarr.NotFoundError, match="x has no coordinate variable"):
+    with pytest.raises(xr_nczarr.NotFoundError, match="dimension x has no labels"):
         positions_of({"x": "1.5"}, store, engine="nczarr")
 
 

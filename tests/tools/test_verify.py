@@ -512,7 +512,9 @@ def test_verify_finds_no_leftovers_in_a_draft_store_from_gdal(tmp_path: Path) ->
     assert report.whole
     assert "Remove" not in str(report)
     put(tmp_path / "s", {"data/root/s/c9/9": b"old"})
-    assert "data/root/s/c9/9: not a chunk of any array" in str(xr_nczarr.verify(tmp_path / "s"))
+    assert "data/root/s/c9/9: the object is not a chunk of any array" in str(
+        xr_nczarr.verify(tmp_path / "s")
+    )
 
 
 # ---- statements about other programs, checked with these programs
@@ -555,7 +557,7 @@ CLAIMS = {
     ),
     "numbers as text": (
         "zarr",
-        "as text",
+        "numbers in strings",
         array(SHUFFLED, NAMED, **filters("0", "4")) | ANNOTATED,
     ),
     "netcdf's char": ("zarr", ">S1", array(b"abcd", NAMED, ">S1") | ANNOTATED),
