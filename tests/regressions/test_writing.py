@@ -480,6 +480,30 @@ def test_d61_mode_a_removes_nothing(path):
     assert read(url).b.values.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("new", [{}, {"units": "days since 2000-01-01"}], ids=["none", "days"])
+@pytest.mark.parametrize("stored", [None, "hours since 1990-01-01", "days since 2000-01-01"])
+@pytest.mark.parametrize("attributes", [{}, {"bounds": "tb"}], ids=["undeclared", "declared"])
+def test_bounds_added_to_a_stored_coordinate_keep_their_times(path, new, stored, attributes):
+    t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
+    coordinate = xr.Dataset(coords={"t": t.assign_attrs(attributes)})
+    coordinate.t.encoding = {"units": stored} if stored else {}
+    to_nczarr(coordinate, path)
+    bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T
+    added = xr.Dataset({"tb": bounds}, {"t": t.assign_attrs(bounds="tb")})
+    added.t.encoding = new
+    to_nczarr(added, path, mode="a")
+    np.testing.assert_array_equal(read(path).tb, bounds)
+
+
+def test_the_inherited_encoding_of_a_stored_coordinate_is_ignored(path):
+    stored = xr.Dataset({"a": ("x", [1.0, 2.0])}, {"c": ("x", [1.5, 2.5])})
+    to_nczarr(stored, path)
+    changed = stored.rename(a="b").assign_coords(c=("x", [np.nan, 2.5]))
+    changed.c.encoding = {"dtype": "i2"}
+    to_nczarr(changed, path, mode="a")
+    xr.testing.assert_identical(read(path), changed.assign(a=stored.a.variable))
+
+
 @pytest.mark.parametrize("mode", ["a", "a-", "w", "w-", "r+"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_replacing_a_variable_by_a_group_or_vice_versa_is_rejected(path, zarr_format, mode):

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from xarray import conventions
+
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.hierarchy import rendered
@@ -27,8 +29,9 @@ from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.variables import (
     EncodedVariable,
-    encode_dataset,
+    encode_variables,
     stored_name,
+    user_attributes,
 )
 
 _log = logging.getLogger(__name__)
@@ -72,7 +75,11 @@ class Tree:
 
     def add_dataset(self, request: GroupRequest) -> None:
         """Add a group with all variables and attributes of a dataset."""
-        encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
+        for name in request.dataset.variables:
+            stored_name(name)
+        variables, attributes = conventions.encode_dataset_coordinates(request.dataset)
+        attributes = user_attributes(attributes)
+        encoded = encode_variables(variables, request.encoding, self.layout)
         self.check_single(request.path, len(encoded), attributes)
         self.group(request.path).attributes.update(attributes)
         self.note_types(request.path, attributes)

@@ -38,7 +38,7 @@ from xr_nczarr.writing.regions import (
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import Transaction, WritePlan
-from xr_nczarr.writing.variables import encode_dataset, user_attributes
+from xr_nczarr.writing.variables import encode_variables, user_attributes
 from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
@@ -191,10 +191,9 @@ class _Planner:
                 with Place(variable=child_path(path, name)):
                     self._write(group, name, variables[name], stored[name], region)
         if new:
-            part = dataset[new]
-            requested = {name: encoding[name] for name in encoding if name in part.variables}
-            encoded, _ = encode_dataset(part, requested, self.tree.layout)
-            self.tree.add_variables(request, {name: encoded[name] for name in new})
+            # The bounds of stored coordinates need their own units: the stored ones can differ.
+            added = {key: value for key, value in variables.items() if str(key) in new}
+            self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)

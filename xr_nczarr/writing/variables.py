@@ -103,14 +103,21 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
         )
 
 
-def encode_dataset(
-    dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
-) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Return the encoded variables and the attributes of a dataset.
+def encode_variables(
+    variables: Mapping[Hashable, Variable],
+    encoding: Mapping[str, Mapping[str, Any]],
+    layout: Layout,
+) -> dict[str, EncodedVariable]:
+    """Return the encoded variables of a dataset, or the new variables that a write adds.
 
     Dask arrays are computed now only to find out whether objects are strings, and how wide the
     strings are. Other objects are loaded, because the items determine the dtype. `encoding`
     replaces the encodings of the variables that it names.
+
+    Parameters
+    ----------
+    variables
+        Variables to encode, as `xarray.conventions.encode_dataset_coordinates` returns them.
 
     Raises
     ------
@@ -119,27 +126,26 @@ def encode_dataset(
     UnsupportedError
         If the layout does not support a type.
     """
-    for name in dataset.variables:
+    fitted = {}
+    for name, variable in variables.items():
         stored_name(name)
-    for name in dataset.dims:
-        check_dimension(name, layout)
-    variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    attributes = user_attributes(attributes)
-    for name, variable in variables.items():
+        for dimension in variable.dims:
+            check_dimension(dimension, layout)
         with Place(variable=str(name)):
-            variable.attrs = user_attributes(variable.attrs, variable.dims)
+            attributes = user_attributes(variable.attrs, variable.dims)
+        fitted[name] = variable.copy(deep=False)
+        fitted[name].attrs = attributes
     for name, requested in encoding.items():
-        variables[name].encoding = requested
+        fitted[name].encoding = requested
         check_encoding(name, requested)
-    for name, variable in variables.items():
-        variables[name] = _fitted(variable, str(name), name in encoding)
-    variables, attributes = conventions.cf_encoder(variables, attributes)
+    for name, variable in fitted.items():
+        fitted[name] = _fitted(variable, str(name), name in encoding)
     encoded = {}
-    for key, variable in variables.items():
+    for key, variable in conventions.cf_encoder(fitted, {})[0].items():
         name = stored_name(key)
         with Place(variable=name):
             encoded[name] = encode_variable(variable, name, layout, key in encoding)
-    return encoded, dict(attributes)
+    return encoded
 
 
 def encode_alone(
@@ -147,7 +153,7 @@ def encode_alone(
 ) -> EncodedVariable:
     """Return an encoded variable, regardless of the rest of its dataset.
 
-    In contrast, `encode_dataset` leaves out attributes of bounds that the coordinate also has.
+    In contrast, `encode_variables` leaves out attributes of bounds that the coordinate also has.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
