@@ -141,6 +141,30 @@ def test_explain_merges_requests_for_adjacent_references(tmp_path):
     assert (result.requests, result.chunks, result.absent, result.fetched_bytes) == (1, 10, 1, 72)
 
 
+def test_explain_looks_up_each_variable_of_a_reference_set_among_its_own_references(tmp_path):
+    (tmp_path / "data").write_bytes(bytes(80))
+    array = (
+        '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
+        '"order": "C", "compressor": null, "filters": null}'
+    )
+    references = {".zgroup": '{"zarr_format": 2}'}
+    for name in "ab":
+        references |= {f"{name}/.zarray": array, f"{name}/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
+        references |= {f"{name}/{n}": [f"{tmp_path}/data", 8 * n, 8] for n in range(10)}
+    dataset = xr.open_dataset(references, engine="nczarr")
+    assert dataset.nczarr.explain() == xr_nczarr.explain(references)
+    assert [item.absent for item in dataset.nczarr.explain().readings] == [0, 0]
+
+
+def test_explain_distinguishes_mappings_of_the_same_name():
+    full, empty = stored(), stored()
+    stores = dict(full.mapping), {k: v for k, v in empty.mapping.items() if "v/0" not in k}
+    first, second = (xr.open_dataset(store, engine="nczarr")["v"] for store in stores)
+    joined = xr.Dataset({"first": first, "second": second})
+    readings = joined.nczarr.explain().readings
+    assert {item.name: item.absent for item in readings} == {"first": 0, "second": 3}
+
+
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_the_accessor_explains_the_selection_of_a_dataset(chunks):
     store = stored()

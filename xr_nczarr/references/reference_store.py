@@ -94,6 +94,11 @@ class ReferenceStore(Store):
             return ReferenceStore, (self.references, *rules)
         return ReferenceStore, (None, *rules, self.document, self.prefix)
 
+    @property
+    def identity(self) -> str:
+        """A string that is equal for stores of the same references."""
+        return f"{self.name} {id(self.references)}"
+
     @cached_property
     def references(self) -> ReferenceSet:
         """The references of this store."""

@@ -348,15 +348,15 @@ def _selected(
 
 
 def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
-    """Return the object sizes of each store, by the name of the store."""
+    """Return the object sizes of each store, by the identity of the store."""
     by_store: dict[str, list[ChunkedArray]] = {}
     for array in arrays:
-        by_store.setdefault(array.store.name, []).append(array)
+        by_store.setdefault(array.store.identity, []).append(array)
     sizes = {}
-    for name, group in by_store.items():
+    for identity, group in by_store.items():
         folders = [array.node.chunk_keys.prefix.rpartition("/")[0] for array in group]
         folder = commonpath(folders)
-        sizes[name] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
+        sizes[identity] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
     return sizes
 
 
@@ -380,7 +380,7 @@ def _reading(
         if count > _MAX_CHUNKS:
             return f"{count:,} chunks are too many to look up one by one: select fewer"
         one_by_one = count <= MAX_REQUESTS
-        read = record_read(array, request, sizes[array.store.name], one_by_one=one_by_one)
+        read = record_read(array, request, sizes[array.store.identity], one_by_one=one_by_one)
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
     except NczarrError as error:
