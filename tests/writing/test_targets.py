@@ -287,7 +287,7 @@ def test_dask_blocks_of_another_shape_than_declared_are_rejected(path, made, zar
 def test_dask_blocks_of_longer_bytes_than_declared_are_rejected():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
-    with pytest.raises(ConflictError, match=r"has type \|S3, but its metadata says \|S2"):
+    with pytest.raises(ConflictError, match=r"has dtype \|S3, but its metadata says \|S2"):
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", shorter)}), {}, dialect="zarr")
 
 
