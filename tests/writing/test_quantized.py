@@ -64,6 +64,65 @@ def test_quantization_leaves_infinities_and_nan_unchanged():
     np.testing.assert_array_equal(xr.open_dataset(store, engine="nczarr").v, data)
 
 
+MODES = [
+    *({"significant_digits": 3, "quantize_mode": mode} for mode in ("BitGroom", "BitRound")),
+    {"significant_digits": 3, "quantize_mode": "GranularBitRound"},
+    {"least_significant_digit": 2},
+]
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 3}], ids=["numpy", "dask"])
+@pytest.mark.parametrize("fill", [1e20, -9999.9, 9.96921e36, 3.4e38])
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_quantization_leaves_missing_values_unchanged(options, key, fill, chunks):
+    data = np.array([1.2345678, np.nan, 3.3, np.nan, np.nan], "f4")
+    dataset, store = xr.Dataset({"v": ("x", data)}), {}
+    dataset = dataset.chunk(chunks) if chunks else dataset
+    to_nczarr(dataset, store, encoding={"v": {**options, key: np.float32(fill)}})
+    stored = xr.open_dataset(store, engine="nczarr").v
+    np.testing.assert_array_equal(np.isnan(stored), np.isnan(data))
+    np.testing.assert_allclose(stored, data, rtol=0.1)
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_quantization_leaves_the_default_fill_value_unchanged_as_netcdf_c_does(tmp_path, options):
+    data = np.array([1.2345678, netCDF4.default_fillvals["f4"], 3.3], "f4")
+    expected, _ = by_netcdf_c(tmp_path, data, options)
+    store = {}
+    to_nczarr(
+        xr.Dataset({"v": ("x", data)}), store, encoding={"v": {**options, "_FillValue": None}}
+    )
+    stored = xr.open_dataset(store, engine="nczarr").v
+    np.testing.assert_array_equal(stored, expected)
+    assert stored[1] == data[1]
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 1}], ids=["numpy", "dask"])
+@pytest.mark.parametrize(
+    ("value", "rounded", "options"),
+    [
+        (3.4e38, "inf", {"significant_digits": 3, "quantize_mode": "BitRound"}),
+        (3.4e38, "inf", {"significant_digits": 1, "quantize_mode": "GranularBitRound"}),
+        (1.01, "1.0", {"least_significant_digit": 0, "_FillValue": 1}),
+    ],
+    ids=["bits", "granular", "missing"],
+)
+def test_numbers_that_would_be_rounded_to_other_kinds_are_rejected(value, rounded, options, chunks):
+    dataset = xr.Dataset({"v": ("x", np.array([2, value], "f4"))})
+    dataset = dataset.chunk(chunks) if chunks else dataset
+    with pytest.raises(ConflictError, match=f"rounded to {rounded}, does not fit"):
+        to_nczarr(dataset, {}, encoding={"v": options})
+
+
+def test_numbers_too_large_for_decimal_places_are_unchanged():
+    data = np.array([3.4e38, -3.4e38], "f4")
+    store = {}
+    encoding = {"v": {"least_significant_digit": 2}}
+    to_nczarr(xr.Dataset({"v": ("x", data)}), store, encoding=encoding)
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="nczarr").v, data)
+
+
 @pytest.mark.parametrize(
     "options", [{"significant_digits": 99}, {"significant_digits": 3, "quantize_mode": "Other"}]
 )

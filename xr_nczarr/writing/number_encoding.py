@@ -44,7 +44,7 @@ def encode_numbers(
         If decoding would not reproduce the numbers, except for the allowed `rounding`.
     """
     target, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
-    marks = _marks(encoding)
+    marks = missing_values(encoding)
     if data.dtype == target and not is_packed(encoding) and all(mark != mark for mark in marks):
         return data.view(dtype)  # unchanged, and only NaN marks missing values
     stored = _packed(data, encoding, target)
@@ -73,7 +73,7 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
         if packed.dtype.kind == "f" and dtype.kind != "f":
             packed = np.asarray(np.around(packed))
         stored = packed.astype(dtype)
-    missing, marks = _missing(data), _marks(encoding)
+    missing, marks = _missing(data), missing_values(encoding)
     if marks and missing.any():
         stored[missing] = marks[0]
     return stored
@@ -94,7 +94,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
     Numbers that equal such a value before rounding are missing values of the caller.
     """
-    for mark in _marks(encoding):
+    for mark in missing_values(encoding):
         masked = stored == mark
         if masked.any():
             masked &= (data != mark) & ~_missing(data)
@@ -118,7 +118,7 @@ def _extremes(data: Any) -> Any:
 def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
     """Return a mask of the numbers that decoding reproduces, apart from the allowed rounding."""
     missing, integral = _missing(data), stored.dtype.kind != "f"
-    marks = _marks(encoding)
+    marks = missing_values(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
     for mark in marks:
         value = mark if integral else stored.dtype.type(mark)  # integers may not represent it
@@ -164,7 +164,7 @@ def _missing(numbers: Any) -> Any:
     return np.isnan(numbers) if numbers.dtype.kind == "f" else np.zeros(numbers.shape, bool)
 
 
-def _marks(encoding: Mapping[str, Any]) -> list[Any]:
+def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
     """Return all values that represent missing numbers; the first is the value to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]

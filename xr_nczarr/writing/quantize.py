@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.writing.blocks import blockwise
+from xr_nczarr.writing.number_encoding import misfit
 
 Array = npt.NDArray[Any]
 
@@ -24,18 +25,21 @@ _BITS_PER_DIGIT = math.log2(10)
 _EXPLICIT_BITS = {4: 23, 8: 52}
 
 
-def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def quantized(
+    data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
+) -> tuple[Any, dict[str, Any]]:
     """Return rounded data, and the attributes that describe the rounding.
 
     `encoding` has the key ``least_significant_digit`` (a decimal place), or
     ``significant_digits``, with a ``quantize_mode`` of BitGroom, BitRound (for which digits are
     bits) or GranularBitRound. Only float32 and float64 data are rounded; other data are returned
-    unchanged.
+    unchanged. Elements that equal a value in `missing` are not rounded.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, or more digits are requested than the type has.
+        If the mode is unknown, more digits are requested than the type has, or rounding changes a
+        number to infinity or a missing value.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
@@ -44,24 +48,49 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
         # The smallest power of two that keeps the digit, as in netCDF4.
         scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(digit)))
         scale = scale if digit >= 0 else 1 / scale
-        return _rounded(data, data.dtype, scale), {"least_significant_digit": np.int64(digit)}
+        rounded = _quantized(data, data.dtype, _rounded, scale, missing, name)
+        return rounded, {"least_significant_digit": np.int64(digit)}
     mode = encoding.get("quantize_mode") or "BitGroom"
     digits = int(encoding["significant_digits"])
     explicit = _EXPLICIT_BITS[data.dtype.itemsize]
     max_digits = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
     if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
         raise ConflictError(
-            f"quantize_mode {mode!r} with {digits} digits is not supported; expected one of"
-            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits} digits"
+            f"unknown quantize_mode {mode!r} with {digits} digits; expected one of"
+            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits}"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
-    return rounding[mode](data, data.dtype, digits), {_ATTRIBUTES[mode]: np.int32(digits)}
+    rounded = _quantized(data, data.dtype, rounding[mode], digits, missing, name)
+    return rounded, {_ATTRIBUTES[mode]: np.int32(digits)}
 
 
 @blockwise
-def _rounded(values: Array, dtype: np.dtype[Any], scale: float) -> Array:
-    rounded: Array = (np.around(scale * values) / scale).astype(dtype)
+def _quantized(
+    values: Array,
+    dtype: np.dtype[Any],
+    rounding: Callable[[Array, Any], Array],
+    digits: float,
+    missing: Sequence[Any],
+    name: str,
+) -> Array:
+    """Return rounded values, but keep missing values, zeros and non-finite numbers."""
+    marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
+    kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
+    with np.errstate(over="ignore"):
+        rounded = np.where(kept, values, rounding(values, digits)).astype(dtype)
+    lost = ~kept & (~np.isfinite(rounded) | np.isin(rounded, marks))
+    if lost.any():
+        problem = f"the value {values[lost][0]}, which would be rounded to {rounded[lost][0]},"
+        remedy = "Keep more digits, or choose a wider dtype or another _FillValue in encoding"
+        raise misfit(problem, {}, dtype, remedy, name)
     return rounded
+
+
+def _rounded(values: Array, scale: float) -> Array:
+    """Round to a multiple of 1 / `scale`."""
+    rounded: Array = np.around(scale * values) / scale
+    # A product beyond the range of the type is that of a number without fractional digits.
+    return np.where(np.isfinite(rounded), rounded, values)
 
 
 def _as_bits(values: Array) -> Array:
@@ -70,10 +99,7 @@ def _as_bits(values: Array) -> Array:
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
-    """Convert bit patterns back to floats, but keep the original zeros and non-finite numbers."""
-    changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
-    kept = np.isfinite(values) & (values != 0)
-    return np.where(kept, changed, values).astype(values.dtype)
+    return bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
@@ -85,25 +111,22 @@ def _rounded_off(values: Array, drop: Any) -> Array:
     return _from_bits((bits + half) & ~ones, values)
 
 
-@blockwise
-def _bit_rounded(values: Array, dtype: np.dtype[Any], keep: int) -> Array:
+def _bit_rounded(values: Array, keep: int) -> Array:
     """Round to `keep` explicit bits of the mantissa (BitRound)."""
-    return _rounded_off(values, _EXPLICIT_BITS[dtype.itemsize] - keep)
+    return _rounded_off(values, _EXPLICIT_BITS[values.dtype.itemsize] - keep)
 
 
-@blockwise
-def _groomed(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
+def _groomed(values: Array, digits: int) -> Array:
     """Alternately clear and set the bits beyond `digits` significant digits (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
-    drop = max(0, _EXPLICIT_BITS[dtype.itemsize] - kept)
+    drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)
     ones = bits.dtype.type((1 << drop) - 1)
     odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
     return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
 
 
-@blockwise
-def _granular(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
+def _granular(values: Array, digits: int) -> Array:
     """Round each value to the bits that its own significant digits need (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
@@ -111,5 +134,5 @@ def _granular(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
     quantum = np.floor(_BITS_PER_DIGIT * (decimal - digits))
     power = np.floor(exponent - _BITS_PER_DIGIT * np.log10(mantissa))
     needed = np.abs(power - quantum).astype(int) - 1
-    explicit = _EXPLICIT_BITS[dtype.itemsize]
+    explicit = _EXPLICIT_BITS[values.dtype.itemsize]
     return _rounded_off(values, np.clip(explicit - needed, 0, explicit + 1))

@@ -28,7 +28,7 @@ from xr_nczarr.writing.encoding_keys import (
     check_encoding,
     requested_endian,
 )
-from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
+from xr_nczarr.writing.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.strings import encode_text, in_width, string_data
@@ -294,7 +294,8 @@ def encode_variable(
             remedy="Convert the variable with astype, or write plain Zarr with dialect='zarr'",
         )
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
-        data, described = quantized(data, encoding)
+        missing = missing_values(attributes) or [default_fill(dtype)]
+        data, described = quantized(data, encoding, missing, name)
         attributes |= described
     if attributes.get("_FillValue") is not None:
         attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
