@@ -69,7 +69,7 @@ def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
             to_nczarr(lazy, path, **options)
 
     monkeypatch.setattr(dask_client.cluster.scheduler, "allowed_failures", 0)
-    with pytest.raises(KilledWorker):
+    with pytest.raises(KilledWorker) as failure:
         write()
     if append:
         with xr.open_dataset(path, engine="nczarr") as opened:
@@ -78,6 +78,7 @@ def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
         assert {*os.listdir(tmp_path)} == {"marker", "whole"}
     monkeypatch.undo()
     os.unlink(tmp_path / "marker")
-    write()
+    write()  # although `failure` keeps the tasks that failed
     assert os.path.exists(tmp_path / "marker")
     assert contents(path) == contents(whole)
+    assert failure.traceback

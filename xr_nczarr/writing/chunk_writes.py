@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -232,6 +233,15 @@ class _StoredRegion:
         self.progress = progress
         self.write_empty_chunks = bool(write.write_empty_chunks) or write.fill_is_spelled
         self.scalar = not write.data.ndim
+        self.token = uuid.uuid4().hex
+
+    def __dask_tokenize__(self) -> str:
+        """Return a token that no other write has.
+
+        A cluster remembers failed tasks while the caller holds their exception. A second attempt
+        with the same token would fail with the exception of the first.
+        """
+        return self.token
 
     def __setitem__(self, selection: Any, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
