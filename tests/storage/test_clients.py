@@ -374,6 +374,33 @@ def test_create_fails_if_the_object_already_exists(s3_server: S3Server, client: 
     assert {request.headers.get("If-None-Match") for request in puts} == {"*"}
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [400, 403, 500, 503])
+def test_a_failed_conditional_write_is_not_followed_by_an_unconditional_one(
+    s3_server: S3Server, client: str, status: int
+) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    retry = Retry(attempts=1, first_wait=0.001)
+    store = open_store(f"{s3_server.url}/s", storage_options=options, retry=retry)
+    s3_server.fail = lambda request: status if "If-None-Match" in request.headers else None
+    with pytest.raises(StorageError, match=str(status)):
+        store.create("x", b"1")
+    assert not s3_server.objects()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [405, 501])
+def test_an_object_is_created_on_a_server_without_conditional_writes(
+    s3_server: S3Server, client: str, status: int
+) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    store = open_store(f"{s3_server.url}/s", storage_options=options)
+    s3_server.fail = lambda request: status if "If-None-Match" in request.headers else None
+    assert store.create("x", b"1")
+    assert not store.create("x", b"2")
+    assert s3_server.objects() == {"s/x": b"1"}
+
+
 def test_untrusted_targets_are_always_read_with_fsspec(http_server: HttpServer) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0])}), Path(http_server.root, "a"))
     opened = xr.open_dataset(

@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from xr_nczarr.errors import StorageError
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import Bytes
-from xr_nczarr.storage.remote import ListedObject, Rules
+from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, ListedObject, Rules
 from xr_nczarr.storage.retries import foreign_errors, is_transient, status_of
 from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
@@ -70,10 +70,14 @@ class FilesystemClient(Transport):
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write a file unless it exists; return whether it is new, or None if that is unknown."""
-        with suppress(StorageError):
+        """Write a file unless it exists; return whether it is new.
+
+        Return None, without writing, if the filesystem does not support conditional writes.
+        """
+        try:
             return self._do(partial(_create, bytes(data)), self.path(key), key)
-        return None
+        except UnsupportedError:
+            return None
 
     def children(self, prefix: str) -> Listing:
         """Return the sorted names directly below `prefix`, for HTTP from an index page."""
@@ -199,9 +203,14 @@ def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
 def _create(data: bytes, filesystem: Any, path: str) -> bool:
     try:
         _write(data, filesystem, path, mode="create")
+    except (TypeError, ValueError) as error:  # for the argument `mode`
+        raise NotImplementedError from error
     except foreign_errors() as error:
-        if isinstance(error, FileExistsError) or status_of(error) in _EXISTING_STATUS:
+        status = status_of(error)
+        if isinstance(error, FileExistsError) or status in _EXISTING_STATUS:
             return False
+        if status in UNCONDITIONAL_STATUS:
+            raise NotImplementedError from error
         raise
     return True
 

@@ -26,6 +26,7 @@ from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
+    UNCONDITIONAL_STATUS,
     ListedObject,
     RemoteClient,
     Request,
@@ -215,7 +216,7 @@ class ObstoreClient(RemoteClient):
             return True
 
         check_key(key, self.name)
-        return self._do(key, create)
+        return self._do(key, create, missing=UNCONDITIONAL_STATUS)
 
     def children(self, prefix: str) -> Listing:
         """Return the sorted names directly below `prefix`. For HTTP, fsspec lists the names."""
@@ -340,7 +341,7 @@ class ObstoreClient(RemoteClient):
     ) -> _Result | None:
         """Call `action` with the path of an object; retry transient failures.
 
-        Return None for the HTTP statuses in `missing`, which mean that the object does not exist.
+        Return None for the HTTP statuses in `missing`.
         """
         for _ in self.rules.retry.tries():
             try:

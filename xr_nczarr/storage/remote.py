@@ -26,6 +26,7 @@ from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
 
 IN_FLIGHT = 64  # requests
+UNCONDITIONAL_STATUS = (405, 501)  # statuses of servers that support no conditional writes
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
