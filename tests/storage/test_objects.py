@@ -16,8 +16,9 @@ from dask.base import tokenize
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, ZipStore
 
 import xr_nczarr
+from tests.servers import S3Server
 from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import ConflictError, ExistsError, UnsupportedError
+from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
 
 KINDS = [
     "zarr local",
@@ -207,3 +208,38 @@ def test_opening_a_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def check_that_the_source_is_not_overwritten(source: Any, target: Any, **options: Any) -> None:
+    xr_nczarr.to_nczarr(dataset(), source, mode="w", zarr_format=3, **options)
+    lazy = xr.open_dataset(source, engine="nczarr", chunks={}, **options)
+    with pytest.raises(RefusedError, match="reads its values from"):
+        xr_nczarr.to_nczarr(lazy, target, mode="w", zarr_format=3, **options)
+    xr.testing.assert_equal(lazy.load(), dataset())
+
+
+def test_a_lazy_dataset_is_not_written_to_another_object_for_its_own_zarr_store() -> None:
+    objects: dict[str, Any] = {}
+    check_that_the_source_is_not_overwritten(MemoryStore(objects), MemoryStore(objects))
+
+
+def test_a_lazy_dataset_is_not_written_to_the_icechunk_session_that_it_is_read_from() -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    assert session.store is not session.store
+    check_that_the_source_is_not_overwritten(session.store, session.store)
+
+
+@pytest.mark.parametrize("target", ["memory://same/s/", "memory:///same/s"])
+def test_a_lazy_dataset_is_not_written_to_another_url_of_its_own_store(target: str) -> None:
+    check_that_the_source_is_not_overwritten("memory://same/s", target)
+
+
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+@pytest.mark.parametrize("target", ["s3://bucket/s/", "s3a://bucket/s"])
+def test_a_lazy_dataset_is_not_written_to_another_s3_url_of_its_own_store(
+    s3_server: S3Server, client: str, target: str
+) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    check_that_the_source_is_not_overwritten("s3://bucket/s", target, storage_options=options)

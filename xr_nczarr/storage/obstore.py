@@ -139,7 +139,7 @@ class ObstoreClient(RemoteClient):
     @property
     def identity(self) -> str:
         """A string that is equal for clients that access the same objects."""
-        return self.name if self.shared else f"{self.name} {id(self.store)}"
+        return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the response to each request, while threads wait for the next responses.

@@ -24,6 +24,7 @@ from xr_nczarr.storage.ranges import (
 )
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
+from xr_nczarr.storage.url import normalize
 
 IN_FLIGHT = 64  # requests
 UNCONDITIONAL_STATUS = (405, 501)  # statuses of servers that support no conditional writes
@@ -132,7 +133,7 @@ class Connection(ABC):
     @property
     def identity(self) -> str:
         """A string that is equal for connections to the same objects."""
-        return self.name
+        return normalize(self.name)
 
 
 class RemoteClient(Connection):

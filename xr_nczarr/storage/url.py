@@ -12,6 +12,7 @@ from typing import Any
 from xr_nczarr.errors import UnsupportedError
 
 # A scheme of a single letter is a Windows drive.
+_ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 
@@ -131,6 +132,18 @@ def is_protocol(name: str) -> bool:
 def mask(url: str) -> str:
     """Return a URL for messages, without its user, password and query, which can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
+
+
+def normalize(url: str) -> str:
+    """Return the same string for all spellings of a URL: aliases of the protocol, outer slashes.
+
+    Examples
+    --------
+    >>> normalize("s3a://bucket/store/")
+    's3://bucket/store'
+    """
+    protocol, separator, path = url.partition("://")
+    return f"{_ALIASES.get(protocol, protocol)}://{path.strip('/')}" if separator else url
 
 
 def split_name(url: str) -> tuple[str, str]:

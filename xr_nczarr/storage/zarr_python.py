@@ -7,8 +7,10 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.memory import NOT_SHARED, within_process
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, cut_ranges, too_large
@@ -27,6 +29,8 @@ from xr_nczarr.storage.url import mask
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
+_clients: WeakSet[ZarrPythonClient] = WeakSet()
+_clients_lock = ProcessLock()
 
 
 class ZarrPythonClient(RemoteClient):
@@ -64,6 +68,7 @@ class ZarrPythonClient(RemoteClient):
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
         self.name = "/".join(filter(None, (_name(store), self.folder)))
+        self._place = self._shared_place()
         self._copied = False
         self._marks: dict[str, bytes] = {}
 
@@ -76,8 +81,24 @@ class ZarrPythonClient(RemoteClient):
     @property
     def identity(self) -> str:
         """A string that is equal for clients that access the same objects."""
-        is_url = self.shared and "://" in self.name
-        return self.name if is_url else f"{self.name} {id(self.store)}"
+        return f"{self._place} {self.folder}"
+
+    def _shared_place(self) -> str:
+        """Return a string that is equal for clients whose store objects access the same objects."""
+        place = str(self.store)
+        if "://" in place:  # for a store in memory, this is the id of its dictionary
+            return place
+        with _clients_lock:
+            for client in _clients:
+                # Each access to the store of an icechunk session returns a new object.
+                is_equal = self.transactional and client.store == self.store
+                if is_equal or client.store is self.store:
+                    place = client._place
+                    break
+            else:
+                place = self.token
+            _clients.add(self)
+        return place
 
     def with_rules(self, rules: Rules) -> ZarrPythonClient:
         """Return a client for the same objects with different rules."""
