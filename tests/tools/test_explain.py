@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 
+import dask
 import dask.array
 import numpy as np
 import pytest
@@ -165,10 +166,11 @@ def test_explain_distinguishes_mappings_of_the_same_name():
     assert {item.name: item.absent for item in readings} == {"first": 0, "second": 3}
 
 
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_the_accessor_explains_the_selection_of_a_dataset(chunks):
+def test_the_accessor_explains_the_selection_of_a_dataset(chunks, inline):
     store = stored()
-    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
+    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks, inline_array=inline)
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
     assert (result.chunks, result.all_chunks) == (4, 12)
     assert dataset["v"].nczarr.explain({"y": 0}).readings[0].chunks == 3
@@ -183,6 +185,27 @@ def test_the_accessor_explains_the_selection_of_a_dataset(chunks):
         assert points["v"].nczarr.explain().readings[0].chunks == 2
     else:
         assert "dask graph" in by_label.nczarr.explain().left_out["v"]
+
+
+@pytest.mark.parametrize(
+    ("change", "touched"),
+    [
+        pytest.param(lambda lazy: lazy.chunk(), ({0}, {0, 1, 2}), id="chunked"),
+        pytest.param(lambda lazy: lazy[::-1].chunk(), ({3}, {0, 1, 2}), id="reversed"),
+        pytest.param(lambda lazy: lazy.T.chunk(), ({0}, {0, 1, 2}), id="transposed"),
+        pytest.param(lambda lazy: lazy.chunk()[::-1], None, id="reversed later"),
+        pytest.param(lambda lazy: lazy.chunk().T, None, id="transposed later"),
+        pytest.param(lambda lazy: dask.optimize(lazy.chunk().T)[0], None, id="optimized"),
+        pytest.param(lambda lazy: lazy.chunk() + 1, None, id="computed"),
+    ],
+)
+def test_explain_accepts_dask_arrays_that_only_divide_lazy_values(change, touched):
+    lazy = xr.open_dataset(stored(), engine="nczarr")["v"]
+    explanation = change(lazy).nczarr.explain({"y": slice(0, 2)}, variables=["v"])
+    if touched is None:
+        assert "dask graph does not show" in explanation.left_out["v"]
+    else:
+        assert explanation.readings[0].touched == touched
 
 
 def test_the_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):

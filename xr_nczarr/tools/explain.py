@@ -293,15 +293,15 @@ def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
 
 
 def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection] | str:
-    from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
-    from xr_nczarr.writing.blocks import lazy_arrays, unwrapped
+    from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
+    from xr_nczarr.writing.blocks import chunked_values, unwrapped
 
     data: Any = variable._data
     if hasattr(data, "dask"):
-        source = next(lazy_arrays(data), None)
-        if source is None or source.shape != variable.shape:
+        values = chunked_values(data)
+        if values is None:
             return "the dask graph does not show which chunks are read: open with chunks=None"
-        variable = type(variable)(variable.dims, SelectedArray(source))
+        variable = type(variable)(variable.dims, values)
     chosen = {name: item for name, item in indexers.items() if name in variable.dims}
     lazy, selection = unwrapped(variable.isel(chosen)._data)
     if isinstance(lazy, UnreadableArray):

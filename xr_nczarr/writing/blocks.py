@@ -249,6 +249,27 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
         yield from _in_task([*literals, *tasks])
 
 
+def chunked_values(data: Any) -> Any:
+    """Return the lazy values that a dask array divides into chunks and does not change otherwise.
+
+    Returns None if the graph contains any other operation, or if this engine did not open the
+    values.
+    """
+    layers, original = data.dask.layers, f"original-{data.name}"
+    if not layers.keys() <= {data.name, original}:
+        return None
+    if original in layers:
+        items = list(layers[original].mapping.values())
+    else:  # the values are a literal of the layer
+        items = [item for item, index in getattr(layers[data.name], "indices", ()) if index is None]
+    for item in items:
+        values = getattr(item, "value", item)
+        values = values if isinstance(values, ExplicitlyIndexed) else getattr(values, "array", None)
+        if isinstance(unwrapped(values)[0], LazyArray):
+            return values
+    return None
+
+
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
     """Yield the array within xarray's wrappers if it is a lazy array of this engine."""
     array, _ = unwrapped(data)
