@@ -735,9 +735,8 @@ def test_d70_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, ch
     to_nczarr(series(0, 4), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
-        changed = (dataset[["a"]] * 2 if chunks is not None else dataset[["a"]]).drop_vars(
-            ["time", "x"]
-        )
+        reversed_ = dataset[["a"]].isel(x=slice(None, None, -1)).drop_vars(["time", "x"])
+        changed = reversed_ if chunks is None else reversed_ * 2
         with pytest.raises(RefusedError, match="/a in the store"):
             to_nczarr(changed, path, mode=mode)
     assert files(path) == before
@@ -794,6 +793,70 @@ def test_d70_new_variables_may_be_computed_from_stored_variables(path):
     with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
         to_nczarr(xr.Dataset({"twice": dataset.a * 2}).drop_vars(["time", "x"]), path, mode="a")
     np.testing.assert_array_equal(read(path).twice, series(0, 4).a * 2)
+
+
+def mapped():
+    """Return a dataset with lazily opened coordinates of several encodings."""
+    coordinates = {
+        "lat": (("y", "x"), np.arange(8.0).reshape(2, 4)),
+        "packed": ("y", [0.5, np.nan], {}, {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}),
+        "name": ("y", np.array(["one", "three"])),
+        "day": ("y", np.array(["2000-01-01", "2000-01-03"], "M8[ns]")),
+        "level": 2.0,
+    }
+    return xr.Dataset({"a": (("y", "x"), np.ones((2, 4)))}, coordinates)
+
+
+@pytest.mark.parametrize("mode", ["a", "a-"])
+@pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
+def test_new_variables_can_be_added_with_the_coordinates_of_their_source(path, chunks, mode):
+    to_nczarr(mapped(), path)
+    before = files(path)
+    with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
+        added = dataset.assign(b=dataset.a + 1, c=dataset.lat * 2)
+        to_nczarr(added[["b", "c"]], path, mode=mode)
+    xr.testing.assert_identical(read(path), mapped().assign(b=mapped().a + 1, c=mapped().lat * 2))
+    chunk = re.compile(r"(a|lat|packed|name|day|level)/[0-9.]+")
+    assert all(files(path)[key] == before[key] for key in filter(chunk.fullmatch, before))
+
+
+@pytest.mark.parametrize("mode", ["a", "r+"])
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+def test_writing_an_opened_dataset_back_leaves_its_store_unchanged(path, chunks, mode):
+    to_nczarr(mapped(), path)
+    before = files(path)
+    with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
+        to_nczarr(dataset, path, mode=mode)
+    assert files(path) == before
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda lat: lat[::-1], id="reversed"),
+        pytest.param(lambda lat: lat.transpose("x", "y"), id="transposed"),
+        pytest.param(lambda lat: lat[[1, 0]], id="positions"),
+        pytest.param(lambda lat: lat.chunk(y=1) * 2, id="computed"),
+    ],
+)
+def test_a_coordinate_that_is_computed_from_itself_is_rejected(path, chunks, changed):
+    to_nczarr(mapped(), path)
+    before = files(path)
+    with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
+        lat = changed(dataset.lat.variable)
+        added = xr.Dataset({"b": ("z", [1, 2])}, {"lat": lat})
+        with pytest.raises(RefusedError, match="reads its values from /lat"):
+            to_nczarr(added, path, mode="a")
+    assert files(path) == before
+
+
+def test_lazily_decoded_values_with_other_units_are_rejected(path):
+    to_nczarr(mapped(), path)
+    with xr.open_dataset(path, engine="nczarr", decode_cf=False) as dataset:
+        dataset.day.attrs["units"] = "hours since 1990-01-01"
+        with pytest.raises(RefusedError, match="reads its values from /day"):
+            to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
 
 
 def test_xr_nczarr_exports_to_nczarr():

@@ -277,6 +277,26 @@ def lazy_array_in(data: Any) -> Iterator[LazyArray]:
         yield array
 
 
+def whole_array(variable: Variable) -> LazyArray | None:
+    """Return the lazy array of which a variable holds all elements in order, decoded or not.
+
+    Returns None for a selection, and for a dask array that is more than the blocks of one array.
+    """
+    data: Any = variable._data
+    graph = getattr(data, "dask", None)
+    if graph is not None:
+        source = f"original-{data.name}"  # the layer that dask.array.from_array adds
+        if set(graph.layers) != {data.name, source}:
+            return None
+        task = graph.layers[source][source]
+        data = getattr(task, "value", task)
+    array, selection = unwrapped(data)
+    if not isinstance(array, LazyArray) or selection is None:
+        return None
+    sliced = all(isinstance(selector, range) for selector in selection.selectors)
+    return array if sliced and selection == whole(array.shape) else None
+
+
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
     """Return the array within xarray's wrappers, and the selection that they apply to it.
 

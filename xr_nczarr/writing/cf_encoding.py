@@ -19,6 +19,7 @@ from xarray import SerializationWarning, Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
+from xarray.core.utils import dict_equiv
 
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -158,6 +159,15 @@ def encode_as_stored(
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
     return _as_type(encoded.data, dtype)
+
+
+def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
+    """Return whether two variables that hold the same stored array have equal values."""
+    first, second = (
+        {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
+        for item in (variable, stored)
+    )
+    return variable.dtype == stored.dtype and dict_equiv(first, second)
 
 
 def is_time(variable: Variable) -> bool:

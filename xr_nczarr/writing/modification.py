@@ -24,9 +24,9 @@ from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_n
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.blocks import refuse_reading
+from xr_nczarr.writing.blocks import refuse_reading, whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
-from xr_nczarr.writing.cf_encoding import encode_as_stored
+from xr_nczarr.writing.cf_encoding import encode_as_stored, is_decoded_alike
 from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
 from xr_nczarr.writing.options import Layout, WriteOptions, layout_within
 from xr_nczarr.writing.regions import (
@@ -89,6 +89,9 @@ class _Planner:
         and a wider copy of the node.
     kept
         Paths of the stored groups that are not replaced.
+    unchanged
+        Groups and names of the variables whose values are their own stored arrays, opened lazily.
+        They are not written.
     """
 
     opened: OpenedStore
@@ -102,6 +105,7 @@ class _Planner:
     widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
     order_checks: list[Callable[[], None]] = field(default_factory=list)
     kept: set[str] = field(init=False)
+    unchanged: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         nodes = self.opened.hierarchy.nodes
@@ -140,10 +144,37 @@ class _Planner:
             for name, variable in group.dataset.variables.items()
         }
         if dim is None:
-            replaced |= {paths[key] for key in values.keys() & paths.keys()}
+            if self.options.region is None:
+                self.unchanged.update(self._unchanged())
+            written = values.keys() & paths.keys() - self.unchanged
+            replaced |= {paths[key] for key in written}
         for key, variable in values.items():
+            if key in self.unchanged:
+                continue
             appended = {paths[key]} if dim in variable.dims and key in paths else set()
             refuse_reading({key[1]: variable}, self.opened.store, replaced | appended)
+
+    def _unchanged(self) -> Iterator[tuple[str, str]]:
+        """Yield the groups and names of variables that are exactly their own stored arrays."""
+        for request in self.request.groups:
+            if request.path not in self.kept:
+                continue
+            group = self.opened.group(request.path)
+            arrays = {str(name): whole_array(v) for name, v in request.dataset.variables.items()}
+            own = [
+                name
+                for name, array in arrays.items()
+                if array is not None
+                and name in group.variables
+                and array.stored.node.path == group.variables[name].path
+                and array.stored.store.is_same(self.opened.store)
+            ]
+            stored = self._stored(group, request.dataset[own])
+            for name in own:
+                new, old = request.dataset.variables[name], stored[name]
+                same = (new.dims, new.shape) == (old.dims, old.shape)
+                if same and is_decoded_alike(new, old):
+                    yield request.path, name
 
     def _check_holds(self, new: Collection[str]) -> None:
         """Raise ConflictError for new members if the store is a single array."""
@@ -187,7 +218,7 @@ class _Planner:
         new = self._check(group, dataset, encoding, stored)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
-            if name in stored:
+            if name in stored and (path, name) not in self.unchanged:
                 with Place(variable=child_path(path, name)):
                     self._write(group, name, variables[name], stored[name], region)
         if new:
