@@ -13,6 +13,7 @@ import pytest
 from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
+from xr_nczarr.model import Limits
 from xr_nczarr.references import InlineBytes, Target, parse_parquet_references
 from xr_nczarr.references.record_files import RecordFiles
 from xr_nczarr.storage import LocalStore
@@ -137,7 +138,7 @@ def test_threads_read_row_groups_of_one_file(tmp_path):
     pd.DataFrame(rows).to_parquet(tmp_path / "refs.0.parq", row_group_size=500, engine="pyarrow")
     numbers = [7919 * i % count for i in range(300)]
     for _ in range(20):
-        records = RecordFiles(LocalStore(str(tmp_path)).fetch, count)
+        records = RecordFiles(LocalStore(str(tmp_path)).fetch, count, 1 << 20)
         records.load(["refs.0.parq"])
         with ThreadPoolExecutor(8) as threads:
             results = list(threads.map(partial(records.row, "refs.0.parq"), numbers))
@@ -230,6 +231,34 @@ def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
     document = {"metadata": {"t/.zarray": array([6], [1])}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
     with pytest.raises(LimitError, match="6 rows"):
+        references.resolve("t/0")
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+def test_rows_with_the_same_url_share_its_memory(tmp_path, monkeypatch, reader):
+    count, url = 10_000, "s3://" + "x" * 10_000
+    pd.DataFrame({"path": [url] * count}).to_parquet(tmp_path / "refs.0.parq", engine="pyarrow")
+    hide_other_libraries(monkeypatch, reader)
+    records = RecordFiles(LocalStore(str(tmp_path)).fetch, count, 1 << 20)
+    first, last = (records.row("refs.0.parq", row)["path"] for row in (0, count - 1))
+    assert first == url
+    assert first is last
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+def test_a_record_file_with_more_text_than_the_limit_is_rejected(tmp_path, monkeypatch, reader):
+    (tmp_path / "t").mkdir()
+    urls = [f"s3://{'x' * 10_000}{number}" for number in range(200)]
+    rows = {"path": urls, "offset": range(200), "size": range(200)}
+    file = tmp_path / "t/refs.0.parq"
+    pd.DataFrame(rows).to_parquet(file, engine="pyarrow", compression="zstd")
+    document = {"metadata": {"t/.zarray": array([200], [1])}, "record_size": 200}
+    hide_other_libraries(monkeypatch, reader)
+    limits = Limits(max_consolidated_bytes=1_000_000)
+    assert file.stat().st_size < 100_000
+    folder = Folder(str(tmp_path))
+    references = parse_parquet_references(json.dumps(document).encode(), folder, limits)
+    with pytest.raises(LimitError, match=r"the limit is 1,000,000.*max_consolidated_bytes"):
         references.resolve("t/0")
 
 

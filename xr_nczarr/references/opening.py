@@ -122,7 +122,7 @@ def _record_set(
     store: Store, url: str | None, document: bytes, options: ReferenceOptions
 ) -> ReferenceStore:
     with Place(store=store.name):
-        references = parse_parquet_references(document, store.fetch)
+        references = parse_parquet_references(document, store.fetch, options.access.limits)
         record_set = ReferenceStore(references, options.targets(url), store.name)
     record_set.consolidated = True
     return record_set

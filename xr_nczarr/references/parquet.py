@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
-from xr_nczarr.model import Json
+from xr_nczarr.model import Json, Limits
 from xr_nczarr.references.columns import DOTTED, Table, flat_index
 from xr_nczarr.references.entries import (
     ByFields,
@@ -35,7 +35,7 @@ from xr_nczarr.storage import Listing
 _MAX_RECORD_ROWS = 10_000_000
 
 
-def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
+def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> ParquetTable:
     """Parse a directory of parquet files into a table of references.
 
     Parameters
@@ -45,6 +45,9 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
     fetch
         Function that yields files of the directory in order, with None for files that do not
         exist. It is called when chunks are looked up, and is pickled with the set.
+
+    limits
+        `max_consolidated_bytes` limits the text in each file.
 
     Raises
     ------
@@ -70,7 +73,9 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in documents.items()
     }
-    return ParquetTable(Table(texts), RecordFiles(fetch, record_size))
+    return ParquetTable(
+        Table(texts), RecordFiles(fetch, record_size, limits.max_consolidated_bytes)
+    )
 
 
 @dataclass(frozen=True)

@@ -136,9 +136,11 @@ def parse_references(
     return references
 
 
-def parse_parquet_references(metadata: bytes, fetch: Fetch) -> ReferenceSet:
+def parse_parquet_references(
+    metadata: bytes, fetch: Fetch, limits: Limits = DEFAULT_LIMITS
+) -> ReferenceSet:
     """Return the reference set in a directory of parquet files; see `parse_parquet_table`."""
-    return ReferenceSet(parse_parquet_table(metadata, fetch))
+    return ReferenceSet(parse_parquet_table(metadata, fetch, limits))
 
 
 def expand(

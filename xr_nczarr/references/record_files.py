@@ -8,7 +8,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from xr_nczarr.errors import (
     LimitError,
@@ -24,6 +26,7 @@ from xr_nczarr.storage.shared_cache import SharedCache
 
 COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_FILES = 16
+_NUMBER_BYTES = 16  # in a row: offset and size
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
@@ -32,8 +35,13 @@ Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 _Columns = Mapping[str, Any]
 """The values in each column of a file, by column name."""
 
-_Opened = tuple[tuple[int, ...], Callable[[int], _Columns]]
-"""The number of rows in each row group of a file, and a function that reads a row group."""
+
+class _Parquet(NamedTuple):
+    """An open file: its rows per row group, its uncompressed bytes, and how to read a row group."""
+
+    rows: tuple[int, ...]
+    size: int
+    read: Callable[[int], _Columns]
 
 
 class RecordFiles:
@@ -45,15 +53,18 @@ class RecordFiles:
         Function that fetches several files of the directory together.
     max_rows
         Maximum number of rows in a file. A file with more rows raises LimitError.
+    max_bytes
+        Maximum size of an uncompressed file, without the numbers in its rows.
     """
 
-    def __init__(self, fetch: Fetch, max_rows: int) -> None:
+    def __init__(self, fetch: Fetch, max_rows: int, max_bytes: int) -> None:
         self.fetch = fetch
         self.max_rows = max_rows
+        self.max_bytes = max_bytes
         self._files = SharedCache[str, _RecordFile](_KEPT_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordFiles, (self.fetch, self.max_rows)
+        return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
         """Return record files by name; fetch all files that are not cached in one call.
@@ -70,7 +81,7 @@ class RecordFiles:
         ReferenceSetError
             If the file cannot be read.
         LimitError
-            If the file has more than `max_rows` rows.
+            If the file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
         with Place(key=name):
             try:
@@ -82,43 +93,50 @@ class RecordFiles:
                 raise ReferenceSetError(problem) from error
 
     def _fetched(self, names: list[str]) -> Iterator[_RecordFile]:
-        return (_RecordFile(data, self.max_rows) for data in self.fetch(names))
+        max_rows, max_bytes = self.max_rows, self.max_bytes
+        return (_RecordFile(data, max_rows, max_bytes) for data in self.fetch(names))
 
 
 class _RecordFile:
     """One record file. The most recently read row group is cached."""
 
-    def __init__(self, data: Bytes | None, max_rows: int) -> None:
+    def __init__(self, data: Bytes | None, max_rows: int, max_bytes: int) -> None:
         self._data = data
         self._max_rows = max_rows
-        self._columns = lru_cache(1)(lambda group: self._opened[1](group))
+        self._max_bytes = max_bytes
+        self._columns = lru_cache(1)(lambda group: self._opened.read(group))
         self._reading = ProcessLock()  # pyarrow's files serve one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
         """Return the values of a row by column, or None if the row does not exist."""
-        sizes, _ = self._opened
-        for group, size in enumerate(sizes):
-            if row < size:
+        for group, count in enumerate(self._opened.rows):
+            if row < count:
                 with self._reading:
                     columns = self._columns(group)
                 return {column: columns[column][row] for column in columns}
-            row -= size
+            row -= count
         return None
 
     @cached_property
-    def _opened(self) -> _Opened:
+    def _opened(self) -> _Parquet:
         if self._data is None:
-            return (), lambda _: {}
+            return _Parquet((), 0, lambda _: {})
         opened = _open_parquet(self._data)
-        rows = sum(opened[0])
+        rows = sum(opened.rows)
         if rows > self._max_rows:
             raise LimitError(
                 f"the parquet file has {rows:,} rows; expected at most {self._max_rows:,}"
             )
+        size = opened.size - _NUMBER_BYTES * rows
+        if size > self._max_bytes:
+            raise LimitError(
+                f"the URLs and values have {size:,} bytes, the limit is {self._max_bytes:,}",
+                remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
+            )
         return opened
 
 
-def _open_parquet(data: Bytes) -> _Opened:
+def _open_parquet(data: Bytes) -> _Parquet:
     """Open a file with pyarrow or fastparquet, whichever is installed."""
     if importlib.util.find_spec("pyarrow") is not None:
         return _open_pyarrow(data)
@@ -129,27 +147,32 @@ def _open_parquet(data: Bytes) -> _Opened:
     )
 
 
-def _open_pyarrow(data: Bytes) -> _Opened:
+def _open_pyarrow(data: Bytes) -> _Parquet:
     from pyarrow import BufferReader, parquet, types
 
-    file = parquet.ParquetFile(BufferReader(data))
-    present = [column for column in COLUMNS if column in file.schema_arrow.names]
+    metadata = parquet.read_metadata(BufferReader(data))
+    present = [column for column in COLUMNS if column in metadata.schema.names]
+    texts = [column for column in ("path", "raw") if column in present]
+    file = parquet.ParquetFile(BufferReader(data), metadata=metadata, read_dictionary=texts)
 
     def plain(values: Any) -> Any:
-        # A DictionaryArray's to_numpy returns the last item for a null.
-        is_dictionary = types.is_dictionary(values.type)
-        values = values.cast(values.type.value_type) if is_dictionary else values
-        return values.to_numpy(zero_copy_only=False)
+        if not types.is_dictionary(values.type):
+            return values.to_numpy(zero_copy_only=False)
+        # Rows with the same text share one object. A small file may repeat a long text.
+        values, missing = values.combine_chunks(), np.array([None], object)
+        distinct = np.append(values.dictionary.to_numpy(zero_copy_only=False), missing)
+        return distinct[values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]
 
     def read(group: int) -> _Columns:
         rows = file.read_row_group(group, columns=present)
         return {column: plain(rows[column]) for column in present}
 
-    groups = map(file.metadata.row_group, range(file.num_row_groups))
-    return tuple(group.num_rows for group in groups), read
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups)
+    return _Parquet(tuple(group.num_rows for group in groups), size, read)
 
 
-def _open_fastparquet(data: Bytes) -> _Opened:
+def _open_fastparquet(data: Bytes) -> _Parquet:
     import fastparquet
 
     try:
@@ -162,4 +185,5 @@ def _open_fastparquet(data: Bytes) -> _Opened:
         rows = file[group].to_pandas(columns=present)
         return {column: rows[column].to_numpy() for column in present}
 
-    return tuple(group.num_rows for group in file.row_groups), read
+    size = sum(group.total_byte_size for group in file.row_groups)
+    return _Parquet(tuple(group.num_rows for group in file.row_groups), size, read)
