@@ -6,13 +6,17 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
 from tests.reading import open_store
@@ -26,6 +30,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage import ByteRange, Retry
 from xr_nczarr.storage.aws import bucket_region
+from xr_nczarr.storage.filesystem import FilesystemClient
 
 OBSTORE = {"client": "obstore"}
 CLIENTS = ("fsspec", "obstore")
@@ -294,6 +299,37 @@ def test_status_403_is_an_error_unless_listed_in_missing_status(
     assert isinstance(refusal, AccessDeniedError)
     lenient = open_store(http_server.url, storage_options=options, missing_status=(403, 404))
     assert list(lenient.fetch(["x"])) == [None]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_missing_status_applies_to_sizes_and_empty_ranges(s3_server: S3Server, client: str) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    s3_server.fail = lambda request: 403 if "absent" in request.path else None
+    store = open_store("s3://bucket/p", storage_options=options, missing_status=(403, 404))
+    assert store.size("absent") is None
+    assert list(store.fetch_ranges([ByteRange("absent", 0, 0)])) == [None]
+    with pytest.raises(AccessDeniedError):
+        open_store("s3://bucket/p", storage_options=options).size("absent")
+
+
+def test_a_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
+    both = threading.Barrier(2)
+
+    class Memory(MemoryFileSystem):
+        store: ClassVar[dict[str, Any]] = {}
+        pseudo_dirs: ClassVar[list[str]] = [""]
+
+        def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(timeout=0.2)
+                overlaps.append(path)
+            super().pipe_file(path, value, **options)
+
+    overlaps: list[str] = []
+    client = FilesystemClient(Memory(skip_instance_cache=True), "/w")
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(client.put, ["a", "b"], [b"1", b"2"]))
+    assert overlaps == []
 
 
 @pytest.mark.parametrize("client", CLIENTS)

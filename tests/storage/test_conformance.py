@@ -213,6 +213,16 @@ def test_delete_removes_an_object_or_everything_below_a_prefix(writable: Store) 
     assert writable.list_names("").objects == []
 
 
+@pytest.mark.parametrize(
+    "kind", ["fsspec s3", "obstore s3", "memory://", "zarr memory", "obstore memory"]
+)
+def test_a_remote_folder_is_not_an_object(make_store: Callable[[str], Store], kind: str) -> None:
+    store = make_store(kind)
+    store.put([("folder/0", b"data")])
+    assert store.size("folder") is None
+    assert list(store.fetch_ranges([ByteRange("folder", 0, 0)])) == [None]
+
+
 def test_deleting_a_prefix_keeps_the_object_of_the_same_name(writable: Store) -> None:
     writable.delete("empty/")
     assert as_bytes(writable.fetch(["empty"])) == [b""]

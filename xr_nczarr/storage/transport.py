@@ -175,7 +175,8 @@ class Transport(RemoteClient):
         """Call `action` with the filesystem and `path`; retry transient failures."""
         for _ in self.rules.retry.tries():
             try:
-                return action(self.filesystem, path)
+                with self._turn:
+                    return action(self.filesystem, path)
             except NotImplementedError as error:
                 problem = "the filesystem does not support this operation"
                 raise UnsupportedError(problem, store=self.name, key=key) from error
@@ -198,15 +199,17 @@ class Transport(RemoteClient):
         """Return the size of a file, None if it does not exist, or -1 if it is not reported."""
         filesystem.invalidate_cache()  # from an older listing
         try:
-            size = filesystem.info(path)["size"]
-        except FileNotFoundError as error:
+            info = filesystem.info(path)
+        except foreign_errors() as error:
             # fsspec's HTTP filesystem raises FileNotFoundError for every failure.
-            cause = error.__cause__ if self.web else None
-            if not isinstance(cause, Exception) or self._is_missing(cause):
+            cause = error.__cause__ if self.web and isinstance(error, FileNotFoundError) else None
+            failure = cause if isinstance(cause, Exception) else error
+            if self._is_missing(failure):
                 return None
-        else:
-            return -1 if size is None and self.web else int(size or 0)
-        raise cause
+            raise failure from None
+        if info["type"] == "directory":
+            return None
+        return -1 if info["size"] is None else int(info["size"])
 
     def _request(
         self,
