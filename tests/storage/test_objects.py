@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,21 @@ import pytest
 import xarray as xr
 import zarr
 from dask.base import tokenize
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, ZipStore
+from zarr.storage import (
+    FsspecStore,
+    LocalStore,
+    MemoryStore,
+    ObjectStore,
+    StorePath,
+    WrapperStore,
+    ZipStore,
+)
 
 import xr_nczarr
 from tests.servers import S3Server
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
+from xr_nczarr.storage import ByteRange, parse_url
 
 KINDS = [
     "zarr local",
@@ -130,6 +140,37 @@ def test_a_zarr_python_group_inherits_the_dimensions_of_its_parents() -> None:
         UnsupportedError, match="Pass the store as the target, and the group as group"
     ):
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
+
+
+def test_many_objects_in_memory_take_few_calls_into_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, calls, sync = parse_url(MemoryStore()).target, [], zarr.core.sync.sync
+    monkeypatch.setattr(
+        zarr.core.sync, "sync", lambda *args: [calls.append(args), sync(*args)].pop()
+    )
+    keys = [f"a/{number}" for number in range(100)]
+    store.put([(key, key.encode()) for key in keys])
+    assert list(store.sizes_of(keys)) == [len(key) for key in keys]
+    store.delete("a/")
+    assert list(store.list_keys()) == []
+    assert len(calls) < 10
+
+
+def test_range_reads_from_zarr_python_stores_take_limited_memory(tmp_path: Path) -> None:
+    class Wrapped(WrapperStore):
+        """A store that xr_nczarr does not replace by its own."""
+
+    with open(tmp_path / "object", "wb") as file:
+        file.truncate(32 * 13 << 20)
+    store = parse_url(Wrapped(LocalStore(tmp_path))).target
+    ranges = [ByteRange("object", number * (13 << 20), 12 << 20) for number in range(32)]
+    tracemalloc.start()
+    try:
+        assert sum(len(data) for data in store.fetch_ranges(ranges)) == 32 * 12 << 20
+        assert tracemalloc.get_traced_memory()[1] < 128 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_zarr_python_array_is_rejected_as_a_target() -> None:

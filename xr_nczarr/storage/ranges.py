@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from xr_nczarr.errors import LimitError, StorageError
 
@@ -17,6 +17,15 @@ class ByteRange(NamedTuple):
     key: str
     start: int
     length: int
+
+
+class _Sized(Protocol):
+    @property
+    def length(self) -> int:
+        """Number of bytes."""
+
+
+_Range = TypeVar("_Range", bound=_Sized)
 
 
 class Versioned(NamedTuple):
@@ -123,8 +132,8 @@ def merge_ranges(
 
 
 def windows(
-    ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
-) -> Iterator[Sequence[ByteRange]]:
+    ranges: Sequence[_Range], *, max_count: int = 1024, max_bytes: int = 64 << 20
+) -> Iterator[Sequence[_Range]]:
     """Split a list of ranges into batches. Each batch is fetched and kept in memory as a whole."""
     first, size = 0, 0
     for position, item in enumerate(ranges):

@@ -193,6 +193,11 @@ class RemoteClient(Connection):
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request."""
 
+    def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
+        """Write objects, concurrently unless `alone`."""
+        for _ in self.at_once(lambda item: self.put(*item), items):
+            pass
+
     @abstractmethod
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, by a conditional request; return whether it is new.
@@ -215,6 +220,10 @@ class RemoteClient(Connection):
     @abstractmethod
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
+
+    def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
+        """Return the size of each object in bytes, or None if it does not exist."""
+        return self.at_once(self.size, keys)
 
     @abstractmethod
     def address(self, key: str) -> str | None:
@@ -351,8 +360,7 @@ class RemoteStore(Store):
         self.check_writable()
         client, source = self._client, iter(items)
         while batch := list(islice(source, IN_FLIGHT)):
-            for _ in client.at_once(lambda item: client.put(*item), batch):
-                pass
+            client.put_all(batch)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object unless it exists, and return whether the stored object equals `data`.
@@ -416,6 +424,10 @@ class RemoteStore(Store):
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
         return self._client.size(key)
+
+    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
+        """Yield the size of each object in bytes, or None if it does not exist."""
+        yield from self._client.sizes(keys)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Return the URLs of objects by key."""

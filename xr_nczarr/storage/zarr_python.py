@@ -13,7 +13,7 @@ from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.memory import NOT_SHARED, within_process
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, cut_ranges, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, cut_ranges, too_large, windows
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
     ListedObject,
@@ -110,8 +110,8 @@ class ZarrPythonClient(RemoteClient):
         """Yield the exact bytes of each request, or None if the object does not exist."""
         for request in requests:
             check_key(request.key, self.name)
-        for first in range(0, len(requests), IN_FLIGHT):
-            for data in self._run(self._fetch_one, requests[first : first + IN_FLIGHT]):
+        for batch in windows(requests, max_count=IN_FLIGHT):
+            for data in self._run(self._fetch_one, batch):
                 yield None if data is None else Versioned(data)
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
@@ -120,12 +120,16 @@ class ZarrPythonClient(RemoteClient):
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object."""
-        check_key(key, self.name)
-        if self._holds(key):
-            self._run(lambda _: self.store.set(self._path(key), _buffer(data)), [key])
-        else:
-            self._check_mark(key)
-            self._marks[key] = bytes(data)
+        self.put_all([(key, data)])
+
+    def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
+        """Write objects concurrently in the event loop."""
+        for key, _ in items:
+            check_key(key, self.name)
+            if not self._holds(key):
+                self._check_mark(key)
+        self._run(self._put, [item for item in items if self._holds(item[0])])
+        self._marks.update((key, bytes(data)) for key, data in items if not self._holds(key))
 
     def create(self, key: str, data: Bytes) -> bool:
         """Write an object unless it exists. Return False: zarr-python does not report success."""
@@ -153,9 +157,10 @@ class ZarrPythonClient(RemoteClient):
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every object below `prefix`."""
         objects, prefixes = self.children(prefix)
-        for name in objects:
-            key = f"{prefix}{name}"
-            yield ListedObject(key, None if self.remote else self.size(key), None)
+        keys = [f"{prefix}{name}" for name in objects]
+        sizes = [None] * len(keys) if self.remote else self.sizes(keys)
+        for key, size in zip(keys, sizes, strict=True):
+            yield ListedObject(key, size, None)
         for name in prefixes:
             yield from self.below(f"{prefix}{name}/")
 
@@ -167,9 +172,14 @@ class ZarrPythonClient(RemoteClient):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
-        check_key(key, self.name)
-        (size,) = self._run(self._size, [key])
-        return size  # type: ignore[no-any-return]
+        (size,) = self.sizes([key])
+        return size
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the size of each object in bytes, or None if it does not exist."""
+        for key in keys:
+            check_key(key, self.name)
+        return self._run(self._size, keys)
 
     def address(self, key: str) -> None:
         """Return None, because other programs cannot read from a Python object."""
@@ -229,7 +239,7 @@ class ZarrPythonClient(RemoteClient):
 
         results: list[Any] = sync(gather()) if items else []
         for item, result in zip(items, results, strict=True):
-            key = item.key if isinstance(item, Request) else item
+            key = item if isinstance(item, str) else item[0]
             if isinstance(result, NczarrError):
                 raise result.located(store=self.name, key=key or None)
             if isinstance(result, Exception):
@@ -272,6 +282,10 @@ class ZarrPythonClient(RemoteClient):
             raise too_large(f"the object has {len(response):,} bytes", limit)
         return _bytes(response)
 
+    async def _put(self, item: tuple[str, Bytes]) -> None:
+        key, data = item
+        await self.store.set(self._path(key), _buffer(data))
+
     async def _delete(self, key: str) -> None:
         if await self.store.exists(self._path(key)):
             await self.store.delete(self._path(key))
@@ -293,8 +307,9 @@ class ZarrPythonClient(RemoteClient):
         names = [name for name in dict.fromkeys(names) if name]
         paths = [f"{folder}/{name}".lstrip("/") for name in names]
         are_objects = await asyncio.gather(*(self._is_object(path) for path in paths))
-        objects = [name for name, is_object in zip(names, are_objects, strict=True) if is_object]
-        prefixes = [name for name in names if name not in objects]
+        kinds = list(zip(names, are_objects, strict=True))
+        objects = [name for name, is_object in kinds if is_object]
+        prefixes = [name for name, is_object in kinds if not is_object]
         return Listing(objects, prefixes)
 
     async def _is_object(self, path: str) -> bool:
