@@ -495,6 +495,18 @@ def test_bounds_added_to_a_stored_coordinate_keep_their_times(path, new, stored,
     np.testing.assert_array_equal(read(path).tb, bounds)
 
 
+def test_bounds_can_be_written_to_a_region_without_their_coordinate(path):
+    t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
+    bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T
+    stored = xr.Dataset({"tb": bounds}, {"t": t.assign_attrs(bounds="tb")})
+    stored.t.encoding = {"units": "hours since 1990-01-01"}
+    to_nczarr(stored, path)
+    later = (stored.tb + np.timedelta64(7, "h")).variable
+    to_nczarr(xr.Dataset({"tb": later[1:2]}), path, region={"t": slice(1, 2)})
+    expected = np.concatenate([stored.tb[:1], later[1:2], stored.tb[2:]])
+    np.testing.assert_array_equal(read(path).tb, expected)
+
+
 def test_the_inherited_encoding_of_a_stored_coordinate_is_ignored(path):
     stored = xr.Dataset({"a": ("x", [1.0, 2.0])}, {"c": ("x", [1.5, 2.5])})
     to_nczarr(stored, path)

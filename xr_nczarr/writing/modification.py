@@ -245,8 +245,14 @@ class _Planner:
             error = group.variables[name].error
             if error is not None:
                 raise error
+        # Bounds of times can have the units of their coordinate, even if it is not in the dataset.
+        others = {
+            name: variable
+            for name, variable in variables.items()
+            if name not in present and str(variable.attrs.get("bounds")) in present
+        }
         decoded, _, _ = conventions.decode_cf_variables(
-            present, {}, decode_timedelta=CFTimedeltaCoder()
+            present | others, {}, drop_variables=list(others), decode_timedelta=CFTimedeltaCoder()
         )
         return {str(name): variable for name, variable in decoded.items()}
 
