@@ -362,6 +362,7 @@ def test_large_integers_that_floats_cannot_represent_are_rejected(
     [
         pytest.param(-9.9, {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -99}, id="packed"),
         pytest.param(0.3, {"dtype": "i2", "_FillValue": 0}, id="rounded"),
+        pytest.param(0.0, {"dtype": "i2", "scale_factor": 2.0, "_FillValue": 0}, id="zero"),
         pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
     ],
 )

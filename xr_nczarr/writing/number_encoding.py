@@ -92,12 +92,14 @@ def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if rounding makes a number equal to a value that means "missing".
 
-    Numbers that equal such a value before rounding are missing values of the caller.
+    Numbers that equal such a value before rounding are missing values of the caller. Before
+    packing, they are not: these values are declared in packed form.
     """
+    unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
         masked = stored == mark
         if masked.any():
-            masked &= (data != mark) & ~_missing(data)
+            masked &= ~(_missing(data) | (unpacked & (data == mark)))
         if masked.any():
             raise misfit(
                 f"the value {data[masked][0]}, which would be stored as the missing value {mark},",
