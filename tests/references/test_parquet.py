@@ -221,7 +221,7 @@ def test_an_invalid_value_in_a_record_file_is_an_error(tmp_path, column, value):
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq")
     document = {"metadata": {"t/.zarray": array([2], [1])}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
-    with pytest.raises(ReferenceSetError, match=f"as the {column}"):
+    with pytest.raises(ReferenceSetError, match=f"{column} is {value}; expected"):
         references.resolve("t/0")
 
 

@@ -120,8 +120,8 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 def check_number(value: object, what: str, key: str) -> int:
     """Return an offset or a length; raise ReferenceSetError unless it is an integer below 2⁶²."""
-    if isinstance(value, np.integer):
-        value = int(value)
+    if isinstance(value, np.number):
+        value = value.item()
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
         raise ReferenceSetError(
             f"{what} is {quote(repr(value))}; expected a non-negative integer", key=key
