@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from fsspec.implementations.memory import MemoryFileSystem
+from obstore.store import LocalStore
 
 import xr_nczarr
 from tests.reading import open_store
@@ -28,7 +29,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.storage import ByteRange, Retry
+from xr_nczarr.storage import ByteRange, Retry, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.filesystem import FilesystemClient
 
@@ -435,6 +436,27 @@ def test_an_object_is_created_on_a_server_without_conditional_writes(
     assert store.create("x", b"1")
     assert not store.create("x", b"2")
     assert s3_server.objects() == {"s/x": b"1"}
+
+
+def test_variants_of_a_store_keep_its_client_when_the_environment_changes(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**s3_server.storage_options, "client": "obstore"}
+    store: Any = open_store(f"{s3_server.url}/s", storage_options=options)
+    store.put([("x", b"123")])
+    monkeypatch.setenv("AWS_UNKNOWN_SETTING", "1")
+    bounded = store.bounded(3)
+    assert type(bounded._client) is type(store._client)
+    assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
+
+
+def test_a_path_in_a_message_of_obstore_is_not_read_as_a_status(tmp_path: Path) -> None:
+    folder = tmp_path / "t (404 x)"
+    folder.mkdir()
+    (folder / "0").symlink_to("0")
+    store = parse_url(LocalStore()).target
+    with pytest.raises(StorageError, match="symbolic links"):
+        list(store.fetch([f"{folder}/0".lstrip("/")]))
 
 
 def test_untrusted_targets_are_always_read_with_fsspec(http_server: HttpServer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -117,9 +116,8 @@ class _ByObstore(Connection):
 
     def with_rules(self, rules: Rules) -> _ByObstore:
         """Return a connection to the same place with different rules."""
-        client = self.client().with_rules(rules)
-        connection = copy.copy(self)
-        connection.rules, connection._client = rules, client
+        connection = _ByObstore(self.url, self.options, rules, self._arguments)
+        connection._client = self.client().with_rules(rules)
         return connection
 
     def _connect(self) -> RemoteClient:

@@ -28,6 +28,7 @@ _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
 # Why there was no response, in the words of obstore and of the operating system.
 _KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
 _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
+_LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may look like a status
 _MISSING_BUCKET = "NoSuchBucket"
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
 _UNKNOWN_HOST = "dns error"
@@ -89,5 +90,6 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 def _status(text: str) -> int | None:
     """Return the HTTP status that the message of an obstore error contains, or else None."""
-    match = _STATUS.search(text.partition("\n")[0])
+    line = text.partition("\n")[0]
+    match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))
