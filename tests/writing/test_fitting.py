@@ -381,6 +381,17 @@ def test_a_number_equal_to_the_fill_value_is_read_as_missing():
     np.testing.assert_array_equal(stored, [1, np.nan, 2])
 
 
+@pytest.mark.parametrize("largest", [2.0**1023, np.finfo("f8").max])
+def test_a_finite_number_that_would_become_infinite_is_rejected(largest):
+    store, data = {}, xr.Dataset({"v": ("x", [largest])})
+    encoding = {"v": {"dtype": "f4"}}
+    with pytest.raises(ConflictError, match="does not fit"):
+        xr_nczarr.to_nczarr(data, store, encoding=encoding)
+    xr_nczarr.to_nczarr(data.isel(x=[]), store, encoding=encoding, unlimited_dims="x")
+    with pytest.raises(ConflictError, match="does not fit"):
+        xr_nczarr.to_nczarr(data, store, append_dim="x")
+
+
 def test_large_integers_that_floats_can_represent_are_packed():
     values = np.array([2**53 + 2, -(2**62), 2**60] * 2000)
     encoding, store = {"v": {"dtype": "i8", "scale_factor": 2.0, "_FillValue": -1}}, {}

@@ -142,14 +142,17 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
-        size = abs(data.astype(np.result_type(data, np.float32), copy=False)) + abs(offset)
-        room = 2 * size * max((item.eps for item in inexact), default=0)
+        sizes = abs(data.astype(np.result_type(data, np.float32), copy=False)), abs(offset)
+        eps = 2 * max((item.eps for item in inexact), default=0)
+        room = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes would be infinite
         if stored.dtype.kind in "iu":
             room = room + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
             room = room + step * float(inexact[-1].smallest_subnormal)
         close = np.abs(_difference(decoded, data)) <= room
-        return close if data.dtype.kind != "f" else (np.isfinite(data) & close) | (decoded == data)
+        if data.dtype.kind != "f":
+            return close
+        return (np.isfinite(data) & np.isfinite(decoded) & close) | (decoded == data)
 
 
 def _difference(decoded: Any, data: Any) -> Any:
