@@ -203,10 +203,13 @@ class Transport(RemoteClient):
         except foreign_errors() as error:
             # fsspec's HTTP filesystem raises FileNotFoundError for every failure.
             cause = error.__cause__ if self.web and isinstance(error, FileNotFoundError) else None
-            failure = cause if isinstance(cause, Exception) else error
-            if self._is_missing(failure):
+            if not isinstance(cause, Exception):
+                if self._is_missing(error):
+                    return None
+                raise
+            if self._is_missing(cause):
                 return None
-            raise failure from None
+            raise cause from None
         if info["type"] == "directory":
             return None
         return -1 if info["size"] is None else int(info["size"])
