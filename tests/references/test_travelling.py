@@ -96,7 +96,7 @@ def test_an_unpickled_reference_set_is_read_on_first_use(served, clear_cached_se
     assert len(served.requests_for("/refs.json")) == 1
 
 
-@pytest.mark.parametrize("change", ["changed", "no longer exists"])
+@pytest.mark.parametrize("change", ["changed", "removed"])
 def test_a_reference_document_changed_after_opening_is_an_error(
     tmp_path, clear_cached_sets, change
 ):

@@ -137,7 +137,9 @@ def test_copying_to_a_layout_without_unlimited_dimensions_is_rejected() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
-    with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.1 cannot hold that /t is unlim"):
+    with pytest.raises(
+        xr_nczarr.UnsupportedError, match=r"4\.8\.1 cannot express that /t is unlim"
+    ):
         xr_nczarr.copy(source, target, dialect="nczarr-4.8.1")
     assert not target
     done = xr_nczarr.copy(source, target, dialect="nczarr-4.8.1", skip_unsupported=True)
@@ -523,7 +525,7 @@ def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, targe
         with pytest.raises(RefusedError, match="the source and the target are the same"):
             xr_nczarr.copy(target, target, overwrite=overwrite)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RefusedError, match="within"):
+    with pytest.raises(RefusedError, match="inside"):
         xr_nczarr.copy(item, f"{item}/inside")
     assert sorted(tmp_path.rglob("*")) == before
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)

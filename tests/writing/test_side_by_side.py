@@ -95,7 +95,7 @@ def test_a_write_started_before_an_append_stores_its_values(
 def test_invalid_option_values_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
-    with pytest.raises(ValueError, match=f"{option} must be one of .*; found 'always'"):
+    with pytest.raises(ValueError, match=f"{option} must be one of .*, not 'always'"):
         to_nczarr(series(0), tmp_path / "store", **options)
 
 

@@ -78,7 +78,9 @@ def stored_name(name: Hashable) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be a string or None, not {name!r}")
     if not name or "\0" in name or name in _RESERVED:
-        problem = f"name {name!r} is empty, contains NUL, or is a key that Zarr reserves"
+        # Like xarray, whose tests match these words.
+        problem = f"invalid name {name!r}: a string must be length 1 or more, without NUL, and "
+        problem += "not a key that Zarr reserves"
         raise ConflictError(problem, remedy="Choose another name")
     if "/" in name:
         problem = f"Forward slashes '/' are not allowed in names: {name!r}"
