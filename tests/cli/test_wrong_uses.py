@@ -55,6 +55,14 @@ WRONG = {
     # ---- arguments
     "unknown command": ("infoo s", "no command named 'infoo'. Did you mean info?"),
     "unknown option before": ("--jsn info s", "no option named '--jsn'. The options are --completion"),
+    "limits given twice": (
+        "info s --limit max_depth=9 --option limits={}",
+        "limits is given twice, by --option and by --limit",
+    ),
+    "storage options given twice": (
+        "info s --storage-option anon=true --option storage_options={}",
+        "storage_options is given twice, by --option and by --storage-option",
+    ),
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
     "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
     "too many targets": ("info s more", f"unexpected argument 'more'. {USAGE.format('info', '')}"),

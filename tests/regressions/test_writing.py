@@ -982,3 +982,13 @@ def test_a_group_does_not_inherit_a_dimension_that_its_parent_redefines(path, di
         to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
     opened = xr.open_groups(path, engine="nczarr")
     assert opened["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}
+
+
+def test_times_in_months_are_rejected(path):
+    months = {"units": "months since 2000-01-01", "calendar": "360_day"}
+    dataset = xr.decode_cf(xr.Dataset(coords={"t": ("t", [0, 1], months)}))
+    with pytest.raises(ConflictError, match=r"times cannot be written in months .variable t"):
+        xr_nczarr.to_nczarr(dataset, path)
+    days = {"t": {"units": "days since 2000-01-01"}}
+    xr_nczarr.to_nczarr(dataset, path, encoding=days)
+    xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr"), dataset)

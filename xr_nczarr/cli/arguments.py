@@ -172,8 +172,11 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     for name in options:
         if name not in allowed:
             raise UsageError(str(unknown("option", name, allowed)))
-    for name in ("storage_options", "limits"):
+    flags = {"storage_options": "--storage-option", "limits": "--limit"}
+    for name in flags:
         if getattr(parsed, name):
+            if name in options:
+                raise UsageError(f"{name} is given twice, by --option and by {flags[name]}")
             options[name] = getattr(parsed, name)
     try:
         OpenOptions(**options)

@@ -47,6 +47,7 @@ _VALUE_KEYS = (
     *("_Encoding", "char_dim_name"),
 )
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
+_CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
 # The kinds of stored types, by the kind of values that they can hold.
 _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
@@ -201,6 +202,7 @@ def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Va
 
     Returns the variable. Its dask blocks are checked when they are computed.
     """
+    _check_units(encoding, name)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
@@ -232,6 +234,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     ConflictError
         If decoding does not reproduce the times. The remedy names an encoding that fits, if any.
     """
+    _check_units(encoding, name)
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
@@ -239,6 +242,17 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
         remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
         raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy)
     return _as_type(np.asarray(encoded.data), dtype)
+
+
+def _check_units(encoding: Mapping[str, Any], name: str) -> None:
+    """Raise ConflictError for units that xarray decodes with cftime but cannot encode."""
+    unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
+    if unit.lower() in _CALENDAR_UNITS:
+        raise ConflictError(
+            f"times cannot be written in {unit}",
+            remedy='Pass other units in encoding, such as "days since 2000-01-01"',
+            variable=name,
+        )
 
 
 def _encoded_and_same(
