@@ -134,9 +134,9 @@ def to_nczarr(
         disks, the replacement is atomic and happens once all data are written. ``"a"`` changes an
         existing store or creates one: it adds new variables, overwrites existing variables, and
         updates attributes. ``"a-"`` is like ``"a"``, but neither changes nor compares existing
-        variables without `append_dim`. ``"r+"`` writes values into existing variables, without
-        changing metadata. None means ``"a"`` with `append_dim`, ``"r+"`` with `region`, and
-        ``"w-"`` otherwise.
+        variables that lack the dimension `append_dim`. ``"r+"`` writes values into existing
+        variables, without changing metadata. None means ``"a"`` with `append_dim`, ``"r+"`` with
+        `region`, and ``"w-"`` otherwise.
     group
         Path of the group to write into.
     encoding
