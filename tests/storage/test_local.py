@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -595,3 +596,21 @@ def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
     assert system.is_same_place(f"{folder}/none", f"{tmp_path}/link/none")
     assert not system.is_same_place(folder, f"{folder}/b")
     assert not system.is_same_place(folder, f"{folder}/none")
+
+
+def test_a_discarded_staging_store_is_removed_although_a_worker_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = open_store(tmp_path / "s", must_exist=False).staging()
+    staging.put([("a/0", b"1")])
+    remove, late = shutil.rmtree, [f"{staging.root}/late"]
+
+    def remove_while_a_worker_writes(root: str, **options: Any) -> None:
+        remove(root, **options)
+        while late:
+            os.makedirs(root)
+            Path(late.pop()).touch()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_while_a_worker_writes)
+    staging.discard()
+    assert not os.listdir(tmp_path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +36,7 @@ from xr_nczarr.storage.replacing import (
     link_or_copy,
     made_meanwhile,
     remove,
+    remove_tree,
     replace_directory,
     write_file,
 )
@@ -330,7 +330,7 @@ class LocalStore(Store):
 
     def discard(self) -> None:
         """Remove the whole directory of this store, a staging store that will not be committed."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Return the paths of objects by key."""

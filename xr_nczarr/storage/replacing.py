@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,6 +13,8 @@ from xr_nczarr.errors import ExistsError
 from xr_nczarr.storage import system
 from xr_nczarr.storage.keys import is_desktop_file
 from xr_nczarr.storage.system import Sync, syncs_each
+
+_REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
@@ -171,3 +174,15 @@ def remove(path: str) -> None:
         system.remove_tree(path)
     else:
         system.unlink(path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory as far as possible, also if files are still added to it.
+
+    Dask workers finish the chunks that they began when a write failed elsewhere.
+    """
+    for seconds in _REMOVAL_WAITS:
+        time.sleep(seconds)
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
