@@ -843,6 +843,16 @@ def test_writing_an_opened_dataset_back_leaves_its_store_unchanged(path, chunks,
 
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+def test_lazy_variables_are_not_skipped_if_only_the_url_of_their_store_is_the_same(chunks):
+    # Another endpoint can have another store at the same URL.
+    url = "memory://same-url/store.nczarr"
+    to_nczarr(mapped(), url, mode="w")
+    dataset = xr.open_dataset(url, engine="nczarr", chunks=chunks)
+    with pytest.raises(RefusedError, match=r"reads its values from .*\.load\(\)"):
+        to_nczarr(dataset, url, mode="a")
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
 @pytest.mark.parametrize(
     "changed",
     [

@@ -144,7 +144,8 @@ class _Planner:
             for name, variable in group.dataset.variables.items()
         }
         if dim is None:
-            if self.options.region is None:
+            # The same URL can name different stores at two endpoints.
+            if self.options.region is None and not self.opened.store.remote:
                 self.unchanged.update(self._unchanged())
             written = values.keys() & paths.keys() - self.unchanged
             replaced |= {paths[key] for key in written}
