@@ -33,10 +33,10 @@ def make_node(
     *,
     lengthened: bool,
 ) -> tuple[ArrayNode, str, str]:
-    """Return the array node of an encoded variable, and notes on changes to its encoding.
+    """Build the array node of an encoded variable, with its chunks, shards and codecs.
 
-    The first note describes how chunks were adapted, the second why codecs were dropped. A note is
-    empty if nothing had to change.
+    Returns the node and two strings that describe changes to an inherited encoding: how the chunk
+    shape was adapted, and why codecs were dropped. A string is empty if there was no such change.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def make_node(
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
     if encoded.kind == "char":
-        encoding = _with_characters(encoding, shape)
+        encoding = _with_character_length(encoding, shape)
     with Place(variable=path):
         fitted = ""
         if not explicit:
-            encoding, fitted = _fit_opened(encoding, encoded.dimensions, shape, growing)
+            encoding, fitted = _fit_inherited_chunks(encoding, encoded.dimensions, shape, growing)
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         if layout.chunks_within:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
@@ -95,7 +95,7 @@ def make_node(
         _check_codecs(codecs, encoded)
         made = node(codecs)
         check_codec(made)
-        made = _with_held_fill(made, encoding.get("fill_value") is not None)
+        made = _with_encodable_fill(made, encoding.get("fill_value") is not None)
         zarr.render_node(made)
     except NczarrError as error:
         if explicit:
@@ -105,11 +105,13 @@ def make_node(
     return made, fitted, dropped
 
 
-def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return an encoding for an array of characters, with a chunk length for their extra dimension.
+def _with_character_length(
+    encoding: Mapping[str, Any], shape: tuple[int, ...]
+) -> Mapping[str, Any]:
+    """Add the length of the character dimension to the chunk shape of a string variable.
 
-    Encodings of strings have no length for that dimension. Each string's characters stay in one
-    chunk.
+    Strings are stored as characters along one more dimension. An encoding for strings has no chunk
+    length for that dimension, so each string gets all its characters in one chunk.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -118,10 +120,13 @@ def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Map
     return encoding
 
 
-def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Return an array node with a fill value that its codecs can store.
+def _with_encodable_fill(node: ArrayNode, required: bool) -> ArrayNode:
+    """Replace a fill value that the codecs cannot encode by zero, unless it is `required`.
 
-    A fill value that cannot be stored is replaced by zero, unless it is `required`.
+    Raises
+    ------
+    ConflictError
+        If the value is required and cannot be encoded.
     """
     try:
         check_fill(node)
@@ -150,28 +155,27 @@ def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable)
             )
 
 
-def _fit_opened(
+def _fit_inherited_chunks(
     encoding: Mapping[str, Any],
     dimensions: Sequence[str],
     shape: Sequence[int],
     growing: Sequence[bool],
 ) -> tuple[dict[str, Any], str]:
-    """Adapt the chunks and shards of an inherited encoding to an array.
+    """Adapt the chunks and shards that an encoding inherited from the opened store to an array.
 
-    Returns the adapted encoding, and a note on chunks that were changed or dropped (empty if there
-    are no changes).
+    Returns the adapted encoding, and a description of the changes (empty if there are none).
 
-    Chunks that the encoding inherited from the opened store are kept, as in `to_zarr`. For
-    transposed data, the chunk lengths are reordered if ``preferred_chunks`` names the dimensions. A
-    chunk longer than its dimension is shortened, unless the dimension is `growing` or the array
-    still has its original shape. Chunks are dropped if their rank differs or the order of their
-    axes is unknown.
+    As in `to_zarr`, inherited chunks are kept where possible. If the data were transposed, the
+    chunk lengths are reordered with the help of ``preferred_chunks``, which names the dimensions. A
+    chunk that is longer than its dimension is shortened, unless the dimension is `growing` or the
+    array still has its original shape. Chunks are dropped if their rank differs from the array's,
+    or if the original order of the axes is unknown.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
     if encoding.get("contiguous") and unchanged:
         fitted["contiguous"] = True
-    sizes, shards = _opened_sizes(encoding), encoding.get("shards")
+    sizes, shards = _inherited_sizes(encoding), encoding.get("shards")
     if sizes is None:
         return fitted | ({} if shards is None else {"shards": shards}), ""
     if isinstance(sizes, int | np.integer):
@@ -182,7 +186,7 @@ def _fit_opened(
             f"{_text(sizes)} inherited from the source do not have {len(shape)} dimensions",
         )
     _check_integers(sizes)
-    axes = _opened_axes(encoding, dimensions, shape)
+    axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
         return fitted, f"{_text(sizes)} inherited from the source are for another order of axes"
     cut = {
@@ -190,40 +194,41 @@ def _fit_opened(
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
         if sizes[source] > length and not growing[axis] and not unchanged
     }
-    fitted["chunks"] = _rearranged(sizes, axes, cut)
+    fitted["chunks"] = _reordered(sizes, axes, cut)
     if shards is not None:
-        fitted["shards"] = _rearranged_shards(shards, axes, cut)
+        fitted["shards"] = _reordered_shards(shards, axes, cut)
     same = fitted["chunks"] == tuple(sizes)
     return fitted, "" if same else f"{_text(sizes)} inherited from the source were adjusted"
 
 
-def _rearranged(
+def _reordered(
     lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Reorder chunk lengths to the new axes.
+    """Return chunk lengths in the order of the new axes.
 
-    `axes` holds the old axis for each new axis. `cut` maps new axes to shortened lengths.
+    `axes` contains the old axis of each new axis. `cut` maps new axes to lengths that replace the
+    old ones.
     """
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
-def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Reorder shard lengths to the new axes.
+def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
+    """Return the encoding key ``shards`` with its lengths in the order of the new axes.
 
-    Shards are returned unchanged unless they have exactly one length for each axis.
+    A value without exactly one length per axis, such as ``"auto"``, is returned unchanged.
     """
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != len(axes):
         return shards
-    return {**words, "shape": _rearranged(shape, axes, cut)}
+    return {**words, "shape": _reordered(shape, axes, cut)}
 
 
-def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
-    """Return the chunk lengths in ``chunks`` or ``chunksizes``: whichever changed since opening.
+def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
+    """Return the chunk lengths that apply: those in ``chunks`` or those in ``chunksizes``.
 
-    Opening sets both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`. The
-    result is None if the encoding has neither key.
+    Opening a variable sets both keys to the same lengths. As in `to_zarr`, ``chunks`` takes
+    precedence if the user has changed it since. Returns None if the encoding has neither key.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -232,10 +237,10 @@ def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
     return chunks if chunksizes is None or chunks != preferred else chunksizes
 
 
-def _opened_axes(
+def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the original axis of each dimension, or None if the original order is unknown.
+    """Return the axis that each dimension had in the opened store, or None if this is unknown.
 
     Renamed dimensions are assumed to have kept their order.
     """
@@ -263,15 +268,15 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    The shape comes from the chunks in `encoding` (-1 for a whole dimension) or, without these, from
-    the largest of the dask `blocks` along each dimension. Otherwise, the array is halved along its
-    longest dimension until a chunk has at most 4 MiB. If `lengthened`, one-dimensional chunks have
-    at least 512 elements, and at least 4 KiB as in netcdf-c.
+    An encoding can specify the shape, with -1 for the length of a whole dimension. Otherwise, the
+    shape is that of the largest dask blocks, if `blocks` are passed. In all other cases, the array
+    is halved along its longest dimension until a chunk has at most 4 MiB. With `lengthened`,
+    one-dimensional chunks have at least 512 elements and, as in netcdf-c, at least 4 KiB.
 
     Raises
     ------
     ConflictError
-        If the chunks have another rank, or a length is below -1.
+        If the chunks have another rank than the array, or a length is below -1.
     TypeError
         If a length is not an integer.
     """
@@ -307,15 +312,16 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards requested by the value of zarr-python's encoding key ``shards``.
+    """Return the shards that the encoding key ``shards`` requests, which is zarr-python's key.
 
-    ``"auto"`` means two chunks along each dimension of more than eight chunks, as in zarr-python.
+    As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
+    than eight chunks.
 
     Raises
     ------
     ConflictError
-        If chunks do not divide the shape of the shards, and shards are `required`. Otherwise, such
-        a shape is ignored.
+        If shards are `required`, and their shape is not a multiple of the chunk shape. If they are
+        not required, such shards are ignored.
     """
     if requested is None:
         return ()

@@ -1,7 +1,7 @@
-"""Find the stores from which lazily opened values are read, and write the values in blocks.
+"""Read lazily opened values block by block, and find the stores that they are read from.
 
-A write must not destroy a store from which it reads. It keeps no more of its source in memory than
-it writes, and decodes each chunk once.
+A write must not destroy a store from which it reads. It keeps no more source data in memory than it
+writes at a time, and decodes each chunk once.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ def in_blocks(
     *,
     whole_below: int = _LOADED_WHOLE_BYTES,
 ) -> Dataset:
-    """Return a dataset whose lazily opened variables are dask arrays, to be read block by block.
+    """Return a dataset in which large lazily opened variables are dask arrays.
 
-    Some variables stay unchanged: variables of at most `whole_below` bytes, objects other than
-    text, and times whose encoding specifies units but no dtype, or a dtype but no units. A dask
-    scalar of text or objects is loaded. As a block, it would be the item itself instead of an
-    array, and bytes would lose trailing NULs.
+    Writing then reads them block by block. Some variables stay unchanged: variables of at most
+    `whole_below` bytes, objects other than text, and times whose encoding specifies units but no
+    dtype, or a dtype but no units. Dask scalars of text or objects are loaded. If such a scalar
+    were computed as a block, it would be the item itself instead of an array, and bytes would lose
+    trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -75,7 +76,7 @@ def in_blocks(
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Return lazily indexed values as a dask array; text scalars are loaded instead.
+    """Return a lazily indexed array as a dask array, or as a NumPy array if it is a text scalar.
 
     Parameters
     ----------
@@ -91,17 +92,17 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether times can be encoded block by block, so that all blocks have the same units.
+    """Return whether all blocks of an array of times would be encoded with the same units.
 
-    This requires both or neither of units and dtype. With neither, xarray chooses the same units
-    and dtype for all times of a resolution.
+    The encoding must specify units and dtype, or neither. If neither is specified, xarray chooses
+    the same units and dtype for all times of the same resolution.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created by `in_blocks` rather than by the caller."""
+    """Return whether a dask array was created by `in_blocks`, and not by the caller."""
     return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
@@ -117,9 +118,9 @@ def _itemsize(variable: Variable) -> int:
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of the blocks in which to read a variable, by dimension.
 
-    Each block consists of whole stored chunks, even if the variable is a slice. Chunks of less than
-    4 MiB are merged, except for objects. Larger chunks that can be read in part are split into
-    blocks of up to 4 MiB.
+    Each block consists of whole stored chunks, even if the variable is a slice of the stored array.
+    Small chunks are merged into blocks of up to 4 MiB, except for chunks of objects. Larger chunks
+    that can be read in part are split into blocks of up to 4 MiB.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -127,22 +128,22 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
-        lengths = [np.diff(_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
+        lengths = [np.diff(_chunk_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
     itemsize = _itemsize(variable)
     raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
     if raw or not stored:
-        lengths = _split(lengths, itemsize)
+        lengths = _split_large(lengths, itemsize)
     if variable.dtype.hasobject and stored:
         return tuple(tuple(axis.tolist()) for axis in lengths)
-    return _joined(lengths, itemsize)
+    return _merge_small(lengths, itemsize)
 
 
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many elements of each stored chunk a variable selects, by dimension.
+    """Return how many elements a variable selects from each stored chunk, by dimension.
 
-    Returns None if this is unknown, for example for a pointwise selection.
+    Returns None if the numbers are unknown, for example for pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -155,14 +156,14 @@ def _selected_lengths(
         if len(axes) > 1 or (axes and axes[0] in lengths):
             return None
         if axes:
-            lengths[axes[0]] = _lengths(selector, _ends(chunks, size))
+            lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size))
     by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # joined characters have no axis
     selected = [item for item in by_axis if item is not None]
     return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
 
-def _ends(chunks: Any, size: int) -> _Lengths:
-    """Return the end of each chunk along a dimension of `size` elements.
+def _chunk_ends(chunks: Any, size: int) -> _Lengths:
+    """Return where each chunk along a dimension of `size` elements ends.
 
     `chunks` is the length of all chunks, a sequence of their lengths, or None for a single chunk.
     """
@@ -172,8 +173,8 @@ def _ends(chunks: Any, size: int) -> _Lengths:
     return within
 
 
-def _lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of runs of consecutive selected elements that are in the same chunk."""
+def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
+    """Return the lengths of the runs of selected elements that are in the same chunk."""
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -185,8 +186,8 @@ def _lengths(selected: Any, ends: _Lengths) -> _Lengths:
     return lengths if selected.step > 0 else lengths[::-1]
 
 
-def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunk lengths until the parts fit in a block, starting with the first axes."""
+def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
+    """Split chunks that are larger than a block, along the first axes first."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -199,8 +200,8 @@ def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
     ]
 
 
-def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge chunks along the last axes first, as long as the merged chunks fit in a block."""
+def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
+    """Merge adjacent chunks as long as they fit in a block, along the last axes first."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -213,7 +214,7 @@ def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...]
 def refuse_reading(
     values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
 ) -> None:
-    """Raise RefusedError if lazy values are read from arrays that a write replaces.
+    """Raise RefusedError if lazy values are read from an array that a write would replace.
 
     Parameters
     ----------
@@ -250,10 +251,10 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def chunked_values(data: Any) -> Any:
-    """Return the lazy values that a dask array divides into chunks and does not change otherwise.
+    """Return the lazily opened values that a dask array only divides into chunks.
 
-    Returns None if the graph contains any other operation, or if this engine did not open the
-    values.
+    Returns None if the graph contains any other operation, or if the values were not opened with
+    this engine.
     """
     layers, original = data.dask.layers, f"original-{data.name}"
     if not layers.keys() <= {data.name, original}:
@@ -271,16 +272,17 @@ def chunked_values(data: Any) -> Any:
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield the array within xarray's wrappers if it is a lazy array of this engine."""
+    """Yield the lazy array of this engine that xarray's wrappers contain, if any."""
     array, _ = unwrapped(data)
     if isinstance(array, LazyArray):
         yield array
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array of which a variable holds all elements in order, decoded or not.
+    """Return the lazy array whose elements a variable holds completely and in order.
 
-    Returns None for a selection, and for a dask array that is more than the blocks of one array.
+    The variable may be decoded. Returns None for a selection, and for a dask array that does more
+    than dividing one array into blocks.
     """
     data: Any = variable._data
     graph = getattr(data, "dask", None)
@@ -298,9 +300,9 @@ def whole_array(variable: Variable) -> LazyArray | None:
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array within xarray's wrappers, and the selection that they apply to it.
+    """Return the array within xarray's wrappers, and the selection that the wrappers apply to it.
 
-    The selection is None for an array that is not indexed, and for pointwise indexing.
+    The selection is None if there is no indexing, or if the indexing is pointwise.
     """
     selected: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):

@@ -1,4 +1,4 @@
-"""Build a netCDF tree from datasets by path, with groups, shared dimensions and arrays.
+"""Build a netCDF tree with groups, shared dimensions and arrays from one dataset per group.
 
 The tree describes a new store, or the additions to an existing store.
 """
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tree:
-    """A netCDF tree to which whole datasets are added.
+    """A netCDF tree that is built from datasets.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        Descriptions of variables whose encoding named codecs that had to be dropped.
+        Descriptions of the variables whose inherited codecs had to be dropped.
     retyped
-        Descriptions of attributes that NCZarr stores as another type.
+        Descriptions of the attributes that NCZarr cannot store in their own type.
     """
 
     layout: Layout
@@ -63,7 +63,7 @@ class Tree:
     retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path; create it and its parents if necessary."""
+        """Return the group at an absolute path. Create it, and its parents, if necessary."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -74,7 +74,7 @@ class Tree:
         return group
 
     def add_dataset(self, request: GroupRequest) -> None:
-        """Add a group with all variables and attributes of a dataset."""
+        """Add a group that has all variables and attributes of a dataset."""
         for name in request.dataset.variables:
             stored_name(name)
         variables, attributes = conventions.encode_dataset_coordinates(request.dataset)
@@ -86,7 +86,7 @@ class Tree:
         self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError for anything but one array in a Zarr version without groups."""
+        """Raise UnsupportedError if a Zarr version without groups cannot store a dataset."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"group {path} has {count} variables and {len(attributes)} attributes, but a "
@@ -96,7 +96,7 @@ class Tree:
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables, and dimensions that are missing, to the group of a request."""
+        """Add encoded variables to the group of a request, and create missing dimensions."""
         for name, variable in encoded.items():
             group = self.group(request.path)
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -113,9 +113,9 @@ class Tree:
         """Add a variable to a group, and return the path of its array.
 
         `dimensions` are the leading dimensions of the variable. Its other dimensions are looked up
-        by name, or created: as unlimited if their name is in `unlimited`. Chunks are chosen for an
-        array that may become longer along the dimensions named in `growing`, and along unlimited
-        dimensions.
+        by name. A dimension that does not exist is created, as an unlimited dimension if its name
+        is in `unlimited`. The array may later grow along unlimited dimensions and along the
+        dimensions in `growing`, and its chunks are chosen accordingly.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         trailing = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
@@ -151,7 +151,7 @@ class Tree:
         return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Record attributes of the node at `path` that NCZarr stores as another type."""
+        """Record which attributes of the node at `path` NCZarr can only store in another type."""
         for name, value in attributes.items() if not self.layout.pure else ():
             with Place(variable=path, place=f"attribute {name}"):
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -168,7 +168,7 @@ class Tree:
         )
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return writes of the values of all new variables to their arrays in `hierarchy`."""
+        """Return the writes that store the values of all new variables in `hierarchy`."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
@@ -179,7 +179,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Issue one warning about all dropped codecs, and log all retyped attributes."""
+        """Issue one warning about all dropped codecs, and log all attributes whose type changes."""
         if self.retyped:
             _log.warning(
                 "NCZarr does not support the types of these attributes, and stores other types: %s",
@@ -193,7 +193,6 @@ class Tree:
             )
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return a group's dimension by name: its own, an inherited one, or else a new one."""
         existing = group.dimensions.get(name)
         if existing is not None:
             if existing.size != size:
@@ -212,7 +211,7 @@ class Tree:
 
 
 def skeleton(root: Group) -> Group:
-    """Return a copy of a tree with its groups, dimensions and attributes, without variables."""
+    """Return a copy of a tree without its variables."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
@@ -225,7 +224,7 @@ def skeleton(root: Group) -> Group:
 def plan_creation(
     request: WriteRequest, store: Store, layout: Layout, consolidated: bool | None
 ) -> WritePlan:
-    """Return the plan for a new store that replaces the content of the target."""
+    """Return the plan for a new store, which replaces everything in the target."""
     tree = Tree(layout)
     for group in request.groups:
         refuse_reading(group.dataset.variables, store)
@@ -234,7 +233,7 @@ def plan_creation(
 
 
 def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
-    """Return the plan for a new store that contains a tree and replaces the target's content."""
+    """Return the plan for a new store with the content of a tree. It replaces the whole target."""
     hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
@@ -247,7 +246,7 @@ def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
 def check_names(
     store: Store, zarr: Format, added: Mapping[str, Node], kept: Iterable[str] = ()
 ) -> None:
-    """Raise an error if names of new nodes conflict with other names on the file system.
+    """Raise an error if names of new nodes are not valid or not unique on the file system.
 
     Parameters
     ----------

@@ -1,10 +1,9 @@
 """Encode values by CF conventions, and check that decoding reproduces them.
 
-The check is the same for new variables and for appends: encoded values are decoded again, and must
-equal the original values, except for the rounding that the encoding implies. For a new variable,
-the caller chooses the dtype and the packing, so any rounding to these is accepted. Values that are
-added to a stored variable may be rounded to the steps of its packing and to its float type, and
-must otherwise be exact.
+The check decodes the encoded values again, and compares them with the original values. Only the
+rounding that the encoding implies is allowed. The caller chooses the dtype and the packing of a new
+variable, so any rounding to them is accepted. Values that are added to a stored variable may be
+rounded to its packing steps and to its float type, but must be exact otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Return a variable whose numbers are encoded; all other values are only checked.
+    """Encode the numbers of a variable, and check all other values against its encoding.
 
     xarray encodes the other values, and also numbers that always fit their type. NumPy arrays are
     checked now, and dask arrays block by block when they are computed.
@@ -67,7 +66,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
-        return _fit_times(variable, encoding, name)
+        return _with_checked_times(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     fill = fill_value_of(encoding)
     if dtype.kind == "b" and fill is not None:
@@ -104,7 +103,7 @@ def encode_as_stored(
     *,
     widening: bool = False,
 ) -> Any:
-    """Return the values of a variable, encoded like the stored variable to which they are added.
+    """Return new values in the encoding of the stored variable to which they are added.
 
     NumPy arrays are checked now, and dask arrays block by block while they are written.
 
@@ -163,7 +162,7 @@ def encode_as_stored(
 
 
 def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
-    """Return whether two variables that hold the same stored array have equal values."""
+    """Return whether two variables decode the same stored array to the same values."""
     first, second = (
         {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
         for item in (variable, stored)
@@ -172,16 +171,19 @@ def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
 
 
 def is_time(variable: Variable) -> bool:
-    """Return whether a variable holds NumPy or cftime times; empty object arrays do not."""
+    """Return whether a variable holds NumPy or cftime times.
+
+    Empty object arrays count as other values.
+    """
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in "mM"
     return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError if new values are of another kind than the stored values.
+    """Raise ConflictError if new and stored values differ in kind, such as text and numbers.
 
-    If the stored values are times, numbers are accepted as undecoded times.
+    Numbers can be added to stored times: they are taken as times that were not decoded.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -197,12 +199,13 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
         )
 
 
-def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check that times fit their integer type, unless it is the type that xarray uses by default.
+def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Check that the integer type of a time encoding can represent all times.
 
-    Returns the variable. Its dask blocks are checked when they are computed.
+    There is no check for int64 without packing, which is what xarray chooses itself. Dask blocks
+    are checked when they are computed, so the returned variable must be used.
     """
-    _check_units(encoding, name)
+    _refuse_calendar_units(encoding, name)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
@@ -218,7 +221,7 @@ def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Va
 def _checked_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return times unchanged; raise ConflictError if their encoding does not reproduce them."""
+    """Return times unchanged, or raise ConflictError if their encoding does not reproduce them."""
     _, same = _encoded_and_same(times, encoding, name)
     if not same.all():
         raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
@@ -227,14 +230,15 @@ def _checked_times(
 
 @blockwise
 def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Return times encoded in the stored units.
+    """Encode times in the units of the stored variable.
 
     Raises
     ------
     ConflictError
-        If decoding does not reproduce the times. The remedy names an encoding that fits, if any.
+        If decoding does not reproduce the times. The remedy names a finer encoding that does, if
+        there is one.
     """
-    _check_units(encoding, name)
+    _refuse_calendar_units(encoding, name)
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
@@ -244,8 +248,11 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     return _as_type(np.asarray(encoded.data), dtype)
 
 
-def _check_units(encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError for units that xarray decodes with cftime but cannot encode."""
+def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
+    """Raise ConflictError for months and years.
+
+    With cftime, xarray can decode times in these units, but cannot encode them.
+    """
     unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
     if unit.lower() in _CALENDAR_UNITS:
         raise ConflictError(
@@ -260,8 +267,8 @@ def _encoded_and_same(
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask of the times that decoding reproduces.
 
-    The times are decoded with `units`, by default the units that xarray chose. xarray replaces the
-    units of the encoding if integers in these units cannot represent the times.
+    xarray replaces the requested units if integers in these units cannot represent the times. The
+    encoded times are decoded with `units`, or with the units that xarray chose if `units` is None.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
@@ -277,7 +284,7 @@ def _encoded_and_same(
         stored = encoded.copy(deep=False)
         stored.attrs["units"] = units or encoded.attrs["units"]
         coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
-        with _in_xarray():
+        with _as_conflicts():
             decoded = conventions.decode_cf_variable(
                 name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
             ).to_numpy()
@@ -285,9 +292,10 @@ def _encoded_and_same(
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return an encoding with the longest units in which all times are whole numbers.
+    """Return an encoding with the coarsest units in which all times are whole numbers.
 
-    The dtype is float64 if that is exact, and int64 otherwise. Returns None if no unit fits.
+    The dtype is float64 if it represents the times exactly, and int64 otherwise. Returns None if
+    not even microseconds are fine enough.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
@@ -305,7 +313,7 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
 
 
 def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of equal values; missing times equal each other."""
+    """Return a mask of equal values, in which missing times equal each other."""
     if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
@@ -327,13 +335,13 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Return a variable encoded by xarray; raise ConflictError if xarray fails or warns."""
-    with _in_xarray():
+    """Return a variable as xarray encodes it. Raise ConflictError if xarray fails or warns."""
+    with _as_conflicts():
         return conventions.encode_cf_variable(variable, name=name)
 
 
 @contextmanager
-def _in_xarray() -> Iterator[None]:
+def _as_conflicts() -> Iterator[None]:
     """Raise errors and warnings of xarray's encoders and decoders as ConflictError."""
     try:
         yield

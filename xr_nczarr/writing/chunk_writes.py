@@ -49,10 +49,10 @@ class ArrayWrite:
 
     @property
     def fill_is_spelled(self) -> bool:
-        """Whether to store chunks that contain only the fill value, which netcdf-c would misread.
+        """Whether to store chunks even if they contain only the fill value.
 
-        netcdf-c does not decode a fill value in Zarr's Base64, but takes the encoded string as the
-        value.
+        This is necessary for fixed-width bytes: netcdf-c does not decode their fill value from
+        Base64, and would read the encoded string as the value.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
@@ -62,7 +62,7 @@ class ArrayWrite:
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return the write with dask blocks rechunked so that no two blocks share a stored object.
+        """Return the write with its dask blocks rechunked, so that no two share a stored object.
 
         A block grows by less than the length of one object along each dimension.
 
@@ -88,7 +88,7 @@ class ArrayWrite:
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
-    """Return block sizes with their inner boundaries moved up to multiples of `cell`.
+    """Return block sizes whose inner boundaries are rounded up to multiples of `cell`.
 
     Parameters
     ----------
@@ -130,8 +130,9 @@ def write_chunks(
 
     Returns
     -------
-    None, or without `compute` a dask object that writes the values of the caller's dask arrays.
-    Lazily opened values, which dask only reads block by block, are written immediately.
+    None if `options.compute` is true. Otherwise, a dask object that writes the values of the
+    caller's dask arrays. Lazily opened values, which are dask arrays only to be read block by
+    block, have already been written.
     """
     if not writes and options.compute:
         return None
@@ -189,7 +190,7 @@ def _store(
 
 
 def store_values(write: ArrayWrite, target: Any) -> None:
-    """Assign the values of a write to its region of `target`, in this process."""
+    """Assign the values of a write to its region of `target`, without using dask workers."""
     if not write.data.size:
         return
     if not hasattr(write.data, "dask"):
@@ -203,7 +204,8 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The other arguments are dask objects, which dask computes before it calls this function.
+    The other arguments make dask compute the objects that write the chunks before it calls this
+    function.
     """
     store.flush()
 
@@ -211,7 +213,7 @@ def flush(store: Store, *_: Any) -> None:
 class _StoredRegion:
     """The target to which dask stores the blocks of one write.
 
-    It is pickled when dask sends it to workers.
+    Dask pickles it to send it to workers.
     """
 
     def __init__(
@@ -236,10 +238,10 @@ class _StoredRegion:
         self.token = uuid.uuid4().hex
 
     def __dask_tokenize__(self) -> str:
-        """Return a token that no other write has.
+        """Return a token that is unique to this write.
 
-        A cluster remembers failed tasks while the caller holds their exception. A second attempt
-        with the same token would fail with the exception of the first.
+        A cluster remembers failed tasks as long as the caller holds their exception. If a second
+        attempt had the same token, it would fail with the exception of the first.
         """
         return self.token
 
@@ -268,7 +270,8 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     Raises
     ------
     ConflictError
-        If the block has another shape, or values that the dtype cannot represent.
+        If the block does not have the declared shape, or has values that the dtype cannot
+        represent.
     """
     if block.shape != shape:
         raise ConflictError(
@@ -300,7 +303,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has stored exactly the values of `writes`."""
+    """Return whether an interrupted append has already stored exactly the values of `writes`."""
     planned = {write.node.path: write for write in writes if write.appended}
     return appended.keys() == planned.keys() and all(
         _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
@@ -308,7 +311,10 @@ def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) ->
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether stored and new values are bitwise equal, comparing a few chunks at a time."""
+    """Return whether stored and new values are bitwise equal.
+
+    The values are compared a few chunks at a time, to limit memory.
+    """
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False
     (first, last), *other_bounds = bounds

@@ -1,6 +1,6 @@
-"""Define the keys that `encoding=` accepts, and derive the codecs that they request.
+"""Define the keys that `encoding=` accepts, and derive the requested codecs from them.
 
-The keys come from netCDF, zarr and this package.
+The keys are those of netCDF, of zarr-python and of this package.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 
 
 def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
-    """Return the requested codecs as numcodecs configurations, in encoding order.
+    """Return the requested codecs as numcodecs configurations, in the order of encoding.
 
-    The keys of xarray's engine zarr take precedence over ``codecs``. That key takes precedence over
-    netCDF's flags, unless the flags were changed since the variable was opened. If no codec is
-    requested, chunks are stored uncompressed, as in `to_netcdf`: every build of netcdf-c reads them
-    without plugins. In a Zarr version without filters, netCDF's compression includes shuffle only
-    if shuffle is requested.
+    The keys of xarray's zarr engine take precedence over ``codecs``, which takes precedence over
+    netCDF's flags such as ``zlib``. If these flags were changed after the variable was opened, they
+    take precedence over ``codecs``. If no codec is requested, chunks are stored uncompressed, as in
+    `to_netcdf`, because every build of netcdf-c reads them without plugins. In a Zarr version
+    without filters, compression does not imply the shuffle filter.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -76,14 +76,14 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 
 
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
-    """Return the byte order requested by netCDF's key or by the ``bytes`` codec of version 3."""
+    """Return the byte order that the key ``endian`` or a ``bytes`` codec of Zarr 3 requests."""
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Return the arguments for `Format.chunk_keys` that the key ``chunk_key_encoding`` requests.
+    """Return the arguments of `Format.chunk_keys` that the key ``chunk_key_encoding`` requests.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether to store variable-length bytes, as the opened store did."""
+    """Return whether an encoding requests variable-length bytes, as stored in the opened store."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -129,7 +129,7 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Return the numcodecs configurations under `keys`, skipping strings such as ``auto``."""
+    """Return the numcodecs configurations under `keys`. Strings such as ``"auto"`` are skipped."""
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
         if value is not None and not isinstance(value, str):
@@ -138,7 +138,6 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
-    """Return the numcodecs configuration of a codec object, or of its JSON in any Zarr version."""
     if hasattr(codec, "get_config"):
         codec = codec.get_config()
     elif hasattr(codec, "to_dict"):
@@ -193,10 +192,10 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Return codec specs for numcodecs configurations: filters, and a compressor as the last.
+    """Convert numcodecs configurations to filters, followed by a compressor if there is one.
 
-    `itemsize` is the size in bytes of the elements that are shuffled. It is stored with the codec,
-    because netcdf-c uses the stored size.
+    `itemsize` is the size of an array element in bytes. It is stored with the shuffle codec,
+    because netcdf-c relies on the stored size.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

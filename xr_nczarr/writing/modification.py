@@ -1,4 +1,4 @@
-"""Plan changes to a store (append, region, overwrite), and check them before writing."""
+"""Plan appends, region writes and overwrites, and check them against the store before writing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plan_modification(
     layout: Layout,
     options: WriteOptions,
 ) -> WritePlan:
-    """Check a change to a store, and return its plan.
+    """Check a change to an existing store, and return its plan.
 
     The plan is empty if an interrupted run of the same append has already written everything.
 
@@ -75,23 +75,23 @@ def plan_modification(
 
 @dataclass(slots=True)
 class _Planner:
-    """The changes that `plan_modification` collects for one write.
+    """The plan that `plan_modification` builds up, group by group.
 
     Attributes
     ----------
     order_checks
-        Functions that check whether an append continues its coordinates. They read stored values,
-        so they are called last.
+        Functions that check whether an append continues its coordinates. They are called last,
+        because they read stored values.
     grown
         The dimensions that grow, with their new sizes, by path.
     widened
-        Fixed-width text arrays that are too narrow for the new text: the stored node of each array,
-        and a wider copy of the node.
+        The stored node, and a wider copy of it, of each fixed-width text array that is too narrow
+        for the new text.
     kept
         Paths of the stored groups that are not replaced.
     unchanged
-        Groups and names of the variables whose values are their own stored arrays, opened lazily.
-        They are not written.
+        Groups and names of the variables whose values were lazily opened from the very arrays that
+        would be overwritten. They are not written.
     """
 
     opened: OpenedStore
@@ -118,20 +118,22 @@ class _Planner:
 
     @property
     def replaced_group(self) -> str | None:
-        """The path of the group that mode ``"w"`` replaces with all its descendants, or None."""
+        """The path of the group that mode ``"w"`` replaces with all its descendants.
+
+        None in other modes.
+        """
         return self.request.path if self.options.mode == "w" else None
 
     @property
-    def gone(self) -> set[str]:
-        """Paths of the stored nodes that the write replaces."""
+    def replaced_paths(self) -> set[str]:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def check_sources(self) -> None:
         """Raise RefusedError if lazy values are read from arrays that the write changes.
 
-        An append does not change stored values, but an array cannot be appended to itself.
+        Appending does not change stored values, but an array cannot be appended to itself.
         """
-        dim, replaced = self.options.append_dim, self.gone
+        dim, replaced = self.options.append_dim, self.replaced_paths
         paths = {
             (group.path, name): variable.path
             for group in self.request.groups
@@ -156,7 +158,6 @@ class _Planner:
             refuse_reading({key[1]: variable}, self.opened.store, replaced | appended)
 
     def _unchanged(self) -> Iterator[tuple[str, str]]:
-        """Yield the groups and names of variables that are exactly their own stored arrays."""
         for request in self.request.groups:
             if request.path not in self.kept:
                 continue
@@ -178,7 +179,7 @@ class _Planner:
                     yield request.path, name
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError for new members if the store is a single array."""
+        """Raise ConflictError if the store is a single array, which cannot have new members."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -188,7 +189,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of an unreadable group at or above `path` unless it will be replaced."""
+        """Raise the error of an unreadable group at or above `path`, unless it will be replaced."""
         if _is_in(path, self.replaced_group):
             path = parent_path(str(self.replaced_group))
         while path not in self.kept:
@@ -198,7 +199,6 @@ class _Planner:
             path = parent_path(path)
 
     def add(self, request: GroupRequest) -> None:
-        """Plan the changes to one group."""
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
             if self.options.mode == "r+":
@@ -238,7 +238,6 @@ class _Planner:
             self.changes += changes
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
-        """Return the stored variables that a dataset also contains, lazily decoded."""
         variables = StoredGroup(self.opened, group, None).variables
         names = [name for name in map(str, dataset.variables) if name in variables]
         present = {name: variables[name] for name in names}
@@ -264,7 +263,7 @@ class _Planner:
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        """Check the variables of a dataset against the store; return the names of new variables."""
+        """Check a dataset against the stored group, and return the names of its new variables."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -320,7 +319,6 @@ class _Planner:
         stored: Variable,
         region: Mapping[str, slice],
     ) -> None:
-        """Plan to write new values to a stored variable."""
         dim = self.options.append_dim
         variable = group.variables[name]
         assert variable.node is not None
@@ -367,18 +365,21 @@ class _Planner:
         self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
-        """Return the plan, with new nodes, changed documents and updated consolidated metadata."""
-        self._check_left_behind()
+        """Return the plan.
+
+        Its documents include the updated consolidated metadata, if there are any.
+        """
+        self._check_all_appended()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(hierarchy.zarr_format, self.writes)
         zarr = writable_format(hierarchy, store.name)
-        replaced, gone = self.replaced_group, self.gone
-        kept = [path for path in hierarchy.nodes if path not in gone]
+        replaced, replaced_paths = self.replaced_group, self.replaced_paths
+        kept = [path for path in hierarchy.nodes if path not in replaced_paths]
         if replaced is not None:
             chunks = zarr.chunk_keys(replaced).prefix
             below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
             # A reader that opens the group while its chunks are removed would read fill values.
-            plan.removed += [key for path in sorted(gone) for key in zarr.node_keys(path)]
+            plan.removed += [key for path in sorted(replaced_paths) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
                 plan.leading = refresh_consolidated(hierarchy, kept, {})
@@ -396,13 +397,15 @@ class _Planner:
                 )
             made = self.tree.hierarchy()
             # Existing groups, and nodes that cannot be read, are not written again.
-            added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
+            added = [
+                path for path in made.nodes if path in replaced_paths or path not in hierarchy.nodes
+            ]
             check_names(store, zarr, {path: made.nodes[path] for path in added}, kept)
             for path in added:
                 plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.writes += self.tree.writes(made)
         self.tree.report_changes()
-        self._list_children(added)
+        self._list_new_children(added)
         widths = [change for pair in self.widened for change in width_changes(self.opened, *pair)]
         if widths:
             consolidated = self.options.consolidated
@@ -415,7 +418,6 @@ class _Planner:
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:
-        """Yield changes to stored groups whose dimensions grow, or that receive new dimensions."""
         by_group: dict[str, list[Dimension]] = {}
         for dimension in self.grown.values():
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
@@ -429,7 +431,7 @@ class _Planner:
             if dimensions and isinstance(node, GroupNode):
                 yield from dimension_changes(node, dimensions)
 
-    def _list_children(self, added: Collection[str]) -> None:
+    def _list_new_children(self, added: Collection[str]) -> None:
         for path in {parent_path(child) for child in added} & self.kept:
             node = self.opened.hierarchy.nodes[path]
             if isinstance(node, GroupNode):
@@ -438,8 +440,8 @@ class _Planner:
                 groups = [node_name(child) for child in below if child not in self.tree.written]
                 self.changes += listing_changes(node, arrays, groups)
 
-    def _check_left_behind(self) -> None:
-        """Raise ConflictError if a variable along a growing dimension receives no new values."""
+    def _check_all_appended(self) -> None:
+        """Raise ConflictError if a variable along a growing dimension is not in the dataset."""
         appended = {write.node.path for write in self.writes if write.appended}
         left = [
             variable.path
@@ -457,5 +459,4 @@ class _Planner:
 
 
 def _is_in(path: str, group: str | None) -> bool:
-    """Return whether `path` is `group` or is below it. False without a `group`."""
     return group is not None and f"{path}/".startswith(f"{group}/")

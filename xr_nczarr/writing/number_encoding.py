@@ -36,12 +36,12 @@ Floats are always rounded to the precision of their type.
 def encode_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Return numbers in the stored dtype and encoding.
+    """Convert numbers to the stored dtype and encoding.
 
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the numbers, except for the allowed `rounding`.
+        If decoding would not reproduce the numbers, apart from the rounding that `rounding` allows.
     """
     target, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = missing_values(encoding)
@@ -56,7 +56,7 @@ def encode_numbers(
     ):
         checked = _extremes(data)
         packed = _packed(checked, encoding, target)
-    lost = ~_comes_back(checked, packed, encoding, rounding)
+    lost = ~_is_reproduced(checked, packed, encoding, rounding)
     if lost.any():
         remedy = _WIDER if rounding == "requested" else _ELSEWHERE
         raise misfit(f"the value {checked[lost][0]}", encoding, target, remedy, name)
@@ -66,7 +66,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Return numbers packed as in xarray, but with the exact fill value for missing numbers."""
+    """Pack numbers like xarray, but store the fill value exactly where numbers are missing."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     with np.errstate(all="ignore"):
         packed = CFScaleOffsetCoder().encode(block_variable(numbers, encoding)).to_numpy()
@@ -80,20 +80,20 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether checking the lowest and the highest number also checks all numbers in between.
+    """Return whether it suffices to check the lowest and the highest number.
 
-    The result is False if integers are packed as floats, which may round them by more than one step
-    of the packing, or if numbers between 0 and 1 become booleans.
+    It does not if integers are packed as floats, which may round numbers in between by more than
+    one packing step, or if numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if rounding makes a number equal to a value that means "missing".
+    """Raise ConflictError if rounding makes a number equal to a value that marks missing data.
 
-    Numbers that equal such a value before rounding are missing values of the caller. Before
-    packing, they are not: these values are declared in packed form.
+    Numbers that already equal such a value before rounding were missing for the caller as well. If
+    the data are packed, such a comparison is impossible: the fill value is that of the packed data.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -112,12 +112,12 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _extremes(data: Any) -> Any:
-    """Return an array of the lowest and the highest number, and NaN if the data contain NaN."""
+    """Return the lowest and the highest number, and NaN if the data contain NaN."""
     extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
     return np.array(extremes, data.dtype)
 
 
-def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
+def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
     """Return a mask of the numbers that decoding reproduces, apart from the allowed rounding."""
     missing, integral = _missing(data), stored.dtype.kind != "f"
     marks = missing_values(encoding)
@@ -125,7 +125,7 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
     for mark in marks:
         value = mark if integral else stored.dtype.type(mark)  # integers may not represent it
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
-    reproduced = _near(data, stored, encoding, rounding)
+    reproduced = _is_close(data, stored, encoding, rounding)
     if rounding != "requested":
         reproduced &= ~masked
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
@@ -135,8 +135,7 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
     return np.where(missing, masked, reproduced)
 
 
-def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return a mask of the numbers that decoding reproduces approximately."""
+def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
     scale, offset = encoding.get("scale_factor"), np.asarray(encoding.get("add_offset") or 0)
     step = abs(float(scale)) if scale is not None else float(rounding == "requested")
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
@@ -156,7 +155,6 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
 
 
 def _difference(decoded: Any, data: Any) -> Any:
-    """Return decoded minus original numbers, as floats."""
     # Integers are not subtracted as such: a difference from the lowest integer wraps.
     wide = np.result_type(decoded, data, np.float32)
     if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
@@ -170,7 +168,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that represent missing numbers; the first is the value to write."""
+    """Return all values that mark missing numbers. The first of them is the value to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -193,7 +191,10 @@ def misfit(
 def real_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return the real parts of complex numbers; raise ConflictError for imaginary parts."""
+    """Return the real parts of complex numbers.
+
+    Raise ConflictError if an imaginary part is not zero.
+    """
     lost = data.imag != 0
     if lost.any():
         raise misfit(f"the value {data[lost][0]}", encoding, stored, _WIDER, name)
@@ -214,20 +215,20 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale factor is a float; xarray packs in the type of the scale."""
+    """Return an encoding whose scale factor is a float, because xarray packs in its type."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
 def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the dtype of stored integers after applying ``_Unsigned``."""
+    """Return the dtype of stored integers, made signed or unsigned as ``_Unsigned`` says."""
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return an encoding without ``_Unsigned``, with missing values in the type it declares."""
+    """Apply ``_Unsigned`` to an encoding: remove the key, and convert dtype and missing values."""
     target = _meant_dtype(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():
@@ -237,7 +238,7 @@ def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, An
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Return a block as a variable with an encoding, as xarray's coders require."""
+    """Wrap a block of an array in a Variable with an encoding, which xarray's coders require."""
     return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
@@ -247,7 +248,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that is stored for missing numbers, or None if the encoding sets none."""
+    """Return the value to store for missing numbers: ``_FillValue``, ``missing_value`` or None."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 
@@ -255,7 +256,8 @@ def fill_value_of(encoding: Mapping[str, Any]) -> Any:
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the dtype in which to pack numbers.
 
-    xarray packs in place, which fails for integers, so a scale or an offset determines their dtype.
+    xarray packs in place, which fails for integers. For these, the scale factor and the offset
+    therefore determine the dtype.
     """
     if dtype.kind == "f":
         return dtype

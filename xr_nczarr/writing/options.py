@@ -41,7 +41,7 @@ class WriteOptions:
 
 
 def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
-    """Return the mode of a write; the default depends on `append_dim` and `region`.
+    """Return the mode of a write, with a default that depends on `append_dim` and `region`.
 
     Raises
     ------
@@ -87,7 +87,10 @@ class Layout:
 
     @property
     def has_strings(self) -> bool:
-        """Whether strings have variable length; netcdf-c requires fixed widths in version 2."""
+        """Whether strings are stored with variable length.
+
+        In version 2, netcdf-c requires a fixed width.
+        """
         return self.pure or not self.zarr.separates_attributes
 
     @property
@@ -97,12 +100,12 @@ class Layout:
 
     @property
     def chunks_within(self) -> bool:
-        """Whether no chunk may be longer than its dimension, as netcdf-c 4.9.0 requires."""
+        """Whether chunks must not be longer than the dimension, which netcdf-c 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Return the layout requested by a URL's fragment and the caller's arguments.
+    """Return the layout that the URL fragment and the arguments of the caller request.
 
     Raises
     ------
@@ -127,8 +130,7 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    It is the layout of the store. A store in the preview of the layout ``nczarr`` continues as
-    ``nczarr``.
+    This is the layout of the store itself, except that ``nczarr`` continues its preview.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]

@@ -28,7 +28,7 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Return rounded data, and the attributes that describe the rounding.
+    """Round data as an encoding requests, and return them with the attributes that describe this.
 
     `encoding` has the key ``least_significant_digit`` (a decimal place), or
     ``significant_digits``, with a ``quantize_mode`` of BitGroom, BitRound (for which digits are
@@ -73,7 +73,7 @@ def _quantized(
     missing: Sequence[Any],
     name: str,
 ) -> Array:
-    """Return rounded values, but keep missing values, zeros and non-finite numbers."""
+    """Round values, except for missing values, zeros and non-finite numbers."""
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
     with np.errstate(over="ignore"):
@@ -103,7 +103,7 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up to clear the last `drop` bits; `drop` is one number, or one per value."""
+    """Round half up to clear the last `drop` bits. `drop` can contain one number per value."""
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit
@@ -127,7 +127,7 @@ def _groomed(values: Array, digits: int) -> Array:
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round each value to the bits that its own significant digits need (GranularBitRound)."""
+    """Round each value to as many bits as its significant digits need (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

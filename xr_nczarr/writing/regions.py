@@ -1,4 +1,4 @@
-"""Resolve regions of stored arrays, and check new values against stored coordinates."""
+"""Resolve regions of stored arrays, and compare new values with stored coordinates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Raise ConflictError if a region partially covers chunks or shards of a remote store."""
+    """Raise ConflictError if a region covers only part of a chunk or shard in a remote store."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -43,7 +43,7 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def resolve_region(
     dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
 ) -> dict[str, slice]:
-    """Return a slice for each dimension that `region` names.
+    """Return the slice to write along each dimension that `region` names.
 
     For ``"auto"``, find the slice by comparing coordinates.
 
@@ -112,7 +112,7 @@ def write_region(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return the slice to write along each dimension of the stored array, in elements."""
+    """Return the slice of the stored array to write along each dimension, in elements."""
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -133,7 +133,7 @@ def write_region(
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError if new values without the append dimension differ from stored values."""
+    """Raise ConflictError if new values that are not appended differ from the stored values."""
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):
@@ -168,9 +168,9 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or overlap stored values.
 
-    Only the last few stored objects, of `object_size` values each, are read. The cost of an append
-    therefore does not depend on the length of the store. If the stored values increase, all new
-    values must be greater than the last of the `size` stored values.
+    If the stored values increase, all new values must be greater than the last of the `size` stored
+    values. Only the last few stored objects, of `object_size` values each, are read, so the cost of
+    an append does not depend on the length of the store.
     """
     check_kind(new_coordinate, stored, dim)
     values = np.asarray(new_coordinate.values)
@@ -205,7 +205,7 @@ def check_coordinate(
 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
-    """Return times as numbers in the stored units, text as bytes, and numbers unchanged."""
+    """Convert times to numbers in the stored units, and text to bytes; return numbers unchanged."""
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
         # Times that are not multiples of the units become floats.

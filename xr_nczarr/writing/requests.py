@@ -1,4 +1,4 @@
-"""Normalize xarray objects to one dataset for each group to write."""
+"""Normalize a Dataset, DataArray or DataTree to one dataset for each group to write."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class WriteRequest:
     path: str
 
     def identity(self, mode: str, append_dim: str | None) -> str:
-        """Return a string that identifies this write, without reading lazy values."""
+        """Return a string that identifies this write in a lock. Lazy values are not read."""
         written = [
-            (group.path, name, variable.dims, variable.shape, _token(variable))
+            (group.path, name, variable.dims, variable.shape, _identified(variable))
             for group in self.groups
             for name, variable in group.dataset.variables.items()
         ]
         return str(tokenize(mode, append_dim, written))
 
 
-def _token(variable: Variable) -> Any:
-    """Return an object that identifies the values to dask; for lazily opened values, the source."""
+def _identified(variable: Variable) -> Any:
+    """Return an object from which dask computes a token without reading lazily opened values."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 
@@ -73,7 +73,7 @@ def _token(variable: Variable) -> Any:
 def normalize(
     obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
 ) -> WriteRequest:
-    """Return the groups to write for an xarray object, by absolute path, parents first.
+    """Return the groups to write for an xarray object, parents first.
 
     Lazily opened values become dask arrays; see `in_blocks`.
 
@@ -160,10 +160,10 @@ def unlimited_dimensions(
 ) -> set[str]:
     """Return the names of a dataset's unlimited dimensions.
 
-    These are the `requested` names or, without a request, the names in the dataset's encoding,
-    which opening sets. Names of dimensions that the dataset lacks are left out. If all names are
-    `required`, such a name raises ValueError if it was requested, and causes a warning if it is in
-    the encoding.
+    These are the `requested` names. If None are requested, they are the names in the dataset's
+    encoding, which opening sets. Names that are not dimensions of the dataset are left out. If all
+    names are `required`, such a name raises ValueError if it was requested, and causes a warning if
+    it is in the encoding.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)
@@ -181,24 +181,21 @@ def unlimited_dimensions(
 
 
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
-    """Return the names of a dataset's dimensions that may grow.
+    """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the dimensions in `declared`. If the dataset has no such dimension, they are the
-    dimensions with time coordinates, and the first dimensions of the variables of the highest rank.
+    These are the dimensions in `declared`. If the dataset has none of them, they are the dimensions
+    with time coordinates, and the first dimension of each variable of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
         return growing
     rank = max((variable.ndim for variable in dataset.variables.values()), default=0)
     first = {str(v.dims[0]) for v in dataset.variables.values() if v.ndim == rank > 0}
-    times = {
-        str(dim) for dim, size in dataset.sizes.items() if size and _lies_in_time(dataset, dim)
-    }
+    times = {str(dim) for dim, size in dataset.sizes.items() if size and _has_times(dataset, dim)}
     return first | times
 
 
-def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
-    """Return whether a dimension has a coordinate of times, decoded or not."""
+def _has_times(dataset: Dataset, dim: Hashable) -> bool:
     if dim not in dataset.variables or dataset[dim].dims != (dim,):
         return False
     coordinate = dataset[dim].variable

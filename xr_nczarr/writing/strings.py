@@ -28,10 +28,10 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Return a variable in which lazy objects have xarray's string dtype, if all are strings.
+    """Return a variable with xarray's string dtype if it is a dask array of strings.
 
-    NumPy's variable-length strings are converted to the same dtype. Other objects are left to
-    xarray, which loads them. Missing strings become empty, as in xarray.
+    NumPy's variable-length strings are converted too. All other objects are returned unchanged, and
+    xarray loads them. As in xarray, missing strings become empty strings.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -51,7 +51,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
 
 
 def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
-    """Return a variable with strings, bytes and objects converted to types that can be stored.
+    """Convert strings, bytes and objects to types that can be stored.
 
     Parameters
     ----------
@@ -83,13 +83,11 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
 
 
 def _ends_in_nul(block: Any) -> int:
-    """Return whether any bytes in a block end in NUL, the padding of fixed-width bytes."""
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
 
 
 @blockwise
 def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Decode UTF-8 bytes to variable-length strings."""
     return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
 
 
@@ -101,17 +99,20 @@ def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
 
 @blockwise
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert strings to netCDF's fixed-width form; raise ConflictError if a string is too long."""
+    """Convert strings to netCDF's fixed-width strings.
+
+    Raise ConflictError if a string is too long.
+    """
     return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return strings in the form that a layout stores, and their dtype: objects, or a fixed width.
+    """Convert strings to the form that a layout stores, and return them with their dtype.
 
-    A fixed width is `width` bytes or, by default, the length of the longest string, including the
-    `fill` value if one is passed.
+    The form is either objects or fixed-width strings. The width is `width` bytes or, if that is
+    None, the length of the longest string, including the `fill` value if it is not None.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
@@ -127,7 +128,7 @@ def string_data(
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert strings or bytes to a fixed width; raise ConflictError if an item is too long."""
+    """Convert strings or bytes to a fixed width. Raise ConflictError if an item is too long."""
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
@@ -146,7 +147,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return a list of strings or bytes as a list of bytes."""
+    """Return an array of strings or bytes as a list of bytes."""
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
@@ -159,7 +160,6 @@ def as_bytes(values: Any) -> list[Any]:
 
 
 def _as_texts(values: Any) -> list[Any]:
-    """Return a list of strings or bytes as a list of strings."""
     try:
         items = values.ravel().tolist()
         return [item.decode() if isinstance(item, bytes) else item for item in items]
@@ -179,21 +179,20 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Return strings, with missing items replaced by empty strings."""
+    """Replace missing items by empty strings, and convert all items to the string dtype."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts
 
 
 def _missing(block: Any) -> Any:
-    """Return a mask of the items that xarray treats as missing."""
     return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of a function that is called for each block of a dask array.
+    """Call a function with each block of a dask array, and return its largest result.
 
-    For a NumPy array, the function is called once.
+    For a NumPy array, the function is called once, with the whole array.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))

@@ -233,7 +233,6 @@ def to_nczarr(
 
 
 def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
-    """Plan and execute a write under the writer lock."""
     replacing = options.mode == "w" and request.path == "/"
     if replacing and not options.overwrite:
         check_removable(store)
@@ -255,7 +254,7 @@ def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOp
 def _open(
     transaction: Transaction, request: WriteRequest, options: WriteOptions
 ) -> OpenedStore | None:
-    """Open the store that a write changes; return None if the write creates it.
+    """Open the store that a write changes, or return None if the write will create it.
 
     Interrupted changes are rolled back first, except in mode ``"r+"``.
 
@@ -307,7 +306,7 @@ def _exists(store: Store, path: str) -> ExistsError:
 
 
 def _group_exists(opened: OpenedStore, path: str) -> bool:
-    """Return whether a store has a group.
+    """Return whether a store has a group at `path`.
 
     Raises
     ------

@@ -77,10 +77,10 @@ class WritePlan:
     documents
         Metadata documents by key, in the order of writing.
     chunks
-        Encoded chunks by key that change together with the documents. They are written before the
-        documents, and also restored from the journal.
+        Encoded chunks, by key, that must change together with the documents. They are written
+        before the documents. The journal contains their earlier content too.
     leading
-        Documents that are written first, before anything is removed.
+        Documents that are written before anything is removed.
     removed
         Keys and prefixes to remove, in this order, before the chunks are written.
     new
@@ -88,7 +88,7 @@ class WritePlan:
     exclusive
         Whether to raise an error if another writer creates a store at the same time.
     first
-        Plan of chunks and documents that change together before all others; see `plan_widening`.
+        A plan to complete before this one starts to write chunks; see `plan_widening`.
     """
 
     zarr_format: str
@@ -104,7 +104,7 @@ class WritePlan:
 
 @dataclass
 class Transaction:
-    """One change to a store. Create it with `Transaction.locked`; its other methods are the steps.
+    """A change to a store in several steps. `Transaction.locked` creates it.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """Names at the root before the first step, or None if the store cannot be listed."""
+        """The names at the root before the first step. None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -135,7 +135,7 @@ class Transaction:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store. If not, `open` may still find one."""
+        """Whether the root listing shows a complete store. Even if not, `open` may find one."""
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -143,7 +143,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object. True if the store cannot be listed."""
+        """Return whether the root may contain `key`. Without a listing, any object may exist."""
         return self.names is None or key in self.names.objects
 
     @classmethod
@@ -156,7 +156,7 @@ class Transaction:
         locking: bool | Literal["always"] = True,
         force: bool = False,
     ) -> Iterator[Transaction]:
-        """Hold the writer lock of a store, and yield the transaction.
+        """Take the writer lock of a store, and yield the transaction.
 
         On local disks, this waits for other writers, whose locks end with their processes.
 
@@ -164,17 +164,18 @@ class Transaction:
         ----------
         owner
             Function that returns a string by which a killed writer recognizes its lock when it is
-            run again. It may read all values in memory, so it is called only if locks can remain.
+            run again. The function may read all values in memory, so it is called only for stores
+            whose locks outlive a killed process.
         locking
-            Whether to take the lock. Region writes do not need it. An empty local directory, which
-            is replaced at the end, is locked only if this is ``"always"``.
+            Whether to take the lock. Region writes do not need it. An empty local directory is
+            replaced atomically at the end, so it is locked only if this is ``"always"``.
         force
             Whether to take over the lock of another writer.
 
         Raises
         ------
         ConflictError
-            If another writer holds the lock of an object store, or has left it, unless `force`.
+            If an object store contains the lock of another writer, unless `force` is true.
         """
         lock: AbstractContextManager[None] = nullcontext()
         if store.locks_processes:
@@ -188,7 +189,7 @@ class Transaction:
     def roll_back(self) -> None:
         """Undo an interrupted change of documents, unless it was complete.
 
-        A complete append is recorded in `applied`.
+        If the change was a complete append, record its regions in `applied`.
         """
         if self.store.single_file or not self.may_hold(JOURNAL):
             return
@@ -207,14 +208,15 @@ class Transaction:
         self.close()
 
     def close(self) -> None:
-        """Remove the journal of a change that is complete or undone."""
+        """Remove the journal, after its change has been completed or undone."""
         self.store.delete(JOURNAL)
 
     def open(self, mode: str) -> OpenedStore | None:
-        """Open the target; return None if it does not contain a complete store.
+        """Open the target, or return None if it does not contain a complete store.
 
-        Except in mode ``"r+"``, read the individual documents and keep them in `documents`, because
-        another program may not have updated the consolidated metadata.
+        In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
+        documents are read and kept in `documents`, because another program may have left the
+        consolidated metadata outdated.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -240,7 +242,7 @@ class Transaction:
             )
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Execute a plan; without `compute`, return the dask object that finishes the write.
+        """Execute a plan. If `compute` is false, return the dask object that finishes it.
 
         If an error occurs, its remedy or a note describes the state of the store and how to
         continue.
@@ -281,7 +283,7 @@ class Transaction:
     def writing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
-        """Yield the store for the chunks of a plan, then write the documents of the plan.
+        """Yield the store to which to write chunks, and write the documents of the plan afterwards.
 
         Parameters
         ----------
@@ -335,7 +337,7 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the documents of a plan, with the root's documents last and one by one."""
+        """Write the documents of a plan. The root's documents are written last, one by one."""
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
         # A single object changes atomically. The journal of an append also records its regions.
@@ -399,7 +401,7 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold an object store's writer lock: an object, which remains if the writer is killed."""
+    """Hold a lock that is an object in the store. If the writer is killed, the lock remains."""
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
@@ -441,7 +443,6 @@ def _lock_error(store: Store) -> ConflictError:
 
 
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
-    """Return the state in which a failed write leaves the store, and how to continue."""
     if not in_place:
         return "The store is either unchanged or completely replaced: run the write again"
     if plan.new:
@@ -461,7 +462,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target is empty, apart from files of file managers such as ``.DS_Store``."""
+    """Return whether a target is empty, apart from files of file managers (``.DS_Store``)."""
     return _names(store) == ([], [])
 
 
@@ -476,7 +477,6 @@ def check_removable(store: Store) -> None:
 
 
 def _is_below(key: str, target: str) -> bool:
-    """Return whether deleting `target` (a key, or a prefix that ends in ``/``) removes `key`."""
     return key.startswith(target) if target.endswith("/") else key == target
 
 
@@ -487,7 +487,6 @@ def _is_foreign(names: Listing) -> bool:
 
 
 def _contents(names: Listing) -> set[str]:
-    """Return all names at the root except the lock; names of prefixes end in ``/``."""
     return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
 
 

@@ -1,4 +1,4 @@
-"""Store chunks in the background, in one thread pool of bounded memory per write."""
+"""Store the chunks of a write in background threads, with a limit on the bytes in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MIN_JOB_BYTES = 1 << 20  # so that at most 256 small objects wait
 class Uploads(Underway):
     """A thread pool that encodes and stores the chunks of one write in the background.
 
-    The pool belongs to one process: an unpickled copy has no work in progress and is not `pooled`,
-    so dask workers store chunks in their own threads.
+    The pool belongs to one process. An unpickled copy has no pool, so dask workers store chunks in
+    their own threads.
 
     Parameters
     ----------
@@ -38,14 +38,14 @@ class Uploads(Underway):
 
     @property
     def pooled(self) -> bool:
-        """Whether there is a pool, which `submit` requires."""
+        """Whether there is a thread pool, which `submit` requires."""
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)`` in the background.
+        """Run ``work(argument)`` in the background, and raise the error of earlier work, if any.
 
-        First wait until the work in progress, including the new `size`, has at most a fixed number
-        of bytes, or until no work is in progress. If earlier work has failed, raise its error.
+        This first waits until there is memory for `size` more bytes, or until no work is in
+        progress.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)

@@ -39,7 +39,7 @@ _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.jso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVariable:
-    """A variable whose values have the types in which they are stored.
+    """A variable whose values already have the types in which they will be stored.
 
     Attributes
     ----------
@@ -64,7 +64,9 @@ class EncodedVariable:
 
 
 def stored_name(name: Hashable) -> str:
-    """Return the name under which to store a variable or group; it can be None, as in xarray.
+    """Return the name under which to store a variable or group.
+
+    As in xarray, a name can be None.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError for a dimension name that the layout cannot store."""
+    """Raise TypeError or ConflictError if a layout cannot store a dimension of this name."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.pure and not is_name(name):  # NCZarr refers to it by path
@@ -110,11 +112,12 @@ def encode_variables(
     encoding: Mapping[str, Mapping[str, Any]],
     layout: Layout,
 ) -> dict[str, EncodedVariable]:
-    """Return the encoded variables of a dataset, or the new variables that a write adds.
+    """Encode the variables of a new dataset, or the variables that a write adds to a dataset.
 
-    Dask arrays are computed now only to find out whether objects are strings, and how wide the
-    strings are. Other objects are loaded, because the items determine the dtype. `encoding`
-    replaces the encodings of the variables that it names.
+    `encoding` replaces the encodings of the variables that it names. Object arrays are loaded,
+    because their items determine the dtype. If they are dask arrays, they are computed once to find
+    out whether all items are strings, and how long the strings are; all other dask arrays stay
+    lazy.
 
     Parameters
     ----------
@@ -153,9 +156,9 @@ def encode_variables(
 def encode_alone(
     variable: Variable, name: Hashable, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Return an encoded variable, regardless of the rest of its dataset.
+    """Encode a variable independently of its dataset.
 
-    In contrast, `encode_variables` leaves out attributes of bounds that the coordinate also has.
+    `encode_variables`, in contrast, leaves out attributes of bounds that the coordinate also has.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -169,10 +172,10 @@ def encode_alone(
 def user_attributes(
     attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """Return the user's attributes of a dataset, or of a variable along `dimensions`.
+    """Return the attributes that belong to the user, for a dataset or a variable with `dimensions`.
 
-    xarray's engine zarr shows some annotations of NCZarr version 3 as attributes of variables.
-    These are left out, because the new store will have different annotations.
+    xarray's zarr engine shows some NCZarr metadata of version 3 as attributes of variables. These
+    are left out, because the new store gets metadata of its own.
 
     Raises
     ------
@@ -197,7 +200,10 @@ def user_attributes(
 
 
 def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether an attribute was set by engine zarr: an annotation or dimension names."""
+    """Return whether xarray's zarr engine sets this attribute on opening.
+
+    It shows dimension names and some NCZarr metadata as attributes.
+    """
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -205,12 +211,13 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose values and encoding are ready for xarray's encoders."""
-    return _set_aside(fit_encoding(_prepared(variable, name, explicit), name), explicit)
+    return _keys_as_attributes(
+        fit_encoding(_with_adapted_encoding(variable, name, explicit), name), explicit
+    )
 
 
-def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Adapt a variable's encoding, possibly inherited from an opened file, to the new store."""
+def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Variable:
+    """Adapt a variable's encoding, which may be inherited from an opened file, to the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # The dtype has the width of the opened text: xarray would truncate longer text to it.
@@ -238,10 +245,10 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     return variable
 
 
-def _set_aside(variable: Variable, explicit: bool) -> Variable:
-    """Move keys that xarray would drop or convert from a variable's encoding to its attributes.
+def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
+    """Move encoding keys that xarray would drop or convert to the attributes.
 
-    xarray keeps `_Unsigned` only if there is also a fill value, and converts the fill value of
+    xarray keeps ``_Unsigned`` only if there is a fill value, and converts the fill value of
     characters to text.
     """
     encoding = dict(variable.encoding)
@@ -257,9 +264,10 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype in an encoding if it may truncate text, or else None.
+    """Return the dtype in an encoding if longer text would be truncated to it, or None.
 
-    The dtypes ``str`` and S1 of netCDF, and text dtypes without a width, do not truncate.
+    Text is not truncated if there is no dtype, for ``str`` and S1, and for text dtypes without a
+    width.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -270,7 +278,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable that xarray has already encoded to types that the layout supports."""
+    """Convert a variable that xarray has encoded to types that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
@@ -324,7 +332,7 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return an array's fill value: the declared or the requested value, or netCDF's default."""
+    """Return the declared fill value, the requested one, or the default of netCDF, if any."""
     # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
     independent = layout.pure and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
@@ -349,7 +357,10 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether opening joined characters to strings; the fill value is then a character."""
+    """Return whether opening joined characters to strings.
+
+    The fill value is then a single character.
+    """
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
@@ -357,8 +368,8 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the requested fill value in the dtype of the array.
 
-    A value that does not fit raises ConflictError if the caller passed it. If it was inherited from
-    the opened file, it is ignored.
+    If the value does not fit, it raises ConflictError if the caller passed it for this write. It is
+    ignored if it was inherited from the opened file.
     """
     requested = encoding.get("fill_value")
     if requested is None:
@@ -373,7 +384,10 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value as a scalar of `dtype`; raise ConflictError if text is too long."""
+    """Return a fill value as a scalar of `dtype`.
+
+    Raise ConflictError if text is too long for it.
+    """
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         is_text = isinstance(value, str)

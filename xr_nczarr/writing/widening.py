@@ -1,4 +1,4 @@
-"""Store fixed-width text with a larger width, so that longer text can be appended.
+"""Rewrite arrays of fixed-width text with a larger width, so that longer text can be appended.
 
 The stored values do not change.
 """
@@ -27,7 +27,7 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of a fixed-width text node, with items of at least `width` bytes.
+    """Return a copy of a fixed-width text node whose items have at least `width` bytes.
 
     The width is at least doubled, so that appending ever longer strings does not rewrite the array
     each time. The dtype is text, or raw bytes in version 3.
@@ -45,7 +45,7 @@ def plan_widening(
     changes: Iterable[Change],
     consolidated: bool | None,
 ) -> WritePlan:
-    """Return the plan that stores the text of some arrays with a larger width.
+    """Return the plan to rewrite arrays of fixed-width text with a larger width.
 
     Unless the store is replaced atomically, the journal contains all old chunks of these arrays.
 
@@ -83,7 +83,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes that replace a node by a wider one in its array's document."""
+    """Yield the changes to an array's document that replace `node` by `wider`."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
@@ -97,7 +97,7 @@ def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Ite
 
 
 def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yield the key of each stored chunk, and the chunk encoded with the wider dtype."""
+    """Yield the key of each stored chunk, with the chunk encoded in the wider dtype."""
     old, new = ChunkedArray(node, store), ChunkedArray(wider, store)
     sizes = zip(node.shape, node.chunk_shape, strict=True)
     indices = itertools.product(*(range(-(-size // length)) for size, length in sizes))
