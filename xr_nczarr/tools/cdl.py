@@ -143,7 +143,7 @@ trust, limits
 
 @dataclass(frozen=True, repr=False)
 class Cdl:
-    """CDL output, generated on demand.
+    """The CDL text of a store, generated on demand.
 
     Iteration yields pieces of CDL, and reads values when they are needed. `str` returns the
     complete CDL.
@@ -307,12 +307,12 @@ class Cdl:
     def _rows(
         self, variable: Variable, units: TimeUnits | None
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
-        """Yield the values row by row, in parts if a row is long.
+        """Yield the values row by row. A long row is yielded in several parts.
 
-        Each result contains the values of a part as CDL, and the number of braces that open before
-        the part. The third item is None if the row continues. Otherwise, it contains the number of
-        braces that close after the part, and whether the part is the last. Braces enclose the
-        elements along an unlimited dimension, except the first dimension.
+        Each item consists of the values of one part as CDL, the number of braces that open before
+        the part, and a tuple or None. The tuple contains the number of braces that close after the
+        part, and whether the part is the last of all. It is None if the row continues. Braces
+        enclose the elements along each unlimited dimension except the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -342,7 +342,7 @@ class Cdl:
 
 
 class _Line:
-    """An output line, wrapped as in ncdump: before an item that would not fit.
+    """An output line that is wrapped as in ncdump: before an item that would not fit.
 
     Lengths are counted in bytes.
     """
@@ -352,7 +352,7 @@ class _Line:
         self.position = start + len(indent)
 
     def fit(self, text: str) -> str:
-        """Return `text`, after a line break if it would not fit in the line."""
+        """Return `text`. Insert a line break before it if it would not fit in the line."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
         self.position += size
         if self.position > _MAX_LINE_BYTES and size > 2:
@@ -367,7 +367,7 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the name of a dimension, or its path if a nearer dimension has the same name."""
+    """Return a dimension's name, or its path if the name refers to another dimension here."""
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 

@@ -16,7 +16,7 @@ _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
-    """Return the special attributes of a dataset, which ncdump shows in the root group."""
+    """Return the special attributes of the dataset, which ncdump shows in the root group."""
     stored = {} if root.node is None else root.node.attributes.values_by_name
     provenance = stored.get(PROVENANCE)
     special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
@@ -24,7 +24,10 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 
 
 def special_attributes(variable: Variable) -> dict[str, Any]:
-    """Return the special attributes of a variable, including the width of its strings."""
+    """Return the special attributes of a variable.
+
+    NCZarr's width of fixed-width strings is one of them.
+    """
     node = variable.node
     assert node is not None
     special: dict[str, Any] = {}
@@ -49,5 +52,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return integers in the dtype that ncdump shows, or as int64 if they do not fit."""
+    """Return integers as int32, like ncdump, or as int64 if they do not fit."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

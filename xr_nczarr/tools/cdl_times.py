@@ -25,8 +25,8 @@ class TimeUnits:
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
         """Return times as dates in quotation marks.
 
-        `numbers` are the same values, formatted as numbers. They are used for missing values and,
-        if xarray cannot decode the units, for all values.
+        `numbers` contains the same values formatted as numbers. Missing values keep this format,
+        and so do all values if xarray cannot decode the units.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -50,7 +50,7 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Return the units of all times in a group, including their bounds, by variable name."""
+    """Return the units of the time variables in a group, and of their bounds, by variable name."""
     times = {}
     for variable in group.variables.values():
         units = _text(variable, "units")

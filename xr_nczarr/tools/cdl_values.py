@@ -59,17 +59,20 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def has_spelling(name: str) -> bool:
-    """Return whether ncgen accepts a name; it rejects its own keywords and names with ``?``."""
+    """Return whether a variable, dimension or attribute in CDL can have this name.
+
+    ncgen rejects its own keywords and names that contain ``?``, even if they are escaped.
+    """
     return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
 
 def name_text(name: str) -> str:
-    """Return a name as CDL, with special characters escaped."""
+    """Return a name with the special characters of CDL escaped."""
     return ("\\" if "0" <= name[:1] <= "9" else "") + name.translate(_IN_NAME)
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Return the CDL type of a variable, or a wider type, or None if CDL has no such type."""
+    """Return the CDL type for a dtype, a wider type if there is none, or None if neither exists."""
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -77,7 +80,7 @@ def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
 
 
 def attribute_text(value: Any, digits: Digits = EXACT) -> str:
-    """Return an attribute's value as CDL: characters, strings or numbers."""
+    """Return the value of an attribute as CDL: text, strings or numbers."""
     if isinstance(value, list):
         return ", ".join([_quoted(_as_text(item)) for item in value])
     if isinstance(value, str | bytes):
@@ -91,7 +94,7 @@ def attribute_text(value: Any, digits: Digits = EXACT) -> str:
     if name not in digits:
         return ", ".join(f"{number}{_TYPES[name][1]}" for number in values.tolist())
     texts = _float_texts(values, "#", digits)
-    return ", ".join(map(_with_point, texts, [name] * values.size))
+    return ", ".join(map(_with_suffix, texts, [name] * values.size))
 
 
 def _as_text(value: str | bytes) -> str:
@@ -107,7 +110,7 @@ def row_text(row: Array, fill_value: Any) -> str:
 
 
 def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
-    """Return the values of a one-dimensional array as CDL, with ``_`` for fill values."""
+    """Return the values of a one-dimensional array as CDL. Fill values become ``_``."""
     if kind == "string":
         return _string_texts(values, fill_value)
     values = _as_netcdf(values)
@@ -136,7 +139,7 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Return values in a netCDF type that represents their own type exactly."""
+    """Convert values of a type that netCDF lacks to a wider type, without changing them."""
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -146,31 +149,30 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with the fewest of the allowed `digits` that reproduce it."""
+    """Format each number with the smallest of the allowed numbers of digits that reproduces it."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
     fewest, *larger = digits[name]
     texts = [f"%{flag}.{fewest}g" % number for number in numbers]
-    pending = _read_otherwise(texts, values.astype(name)) if larger else np.array([], int)
+    pending = _inexact_positions(texts, values.astype(name)) if larger else np.array([], int)
     for count in larger:
         longer = [f"%{flag}.{count}g" % numbers[position] for position in pending.tolist()]
         for position, text in zip(pending.tolist(), longer, strict=True):
             texts[position] = text
-        pending = pending[_read_otherwise(longer, values[pending].astype(name))]
+        pending = pending[_inexact_positions(longer, values[pending].astype(name))]
     for position in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[position] = _NOT_FINITE[str(numbers[position])] + _TYPES[name][1]
     return texts
 
 
-def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
-    """Return the positions of strings that do not parse to the given numbers."""
+def _inexact_positions(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
     with np.errstate(over="ignore"):
         again = np.array(list(map(float, texts))).astype(numbers.dtype)
     return np.flatnonzero((again != numbers) & np.isfinite(numbers))
 
 
-def _with_point(text: str, name: str) -> str:
-    """Return a formatted float without trailing zeros, but with its decimal point and suffix."""
+def _with_suffix(text: str, name: str) -> str:
+    """Remove the trailing zeros of a formatted float, and add the suffix of its type."""
     if text[-1] not in "0123456789.":
         return text
     digits, mark, exponent = text.partition("e")

@@ -1,4 +1,4 @@
-"""Write all metadata of a store to one document with `consolidate`."""
+"""Write all metadata of a store to a single document with `consolidate`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ConsolidateResult(Result):
 def consolidate(
     target: Any, *, storage_options: Mapping[str, Any] | None = None, progress: bool = False
 ) -> ConsolidateResult:
-    """Write the consolidated metadata of a store.
+    """Write the metadata of all groups and arrays of a store to one document.
 
     The document is stored at the key ``.zmetadata``. In version 3, it is part of the root document.
 
@@ -79,7 +79,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict of documents by key that advances a progress bar when a document is added."""
+    """A dict of documents that advances a progress bar whenever a document is added."""
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -99,7 +99,7 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open a store to change its metadata; yield the transaction and the opened store.
+    """Open a store to change its metadata, and yield the transaction and the opened store.
 
     The individual documents are read. Unless this is a `dry_run`, the writer lock is held, and an
     interrupted change is rolled back first.

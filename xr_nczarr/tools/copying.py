@@ -1,7 +1,7 @@
-"""Copy a store or file to another layout, Zarr version, chunks or codecs, and resume such copies.
+"""Copy a store or file to another layout, Zarr version, chunks or codecs.
 
-The stored chunks of arrays that do not change are copied as bytes. All other chunks are decoded and
-encoded again.
+Arrays that are stored in the same way in source and target are copied chunk by chunk, as bytes. All
+other arrays are decoded and encoded again. An interrupted copy can be resumed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PART = ".unfinished"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CopyResult(Result):
-    """The result of `copy`.
+    """The result of `copy`, which prints as a summary.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ def copy(
     ) as origin:
         origin.check_dimensions(recoding.chunks)
         if file is not None:
-            _check_beside(LocalStore(file), origin)
+            _check_outside_source(LocalStore(file), origin)
             return _copy_to_file(
                 origin,
                 file,
@@ -213,18 +213,18 @@ def copy(
         resolved = resolve(target, access, must_exist=False)
         resolved.check_writable()
         layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
-        _check_beside(store, origin)
+        _check_outside_source(store, origin)
         tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         plan = plan_tree(tree, store, consolidated)
         before = origin.state()
-        mark = None if before is None else _identity(before, plan)
+        mark = None if before is None else _resume_marker(before, plan)
         # A killed copy that is run again recognizes its lock, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
         arguments = str((name, subset, zarr_format, dialect, chunks, codecs, consolidated))
         owner = hashlib.sha256(arguments.encode()).hexdigest
         locked = Transaction.locked(store, owner, locking="always", force=overwrite)
         with locked as transaction:
-            exists, resumed, anew = _found(transaction, mark, overwrite)
+            exists, resumed, anew = _inspect_target(transaction, mark, overwrite)
             mark = mark or b"{}"
             resumable = before is not None and not (exists or store.single_file)
             with (
@@ -246,12 +246,12 @@ def copy(
 
 
 def _file_path(target: Any) -> str | None:
-    """Return the path of the netCDF file that `target` names, or None if it names a store.
+    """Return the path of the netCDF file to write, or None if `target` is a store.
 
     Raises
     ------
     UnsupportedError
-        If the netCDF file is not on a local disk.
+        If `target` is a netCDF file that is not on a local disk.
     """
     if not isinstance(target, str | os.PathLike):
         return None
@@ -314,7 +314,7 @@ def _copy_to_file(
 
 @contextmanager
 def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
-    """Add a note to an interruption that describes what the next run will do."""
+    """Add a note to errors that interrupt a copy, which says whether the next run resumes it."""
     try:
         yield
     except (KeyboardInterrupt, StorageError) as error:
@@ -324,7 +324,6 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
 
 
 def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
-    """Raise ConflictError if the state of the source is no longer `before`."""
     if origin.state() != before:
         raise ConflictError(
             "the source was changed while it was being copied",
@@ -333,8 +332,7 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
         )
 
 
-def _check_beside(store: Store, origin: Input) -> None:
-    """Raise RefusedError if the target is the same store as the source, or within it."""
+def _check_outside_source(store: Store, origin: Input) -> None:
     if origin.store.is_same(store):
         raise RefusedError(
             "the source and the target are the same store", remedy=_ELSEWHERE, store=store.name
@@ -344,16 +342,24 @@ def _check_beside(store: Store, origin: Input) -> None:
         raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 
-def _identity(state: str, plan: WritePlan) -> bytes:
-    """Return the marker of an unfinished copy: a digest of source, plan and current system boot."""
+def _resume_marker(state: str, plan: WritePlan) -> bytes:
+    """Return the content of the marker by which a later run recognizes this copy and resumes it.
+
+    It is a digest of the source's state, the plan and the boot of the machine, because chunks may
+    be lost in a reboot.
+    """
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
     return digest.hexdigest().encode()
 
 
-def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether this run resumes a copy, or else why not.
+def _inspect_target(
+    transaction: Transaction, mark: bytes | None, overwrite: bool
+) -> tuple[bool, bool, str]:
+    """Return whether the target is a store, whether to resume an interrupted copy, and why not.
+
+    The reason is empty unless there is an interrupted copy that cannot be resumed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Compare two datasets: groups, dimensions, types, attributes and values."""
+"""Compare the groups, dimensions, types, attributes and values of two datasets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ABSENT = "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between two datasets.
+    """A single difference between two datasets.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """The differences between two datasets.
+    """The result of `diff`: the differences between two datasets.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def diff(
     second_options: Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Comparison:
-    """Compare two datasets: stores, reference sets, netCDF files or files that xarray opens.
+    """Compare two datasets, which can be stores, reference sets, netCDF files or other files.
 
     Stored (not decoded) values are compared, part by part. NaN equals NaN. The order of dimensions,
     variables and attributes in a group does not matter.
@@ -168,7 +168,7 @@ def diff(
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """The arguments and the differences found so far in one call of `diff`."""
+    """The options of one call of `diff`, and the differences found so far."""
 
     metadata: bool
     special: bool
@@ -177,7 +177,6 @@ class _Comparing:
     differences: list[Difference] = field(default_factory=list)
 
     def compare(self, *trees: Tree) -> None:
-        """Compare two trees, and add their differences."""
         first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
         for path in _merged(first, second):
             left, right = first.get(path), second.get(path)
@@ -214,7 +213,7 @@ class _Comparing:
                 self._values(first, *(tree.written[path].data for tree in trees))
 
     def _values(self, variable: Variable, first: Any, second: Any) -> None:
-        """Compare the values of a variable part by part."""
+        """Compare the values of a variable part by part, to limit memory."""
         assert variable.node is not None
         shape, count, largest = first.shape, 0, 0.0
         place: tuple[int, ...] = ()
@@ -244,7 +243,7 @@ class _Comparing:
     def _unequal(
         self, first: npt.NDArray[Any], second: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.bool_], float]:
-        """Return a mask of unequal values, and the largest absolute difference of numbers."""
+        """Return a mask of the values that differ, and the largest difference of numbers."""
         differ = np.asarray(first != second)
         if first.dtype.kind not in "iuf" or not differ.any():
             return differ, 0.0
@@ -291,7 +290,7 @@ def _dimension_text(dimension: Dimension | None) -> str | None:
 
 
 def _declaration(variable: Variable) -> str:
-    """Return the CDL type and the dimensions of a variable, with their sizes."""
+    """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``."""
     assert variable.node is not None
     dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]
     return f"{type_name(variable.node.dtype, variable.kind)}({', '.join(dimensions)})"

@@ -1,4 +1,4 @@
-"""Predict the chunks, requests and bytes that reading a selection takes, without reading it."""
+"""Predict how many chunks, requests and bytes it takes to read a selection, without reading it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableReading:
-    """The chunks, requests and bytes needed to read a selection from one variable.
+    """The chunks, requests and bytes that it takes to read a selection from one variable.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ class VariableReading:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Result):
-    """The predicted cost of reading a selection.
+    """The result of `explain`: the predicted cost of reading a selection.
 
     Attributes
     ----------
     readings
         The cost of each variable.
     left_out
-        Reasons why other variables are not in `readings`, by path.
+        For each variable that is not in `readings`, by path, the reason why its cost is unknown.
     """
 
     readings: tuple[VariableReading, ...]
@@ -120,7 +120,7 @@ class Explanation(Result):
         return {"schema_version": 1, "readings": readings, "left_out": left_out}
 
     def totals(self) -> list[str]:
-        """Return the last row of the table, with the sums over all variables."""
+        """Return the last row of the table, which sums up all variables."""
         sizes = [item.fetched_bytes for item in self.readings]
         fetched = None if None in sizes else sum(item or 0 for item in sizes)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -148,7 +148,7 @@ def explain(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Explanation:
-    """Return the requests and bytes that reading a selection takes, without reading any chunk.
+    """Return how many requests and bytes it takes to read a selection, without reading it.
 
     Only metadata are read, and the store is listed. If the store cannot be listed, the size of each
     chunk is requested, for at most 10,000 chunks.
@@ -220,7 +220,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A variable whose reading is explained.
+    """A variable for which `explain` predicts the cost of reading.
 
     Attributes
     ----------
@@ -234,7 +234,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Return the variables of a group and of all its descendants, by relative path."""
+    """Return the variables of a group and its descendants, by path relative to the group."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):
@@ -262,7 +262,7 @@ def _unreadable(error: NczarrError) -> str:
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
-    """Return the Datasets of an xarray object by path, or None for any other target."""
+    """Return the datasets in an xarray object by path, or None for any other target."""
     xarray = sys.modules.get("xarray")
     if xarray is None:
         return None
@@ -319,7 +319,6 @@ def _html_row(reading: VariableReading) -> list[str]:
 
 
 def _cells(reading: VariableReading) -> list[str]:
-    """Return the cells of one row of the table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
     within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
@@ -348,7 +347,7 @@ def _selected(
 
 
 def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
-    """Return the object sizes of each store, by the identity of the store."""
+    """Return a lookup of object sizes for each store, by the identity of the store."""
     by_store: dict[str, list[ChunkedArray]] = {}
     for array in arrays:
         by_store.setdefault(array.store.identity, []).append(array)

@@ -19,10 +19,10 @@ _USUAL_LEVEL = 4
 
 
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
-    """Return the numcodecs codec for the HDF5 filter with a given number and settings.
+    """Return the numcodecs codec that corresponds to an HDF5 filter, given its number and settings.
 
-    If there is no such codec, the result is named after the filter or its number, which no codec
-    registry contains.
+    Without such a codec, the result is named after the filter or its number. No codec registry
+    contains that name, so decoding fails with an error that mentions the filter.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
@@ -34,7 +34,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number and settings of a codec's HDF5 filter, or None without such a filter."""
+    """Return the number and settings of the HDF5 filter for a codec, or None if there is none."""
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
@@ -50,6 +50,6 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a codec parameter as an integer. netcdf-c before 4.10 stores parameters as strings."""
+    """Return a codec parameter as an integer. Releases of netcdf-c before 4.10 store strings."""
     is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
     return int(value) if is_number else otherwise

@@ -1,4 +1,4 @@
-"""Build HTML for notebooks, in the notebook's colors and with all names escaped."""
+"""Build HTML for notebooks. It uses the colors of the notebook, and names are escaped."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a complete HTML representation of a result: a title, and the parts below it."""
+    """Return the HTML representation of a result, which consists of a title and further parts."""
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML text of at most 200 characters."""
+    """Return a value as escaped HTML. Longer text is cut to 200 characters."""
     return escape(quote(value))
 
 
@@ -59,14 +59,14 @@ def preformatted(lines: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table. Titles and cells are HTML, too."""
+    """Return an HTML table. Titles and cells must already be HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
-    """Return collapsible content with a summary. Both are HTML."""
+    """Return collapsible HTML. The summary and the content must already be HTML."""
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
 
@@ -77,7 +77,10 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar filled to `share` (0 to 1), whose filled part is in turn filled to `inner`."""
+    """Return a bar that is filled to `share` (0 to 1).
+
+    The filled part is in turn filled to `inner`.
+    """
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'
@@ -91,7 +94,7 @@ def grid_svg(
     names: Sequence[str],
     touched: Sequence[Collection[int]] | None = None,
 ) -> str:
-    """Return a drawing of an array's chunks along two of its dimensions.
+    """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
     These are the dimensions along which a selection skips chunks, or otherwise the dimensions with
     the most chunks. Without a name for each dimension, the caption contains only numbers.

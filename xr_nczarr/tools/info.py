@@ -34,7 +34,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreInfo(Result):
-    """The groups, dimensions and variables of a store, printed as a tree.
+    """The result of `info`: an overview of a store, which prints as a tree.
 
     Attributes
     ----------
@@ -67,16 +67,16 @@ class StoreInfo(Result):
     unlisted: str = field(default="", compare=False)
 
     @property
-    def _written(self) -> str:
-        """Zarr version, consolidation and NCZarr layout of the store, in one line."""
+    def _summary(self) -> str:
         layout = f"NCZarr metadata of {self.layout}" if self.layout else ""
         consolidated = "consolidated" if self.consolidated else ""
         return ", ".join(filter(None, [f"Zarr {self.zarr_format}", consolidated, layout]))
 
     def totals(self) -> dict[str, int | None]:
-        """Return the numbers of groups, variables, chunks and bytes in all groups.
+        """Return the total numbers of groups, variables, chunks and bytes.
 
-        Sizes include only readable variables. A size is None if it is unknown for any variable.
+        Sizes include only readable variables. A total is None if the size of any of these is
+        unknown.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -91,7 +91,6 @@ class StoreInfo(Result):
         return totals
 
     def _totals_text(self) -> str:
-        """Return the totals as one line of text."""
         totals = self.totals()
         groups = f" in {totals['groups']:,} groups" if totals["groups"] != 1 else ""
         parts = [count_text(totals["variables"] or 0, "variable") + groups]
@@ -103,7 +102,7 @@ class StoreInfo(Result):
         return f"{', '.join(parts)}, {byte_text(totals['stored_bytes'])} ({raw})"
 
     def __repr__(self) -> str:
-        lines = [self._written, self._totals_text(), *self._group_lines(self.root)]
+        lines = [self._summary, self._totals_text(), *self._group_lines(self.root)]
         if self.unlisted:
             lines.append(f"chunks are not counted: {self.unlisted}")
         return "\n".join([self.name, *(line for text in lines for line in wrapped(text))])
@@ -114,7 +113,7 @@ class StoreInfo(Result):
         parts = [self._group_html(self.root, largest)]
         if self.unlisted:
             parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")
-        summary = f"<div>{text(self._written)}</div><div>{text(self._totals_text())}</div>"
+        summary = f"<div>{text(self._summary)}</div><div>{text(self._totals_text())}</div>"
         return page(self.name, summary, *parts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,7 +142,7 @@ class StoreInfo(Result):
         }
 
     def describe(self, variable: Variable) -> dict[str, Any]:
-        """Return a description of a variable as a dictionary of JSON values."""
+        """Return the properties of a variable as a dictionary of JSON values."""
         description: dict[str, Any] = {
             "path": variable.path,
             "name": variable.name,
@@ -174,7 +173,6 @@ class StoreInfo(Result):
         return description
 
     def _notes(self, group: Group) -> list[str]:
-        """Return the problems of a group and its variables, one sentence each."""
         incomplete = [
             variable
             for variable in group.variables.values()
@@ -234,7 +232,7 @@ def info(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> StoreInfo:
-    """Return an overview of a store: its content, its layout, and the number of stored chunks.
+    """Return an overview of the content, the layout and the stored chunks of a store.
 
     Parameters
     ----------

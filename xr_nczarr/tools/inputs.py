@@ -1,4 +1,4 @@
-"""Open the source of a copy: a store, a netCDF file, or a file for another xarray engine."""
+"""Open a store, a netCDF file or any file that xarray opens, as the source of an exact copy."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """Chunks and codecs that replace those of the source in a copy.
+    """The chunks and codecs that a copy should have instead of those of the source.
 
     Attributes
     ----------
     chunks
         Chunk lengths by dimension, in elements.
     codecs
-        Numcodecs configurations in encoding order. None keeps the codecs of the source.
+        Numcodecs configurations in the order of encoding. None keeps the codecs of the source.
     """
 
     chunks: Mapping[str, int]
@@ -59,7 +59,7 @@ class Recoding:
 
 @dataclass(kw_only=True)
 class Input(ABC):
-    """The source of a copy, with its stored (not decoded) values.
+    """The source of a copy. Its values are the stored values, which are not decoded.
 
     Attributes
     ----------
@@ -96,7 +96,15 @@ class Input(ABC):
         self.groups, self.sources = self.subset.apply(self.root)
 
     def check_dimensions(self, lengths: Mapping[str, int]) -> None:
-        """Raise an error if a dimension is unknown, or its chunk length is below 1."""
+        """Check the chunk lengths that the caller requested.
+
+        Raises
+        ------
+        NotFoundError
+            If there is no such dimension.
+        ConflictError
+            If a chunk length is below 1.
+        """
         names = {name for group in self.groups.values() for name in group.dimensions}
         names |= {item.name for source in self.sources.values() for item in source.dimensions}
         for dim, length in lengths.items():
@@ -108,7 +116,7 @@ class Input(ABC):
                 )
 
     def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
-        """Return the netCDF tree to write.
+        """Return the netCDF tree that describes the copy.
 
         Raises
         ------
@@ -147,12 +155,12 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Add descriptions of content that the target cannot express to `skipped`.
+        """Record phrases that describe content which the target cannot express.
 
         Raises
         ------
         UnsupportedError
-            Unless `skip_unsupported` is True.
+            If there is such content and `skip_unsupported` is False.
         """
         self.skipped += phrases
         self._check(layout, skip_unsupported=skip_unsupported)
@@ -166,12 +174,12 @@ class Input(ABC):
 
     @abstractmethod
     def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
-        """Add a variable of the subset to a group of the target tree."""
+        """Add a variable of the subset, and its values, to a group of the target tree."""
 
 
 @dataclass(kw_only=True)
 class ModelInput(Input):
-    """A source that is read as a netCDF tree, and copied exactly.
+    """A source that is read as a netCDF tree, so that the copy is exact.
 
     Attributes
     ----------
@@ -243,7 +251,7 @@ def open_input(
     select: Mapping[str, Any] | None = None,
     netcdf_types: bool = False,
 ) -> Input:
-    """Open the source of a copy without decoding any values.
+    """Open the source of a copy. Values are neither read nor decoded.
 
     Parameters
     ----------
@@ -378,7 +386,7 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
 
 
 def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
-    """Add the dimensions, attributes and variable names of a dataset to a tree."""
+    """Add the dimensions, attributes and variable names of a dataset to the group at `path`."""
     group = root
     for name in filter(None, path.split("/")):
         group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
@@ -396,7 +404,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path is a file that begins with a signature of netCDF."""
+    """Return whether a path is a local file that begins with the signature of a netCDF format."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store raises the error
@@ -406,7 +414,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the stored chunks along each dimension: one length, or the lengths of all chunks."""
+    """Return the chunk lengths along each dimension: one integer, or the lengths of all chunks."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
@@ -442,7 +450,7 @@ def _encoding(
 
 
 def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
-    """Return the encoding of an xarray variable if the caller changes it, or else None."""
+    """Return the encoding that the caller requested for a variable, or None without a request."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
     if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}

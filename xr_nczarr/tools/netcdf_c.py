@@ -1,8 +1,8 @@
 """Call netcdf-c directly, through the library that netCDF4-python includes.
 
-netCDF4-python itself does not distinguish characters from strings in attributes, and leaves out
-variables of unknown types. If several dimensions have the same name, it uses the nearest dimension,
-and truncates the values of the variable.
+netCDF4-python itself cannot be used for exact copies. In attributes, it does not distinguish
+characters from strings. It leaves out variables of unknown types. If several dimensions have the
+same name, it takes the nearest one, and truncates the values of the variable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Handle:
-    """An open netCDF file. Unpickling opens the file for reading, once per process.
+    """An open netCDF file. An unpickled copy opens the file again for reading, once per process.
 
     Parameters
     ----------
@@ -84,7 +84,10 @@ class Handle:
                 self.call("nc_close", ncid)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of netcdf-c, and raise StorageError with its message if it fails."""
+        """Call a function of netcdf-c.
+
+        If it fails, raise StorageError with the message of netcdf-c.
+        """
         status = self.status(function, *arguments)
         if status:
             reason = _library().nc_strerror(status).decode()
@@ -97,7 +100,7 @@ class Handle:
             )
 
     def status(self, function: str, *arguments: Any) -> int:
-        """Call a function of netcdf-c, and return its status: 0 for success."""
+        """Call a function of netcdf-c, and return its status, which is 0 for success."""
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
@@ -107,7 +110,7 @@ class Handle:
         return result.value
 
     def ids(self, function: str, group: int, *rest: Any) -> list[int]:
-        """Return the identifiers that a function of netcdf-c lists for a group."""
+        """Return the identifiers that a function such as ``nc_inq_grps`` lists for a group."""
         count = ctypes.c_int()
         self.call(function, group, ctypes.byref(count), None, *rest)
         listed = (ctypes.c_int * count.value)()
@@ -121,7 +124,7 @@ class Handle:
         return text_of(name.value)
 
     def group(self, path: str) -> int:
-        """Return netcdf-c's identifier of the group at an absolute path."""
+        """Return the netcdf-c identifier of the group at an absolute path."""
         assert self.ncid is not None
         if path == "/":
             return self.ncid
@@ -138,14 +141,14 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Return this process's handle for a file, given its path, modification time and size.
+    """Return the handle for a file in this process, given its path, modification time and size.
 
-    The file stays open until the process ends. Closing it when the handle is no longer referenced
-    would acquire the lock at an arbitrary time.
+    The file stays open until the process ends. If it were closed when the handle is
+    garbage-collected, the lock would be acquired at an arbitrary time.
     """
     return Handle(path)
 
 
 def text_of(data: bytes) -> str:
-    """Return text from netcdf-c as a str; bytes that are not UTF-8 become lone surrogates."""
+    """Decode UTF-8 from netcdf-c. Invalid bytes become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Read a netCDF file through netcdf-c, as the source of an exact copy."""
+"""Read netCDF files through netcdf-c, as sources of exact copies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NetcdfFile:
 
 
 def open_file(path: str) -> NetcdfFile:
-    """Open a netCDF file and return its content. Values are read when they are indexed.
+    """Open a netCDF file, and return its content. Values are read only when they are indexed.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def open_file(path: str) -> NetcdfFile:
 
 @dataclass(eq=False, repr=False)
 class Values(BackendArray):
-    """The values of a variable, which are read from the file when they are indexed."""
+    """The values of a variable in a netCDF file, which are read when they are indexed."""
 
     handle: Handle
     group: str
@@ -101,7 +101,7 @@ class Values(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of a selection, and return the selected values."""
+        """Read the bounding box of the selected elements, and return these elements."""
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
@@ -129,12 +129,12 @@ class Values(BackendArray):
 
 @dataclass(slots=True)
 class _Reader:
-    """The open file and the dimensions read so far in one call of `open_file`.
+    """The state of one call of `open_file`.
 
     Attributes
     ----------
     dimensions
-        The dimensions read so far, by netcdf-c's identifier.
+        The dimensions read so far, by netcdf-c identifier.
     """
 
     handle: Handle
@@ -142,7 +142,7 @@ class _Reader:
     dimensions: dict[int, Dimension]
 
     def group(self, path: str, ncid: int) -> Group:
-        """Return the group with netcdf-c's identifier `ncid`, including its content."""
+        """Return the group with the netcdf-c identifier `ncid`, including all descendants."""
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
         for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
@@ -210,7 +210,10 @@ class _Reader:
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the chunk shape or, for contiguous values, the shape that a write would choose."""
+        """Return the chunk shape.
+
+        If the variable is contiguous, return the shape that a write would choose.
+        """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
@@ -220,7 +223,7 @@ class _Reader:
         return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return the value of elements that were never written, or None if it is undefined."""
+        """Return the value of elements that were never written, or None if they are undefined."""
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))
@@ -285,7 +288,6 @@ _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a `_FillValue` as a scalar of the variable's type."""
     if isinstance(value, list):
         return value[0] if value else ""
     return np.bytes_(value.encode("utf-8", "surrogateescape")) if dtype.kind == "S" else value

@@ -1,4 +1,4 @@
-"""Write a netCDF tree to a netCDF-4 file through netcdf-c, as the target of an exact copy."""
+"""Write a netCDF tree to a netCDF-4 file through netcdf-c, as the target of exact copies."""
 
 from __future__ import annotations
 
@@ -42,14 +42,18 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout(Layout):
-    """The layout of netCDF-4 files: NCZarr's types, but variable-length strings."""
+    """The layout of netCDF-4 files. It has the types of NCZarr, but variable-length strings."""
 
     dialect: str = "netCDF-4"
     has_strings = True
 
 
 def unheld(root: Group) -> list[str]:
-    """Return a phrase for each dimension that a netCDF-4 file cannot express."""
+    """Describe each dimension whose size a netCDF-4 file cannot express.
+
+    An unlimited dimension has the size to which its variables are written, and size 0 means
+    unlimited.
+    """
     written: set[str] = set()
     for variable in root.all_variables():
         if 0 not in variable.shape:
@@ -65,7 +69,7 @@ def unheld(root: Group) -> list[str]:
 
 
 def write_file(tree: Tree, path: str, *, progress: bool) -> None:
-    """Write a tree and the values of its variables to a new file, and flush the file to the disk.
+    """Write a tree and the values of its variables to a new file, and flush it to the disk.
 
     Raises
     ------
@@ -98,7 +102,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The open file and the objects defined so far in one call of `write_file`.
+    """The state of one call of `write_file`.
 
     Attributes
     ----------
@@ -118,7 +122,7 @@ class _FileWriter:
     underway: Underway = field(default_factory=Underway)
 
     def define(self, group: Group, ncid: int) -> None:
-        """Define the content of a group and of all its descendants in the file."""
+        """Define a group's dimensions, attributes, variables and child groups in the file."""
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
             with Place(place=f"dimension {dimension.path}"):
@@ -191,7 +195,10 @@ class _FileWriter:
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
     def _drop(self, codec: str, path: str) -> None:
-        """Add a codec to the dropped codecs; raise UnsupportedError if the caller requested it."""
+        """Record a codec that the file cannot have.
+
+        Raise UnsupportedError if the caller requested it.
+        """
         problem = f"netCDF does not support the filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
@@ -221,7 +228,7 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable of an open file. Values can be assigned to its regions."""
+    """A variable in a file that is open for writing. Values can be assigned to its regions."""
 
     handle: Handle
     ncid: int
@@ -250,14 +257,14 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return chunk lengths that do not exceed the fixed dimensions, as netCDF requires."""
+    """Return chunk lengths that are at most as long as the fixed dimensions, as netCDF requires."""
     assert variable.node is not None
     lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
     return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
 
 
 def netcdf_value(value: Any) -> Any:
-    """Convert an attribute's value to a netCDF type. JSON values become text or numbers."""
+    """Convert the value of an attribute to a netCDF type. JSON values become text or numbers."""
     if isinstance(value, str | np.number) or (
         isinstance(value, list) and value == [*map(str, value)]
     ):

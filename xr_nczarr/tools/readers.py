@@ -1,4 +1,7 @@
-"""Report what other programs need in order to read a store, according to its metadata."""
+"""Report what other programs need in order to read a store, and what they misread.
+
+The report is derived from the metadata of the store.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _COPY = "Copy the store with nczarr copy --dialect universal, which all programs
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield the requirements for reading a store, and the content that some programs cannot read.
+    """Yield what a program must support to read a store, and what some programs cannot read.
 
     Parameters
     ----------
@@ -87,7 +90,7 @@ def _in_documents(
 ) -> Iterator[Finding]:
     """Yield findings for documents that are not strict JSON, or that netCDF-C misreads.
 
-    Documents that this package cannot read are skipped.
+    Documents that this package cannot read are reported elsewhere, and skipped here.
     """
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]

@@ -1,4 +1,4 @@
-"""Predict the requests of a read by running it on a store that only records requests."""
+"""Predict the requests of a read by performing it on a store that only records requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
 
 
 class RecordedRead(NamedTuple):
-    """The requests that a read would make; see the attributes of `VariableReading`."""
+    """The predicted cost of a read. `VariableReading` describes the fields."""
 
     touched: tuple[frozenset[int], ...]
     chunks: int
@@ -34,7 +34,7 @@ class RecordedRead(NamedTuple):
 class ObjectSizes:
     """The sizes of the objects in a store, determined without reading the objects.
 
-    If looking up sizes requires requests, the store is listed once, below `folder`.
+    If it takes requests to look up sizes, the store is listed once, below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -48,10 +48,11 @@ class ObjectSizes:
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
-        """Return sizes in bytes: 0 for an object that does not exist, and None for an unknown size.
+        """Return sizes in bytes, with 0 for a missing object and None for an unknown size.
 
-        With `one_by_one`, a local store looks up each object instead of listing all objects, and a
-        store that cannot be listed receives one request for each object.
+        With `one_by_one`, a local store looks up each object instead of listing all objects. A
+        store that cannot be listed then receives one request per object. Otherwise, its sizes are
+        unknown.
         """
         sizes = self.store.known_sizes(keys) if one_by_one else None
         if sizes is not None:
@@ -70,7 +71,7 @@ class ObjectSizes:
 def record_read(
     array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
 ) -> RecordedRead:
-    """Return the requests that reading a selection takes, without reading any object.
+    """Return the requests that it takes to read a selection, without reading any object.
 
     Simulated objects are read in place of the stored objects, into a result that takes no memory.
 
@@ -119,7 +120,7 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A substitute for another store that records requests without making them.
+    """A store that records requests instead of making them, in place of another store.
 
     Attributes
     ----------
@@ -144,11 +145,14 @@ class _RecordingStore(Store):
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield empty bytes for each object that exists, and None for any other object."""
+        """Yield empty bytes for each object that exists, and None for each missing object."""
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range of an existing object, but always None for shards."""
+        """Yield zeros for each range of an existing object.
+
+        The ranges of shards are always None.
+        """
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
@@ -167,11 +171,9 @@ class _RecordingStore(Store):
             yield bytes(max(0, item.length)) if self._holds_objects else None
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context manager that records reads of a shard without making them."""
         return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
 
     def list_names(self, prefix: str) -> Listing:
-        """Raise UnsupportedError, because only reads are recorded."""
         raise UnsupportedError(
             "the objects of a store cannot be listed while reads are recorded",
             store=self.name,
@@ -180,11 +182,10 @@ class _RecordingStore(Store):
 
 
 class _UndecodedArray(ChunkedArray):
-    """An array whose chunks are not decoded, but replaced by zeros."""
+    """An array whose chunks are replaced by zeros instead of being decoded."""
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """A codec that returns zeros instead of decoding."""
         return _UndecodedChunks(super().codec)
 
 
@@ -197,5 +198,4 @@ class _UndecodedChunks(ChunkCodec):
         self._zeros = np.broadcast_to(np.zeros((), self.flow.dtype), self.flow.shape or ())
 
     def decode(self, *_: Bytes | NDArray[Any] | None) -> NDArray[Any]:
-        """Return zeros, which take no memory."""
         return self._zeros

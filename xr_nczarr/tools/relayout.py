@@ -1,4 +1,4 @@
-"""Convert stored variables to another layout, changing only what the layout requires."""
+"""Convert stored variables to another layout, and change only what the layout requires."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def relayout(
     explicit: bool,
     default_width: Any = None,
 ) -> EncodedVariable:
-    """Return a stored variable converted to the types of a layout.
+    """Convert a stored variable to the types of a layout.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def relayout(
 def _strings(
     variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return strings in the type of a layout, unchanged if they already have this type."""
+    """Convert strings to the type that a layout stores, unless they already have this type."""
     is_fixed = data.dtype.kind == "S"
     if layout.zarr.has_filters and is_fixed is not layout.pure:
         return data, data.dtype
@@ -104,11 +104,11 @@ def _strings(
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
-    """Return a fill value for the array that does not mask values of the source.
+    """Return a fill value for the copied array that does not mask values of the source.
 
-    In versions where the fill value is optional, readers of plain Zarr treat it as `_FillValue`.
-    NaN masks only NaN. In NCZarr, netCDF's default fill values do not mask values either. Without a
-    fill value, missing chunks are read as zeros.
+    Without a fill value, missing chunks are read as zeros. In Zarr versions where it is optional,
+    readers of plain Zarr treat it as a ``_FillValue``, so a number would mask equal values, and NaN
+    masks only NaN. In NCZarr, netCDF's default fill values do not mask values.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -130,7 +130,7 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Encode a variable as `to_netcdf` does, if netCDF lacks its type (booleans, times, bytes)."""
+    """Encode booleans, times and bytes, for which netCDF has no types, as `to_netcdf` does."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         # pandas does not support multiples of a unit.
         data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")

@@ -1,4 +1,4 @@
-"""Define the base class for the results of tools."""
+"""Define the base class of the results that tools return."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from xr_nczarr.tools.html import page, preformatted
 
 
 class Result:
-    """Base class for dataclasses that contain the result of a tool.
+    """Base class of the results of tools, which are dataclasses.
 
-    Results print as text, and convert to HTML for notebooks and to JSON.
+    A result prints as text, and can be converted to HTML for notebooks and to JSON.
     """
 
     def as_dict(self) -> dict[str, Any]:

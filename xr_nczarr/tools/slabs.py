@@ -1,4 +1,4 @@
-"""Split an array into consecutive parts that are small enough to be read one by one."""
+"""Split an array into consecutive parts that are small enough to read one at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BYTES = 32 << 20
 
 
 def counts(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of parts along each dimension, including a partial last part."""
+    """Return the number of chunks along each dimension. A partial last chunk counts as one."""
     return tuple([-(-size // part) for size, part in zip(shape, parts, strict=True)])
 
 
@@ -21,10 +21,10 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield selections that together cover an array, in C order of its elements.
+    """Yield selections that together cover an array, in C order.
 
-    A selection consists of whole chunks if these fit in `limit` bytes, so that each chunk is
-    decoded once. If `whole_rows` is True, the last dimension is never split.
+    Each selection consists of whole chunks if these fit in `limit` bytes, so that each chunk is
+    decoded only once. If `whole_rows` is True, the last dimension is never split.
     """
     if not shape:
         yield ()

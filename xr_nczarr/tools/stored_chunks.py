@@ -1,7 +1,7 @@
-"""Find the chunks in a store and their sizes, without reading the chunks.
+"""Count the stored chunks of a store and add up their sizes, without reading them.
 
-The store is listed. If it cannot be listed (plain HTTP), each chunk that the metadata imply is
-looked up.
+This takes a listing of the store. If the store cannot be listed (plain HTTP), each chunk that can
+exist according to the metadata is looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_REQUESTS = 10_000
 
 @dataclass(slots=True)
 class StoredChunks:
-    """The stored objects of a variable: chunks, or shards of several chunks.
+    """The stored objects of one variable. Each object is a chunk, or a shard of several chunks.
 
     Attributes
     ----------
@@ -38,7 +38,8 @@ class StoredChunks:
     stored_bytes
         Size of all existing objects, or None if the store does not report sizes.
     numbers
-        Positions of the existing objects in the grid, in C order. Empty unless requested.
+        Positions of the existing objects in the grid, in C order. Empty unless
+        `count_stored_chunks` was asked to record them.
     """
 
     node: ArrayNode
@@ -52,7 +53,7 @@ class StoredChunks:
 
     @property
     def total(self) -> int:
-        """Number of objects in the grid, existing or not."""
+        """The number of objects in the grid, whether they exist or not."""
         return math.prod(self.extent)
 
     def index(self, number: int) -> tuple[int, ...]:
@@ -73,14 +74,14 @@ def count_stored_chunks(
 ) -> tuple[dict[str, StoredChunks], str]:
     """Count the stored objects of each variable.
 
-    Return the counts by path of the variable, and an empty string. If the counts are unknown,
-    return an empty mapping, and the reason as a string.
+    Returns the counts by path of the variable, and an empty string. If the counts cannot be
+    determined, it returns an empty mapping, and the reason as a string.
 
     Parameters
     ----------
     others
-        A list to which keys are added that do not belong to a chunk. If it is passed, the positions
-        of chunks are recorded as well.
+        A list to which all keys are added that do not belong to a chunk. If a list is passed, the
+        positions of the chunks are recorded too.
     max_requests
         Maximum number of chunks to look up if the store cannot be listed. None means no limit.
     """
@@ -129,7 +130,7 @@ def _counted(
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
-    """Return the objects that the metadata imply, by path of the variable, with counts of 0."""
+    """Return all objects that can exist according to the metadata, counted as missing."""
     return {
         variable.path: StoredChunks(readable_node(variable, opened.options.assume_endian))
         for variable in opened.root.all_variables()
@@ -138,7 +139,7 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
 
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    """Yield the key and size of each existing object that the metadata imply."""
+    """Look up each object that can exist, and yield the key and the size of those that do."""
     for stored in _expected(opened).values():
         yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
 
@@ -146,7 +147,7 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array to which the object at `key` belongs, and the position of the object."""
+    """Return the array whose chunk is stored at `key`, and the position of the chunk in C order."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Select a part of a dataset by group, variables, and positions or labels."""
+"""Select a part of a dataset by its group, its variables, and positions or labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 
 @dataclass(slots=True, kw_only=True)
 class Subset:
-    """A selected part of a netCDF tree.
+    """The part of a netCDF tree that a copy or comparison should include.
 
     Attributes
     ----------
@@ -38,7 +38,8 @@ class Subset:
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
         """Return the groups of the subset by path, and the source variables by their new path.
 
-        The variables in the groups have the dimensions of the subset, but the nodes of the source.
+        The variables in the groups have the dimensions of the subset, but their nodes are those of
+        the source.
 
         Raises
         ------
@@ -74,7 +75,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return the selection from a source variable, or None if all of it is selected."""
+        """Return the slices to read from a variable of the source, or None to read all of it."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -118,15 +119,15 @@ class Subset:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the paths to which names refer, or all `paths` if nothing is `requested` (None).
+    """Return the paths to which names refer. If `requested` is None, return all `paths`.
 
     A name without a slash refers to all items with that name. A name that begins with a slash is a
-    path. `what` is the kind of item, for error messages.
+    path. `what` is the kind of item that an error message mentions.
 
     Raises
     ------
     NotFoundError
-        If a name does not exist.
+        If a name does not refer to any path.
     """
     if requested is None:
         return set(paths)
@@ -144,7 +145,7 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
 
 
 def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
-    """Return a selection in which labels are converted to positions.
+    """Convert the labels in a selection to positions.
 
     Labels are strings, floats and dates, and slices of these, which include both ends. Anything
     else is a position.
@@ -212,7 +213,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _number(label: Any) -> int | float:
-    """Convert a label to a number: an int if it is whole, because floats are less precise."""
+    """Convert a label to an integer if possible, because floats cannot represent large integers."""
     with suppress(ValueError):
         if isinstance(label, str):
             return int(label)
@@ -233,7 +234,7 @@ def _group_at(root: Group, path: str) -> Group:
 
 
 def _prune(groups: dict[str, Group], dimensions: set[str]) -> None:
-    """Remove dimensions that no variable uses, then groups without variables."""
+    """Remove dimensions that no variable uses, and then groups that have become empty."""
     for path in sorted(groups, key=len, reverse=True):
         group = groups[path]
         group.dimensions = {n: d for n, d in group.dimensions.items() if d.path in dimensions}

@@ -11,12 +11,12 @@ from xr_nczarr.netcdf import Dimension
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with a noun, which is plural unless the count is 1."""
+    """Return a count with a noun, such as ``1 chunk`` or ``2 chunks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def byte_text(count: int | None) -> str:
-    """Return a number of bytes in readable units, or ``?`` for None."""
+    """Return a number of bytes with a unit such as ``MB``, or ``?`` if `count` is None."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -32,7 +32,7 @@ def extent_text(shape: Sequence[int] | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the rows of a table as lines with aligned columns. Empty columns are omitted.
+    """Yield the lines of a table with aligned columns. Empty columns are left out.
 
     Rows with a single cell are not aligned.
     """
@@ -53,16 +53,16 @@ def dimension_text(dimension: Dimension) -> str:
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored size and compression ratio from the description of a variable."""
+    """Return the stored size and the compression ratio of a variable that `StoreInfo` describes."""
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Return a line wrapped at `width` characters, with further lines indented by two spaces.
+    """Wrap a line at `width` characters, and indent continuation lines.
 
-    The alignment of a table row is kept only if the row fits. Words that are too long are not
-    split.
+    Words that are too long are not split. If the line is a table row, its alignment is lost by
+    wrapping.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]

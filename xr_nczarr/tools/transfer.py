@@ -1,7 +1,7 @@
 """Copy the chunks of arrays to another store.
 
-Chunks are copied as bytes if they represent the same values in source and target. Otherwise, they
-are decoded and encoded again.
+If source and target store the same values as the same bytes, these bytes are copied. Otherwise,
+chunks are decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Write all missing chunks of some arrays.
+    """Write all chunks of some arrays that do not exist yet.
 
-    Return the paths of the arrays whose chunks were copied as bytes, and the number of chunks that
-    were copied in this way.
+    Returns the paths of the arrays whose chunks were copied as bytes, and the number of these
+    chunks.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     small: list[ArrayWrite] = []
@@ -52,7 +52,7 @@ def copy_chunks(
         node, array = write.node, arrays.get(write.node.path)
         recoded = any(level.codecs for level in node.shards)
         recoded |= write.fill_is_spelled  # store the chunks that netcdf-c left out
-        if array is not None and not recoded and _meaning(array.node) == _meaning(node):
+        if array is not None and not recoded and _storage_key(array.node) == _storage_key(node):
             as_bytes.append((array, node))
         elif _is_large(write):
             large.append(write)
@@ -79,8 +79,8 @@ def _size(node: ArrayNode) -> int:
     return math.prod(node.shape) * node.dtype.itemsize
 
 
-def _meaning(node: ArrayNode) -> tuple[Any, ...]:
-    """Return everything that determines which values an array's stored objects represent."""
+def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
+    """Return everything that determines which values the stored bytes of an array represent."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -107,14 +107,14 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the codec ``bytes`` changes the byte order."""
+    """Return whether the ``bytes`` codec changes the byte order on this machine."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches; yield the numbers of objects checked and copied."""
+    """Copy missing objects in batches, and yield the numbers of objects checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
@@ -124,7 +124,7 @@ def _copy_objects(
 
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
-    """Copy the stored objects at some indices, and return how many of them exist."""
+    """Copy the stored objects at the given chunk indices, and return how many of them exist."""
     layout = array.layout
     spellings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.spellings
     for keys in spellings:
@@ -135,9 +135,10 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Yield a write as one or more writes whose dask blocks do not share stored objects.
+    """Split a write so that no two dask blocks of the same write share a stored object.
 
-    A large write whose blocks have to change is split into several parts.
+    Most writes are only rechunked. A large write is split into several writes if its blocks have to
+    change, because dask would keep too many of them in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
@@ -148,7 +149,10 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
-    """Split a write into parts of whole stored objects, with up to `max_bytes` if possible."""
+    """Split a write along the boundaries of stored objects into parts of up to `max_bytes`.
+
+    A part consists of at least one object, even if that is larger.
+    """
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
@@ -168,7 +172,7 @@ def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
 
 
 def _unfinished(write: ArrayWrite, existing: Collection[str]) -> Iterator[ArrayWrite]:
-    """Yield the blocks of a write, except blocks for which all stored objects exist."""
+    """Yield the blocks of a write, except those whose stored objects all exist already."""
     data, node = write.data, write.node
     if not existing or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write

@@ -41,7 +41,7 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The changes that `upgrade` made or, with `dry_run`, would make.
+    """The result of `upgrade`: the documents that it changed or, with `dry_run`, would change.
 
     Attributes
     ----------
@@ -77,10 +77,10 @@ def upgrade(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> UpgradeResult:
-    """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change.
+    """Rewrite the NCZarr metadata of a store in another layout, in place. Chunks do not change.
 
-    The order in which documents are written ensures that an interrupted upgrade does not change
-    what readers see. The upgrade can then be run again.
+    The documents are written in an order in which readers see the same content at any time, even if
+    the upgrade is interrupted. It can then be run again.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def upgrade(
             )
         source = opened.hierarchy
         documents, after = _in_dialect(opened, dialect)
-        changed = _changed(documents, store)
+        changed = _changed_documents(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
         stale = [key for key in sidecars if key not in documents]
@@ -138,7 +138,7 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in another dialect, and the dialect of the stored documents.
+    """Return the documents of a store in a dialect, and the dialect that readers recognize in them.
 
     Raises
     ------
@@ -148,9 +148,9 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     source = opened.hierarchy
     zarr_format, consolidated = source.zarr_format, source.consolidated
     writable_format(source, opened.store.name)
-    root = _kept(opened.root, source)
+    root = _with_source_encoding(opened.root, source)
     hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
-    hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
+    hierarchy = replace(hierarchy, nodes=_with_source_metadata(hierarchy, source))
     documents = rendered(hierarchy, consolidated=consolidated)
     again = open_hierarchy(
         MemoryStore(documents),
@@ -169,8 +169,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     return documents, written.dialect
 
 
-def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
-    """Return the documents whose JSON differs from the stored JSON."""
+def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
     stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
     return {
         key: data
@@ -184,9 +183,9 @@ def _phases(
 ) -> Iterator[list[str]]:
     """Yield groups of document keys, in the order in which to write the groups.
 
-    The first groups are documents that gain new annotations, followed by documents that lose old
-    annotations. The consolidated document is last. Readers prefer annotations in ``.zattrs``, so
-    these are written first if they are new, and removed last if they are old.
+    Documents that gain new annotations come first, then documents that lose old annotations, and
+    the consolidated document last. Readers prefer annotations in ``.zattrs``. These are therefore
+    written first if they are new, and removed last if they are old.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -195,28 +194,28 @@ def _phases(
     yield [key for key in keys if key == consolidated]
 
 
-def _kept(group: Group, source: Hierarchy) -> Group:
-    """Return a tree with the attributes and codecs to write. JSON attributes stay JSON."""
+def _with_source_encoding(group: Group, source: Hierarchy) -> Group:
+    """Return a tree with the attributes and codecs to write. Attributes that are JSON stay JSON."""
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),
         variables={name: _variable(item, source) for name, item in group.variables.items()},
-        groups={name: _kept(child, source) for name, child in group.groups.items()},
+        groups={name: _with_source_encoding(child, source) for name, child in group.groups.items()},
     )
 
 
 def _variable(variable: Variable, source: Hierarchy) -> Variable:
     if variable.node is None or variable.error is not None:
         raise variable.error or NotFoundError("the array is missing", variable=variable.path)
-    node = replace(variable.node, codecs=tuple(map(_spelled, variable.node.codecs)))
+    node = replace(variable.node, codecs=tuple(map(_normalized_codec, variable.node.codecs)))
     attributes = undecoded(variable.attributes, source.nodes[variable.node.path])
     return replace(variable, node=node, attributes=attributes)
 
 
-def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Return a codec of Zarr version 2, spelled so that all readers understand it.
+def _normalized_codec(spec: CodecSpec) -> CodecSpec:
+    """Return a codec of Zarr version 2 with parameters that all readers understand.
 
-    Some releases of netcdf-c wrote numbers as strings, and a shuffle of items of size 0.
+    Some releases of netcdf-c wrote numbers as strings, or shuffle with an element size of 0.
     """
     if spec.place not in ("filters", "compressor"):
         return spec
@@ -228,8 +227,8 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
     return spec if same else CodecSpec(spec.name, configuration, spec.place)
 
 
-def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return all nodes with the source's reserved attributes, and without added fill values."""
+def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
+    """Return the nodes with the reserved attributes of the source, and without new fill values."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
@@ -248,7 +247,7 @@ def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Describe each property of the old tree that the new tree lacks or contradicts."""
+    """Describe each property of the old tree that is missing or different in the new tree."""
     new_values = dict(_statements(new))
     for subject, value in _statements(old):
         if subject not in new_values:
@@ -258,7 +257,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a tree as statements: a subject and a value."""
+    """Yield the properties of a tree as pairs of a subject and a value."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
@@ -290,6 +289,9 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Return an attribute's value and type as netCDF reads them, with JSON values as strings."""
+    """Return the value and the type of an attribute as netCDF reads them.
+
+    JSON values become strings.
+    """
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

@@ -20,7 +20,7 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of an array, group or object, or a requirement for reading it.
+    """A problem in a store, or a requirement that programs must meet to read it.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields that findings must share to be printed on one line."""
+        """The fields that are equal in findings that share an output line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ def _html_line(findings: Sequence[Finding]) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Verification(Result):
-    """The result of `verify`, which prints all findings of one kind on one line.
+    """The result of `verify`. All findings of one kind are printed on one line.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether no finding has the severity ``error``."""
+        """Whether there are no findings with the severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Verification(Result):
         return f"{self.store}: {existing}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
-        """Return the findings grouped by kind, errors first."""
+        """Return the findings grouped by kind, with errors first."""
         kinds: dict[tuple[str, ...], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
             kinds.setdefault(finding.kind, []).append(finding)

@@ -1,4 +1,4 @@
-"""Verify a store with `verify`, which decodes all chunks and compares all metadata."""
+"""Check all chunks and all metadata of a store with `verify`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def verify(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Verification:
-    """Check the integrity of a store: decode all chunks, and compare all metadata.
+    """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as for reading, which checks sizes and checksums. A missing chunk
     is an error in a coordinate variable, and a warning in other variables. A coordinate variable
@@ -119,7 +119,6 @@ def verify(
 
 
 def _metadata(opened: OpenedStore) -> Iterator[Finding]:
-    """Yield a finding for each problem in the metadata of groups and variables."""
     for group in opened.root.walk():
         if group.error is not None:
             yield _error(group.path, group.error)
@@ -133,7 +132,11 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open the individual documents or, if absent or impossible to list, consolidated metadata."""
+    """Open a store by its individual documents.
+
+    Consolidated metadata are used only if there are no individual documents, or if they cannot be
+    found because the store cannot be listed.
+    """
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
     try:
@@ -153,7 +156,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield differences between individual documents and their copies in consolidated metadata."""
+    """Yield differences between documents and their copies in the consolidated metadata."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = KeepingStore(opened.store, documents)
@@ -188,7 +191,10 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents are equal. A document that cannot be parsed equals no other."""
+    """Return whether two documents have the same content.
+
+    One that cannot be parsed equals no other.
+    """
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -196,7 +202,6 @@ def _same(single: Document, inner: Document) -> bool:
 
 
 def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Finding]:
-    """Yield a finding if any chunk of a variable is missing."""
     present = set() if stored is None else set(stored.numbers)
     if stored is None or len(present) == stored.total:
         return
@@ -214,10 +219,11 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate that is damaged by the `absent` chunks.
+    """Return whether a variable is a coordinate whose values are lost with the `absent` chunks.
 
-    The values of a coordinate are distinct, so at most one value is the fill value, for which
-    writers omit the chunk. A fill value that masks values cannot be the value of a coordinate.
+    The values of a coordinate are distinct, so at most one of them is the fill value. Writers leave
+    out the chunk of such a value, so a missing chunk with a single value is normal. If the fill
+    value masks values, it cannot be a value of the coordinate.
     """
     if not variable.is_coordinate:
         return False
@@ -230,12 +236,12 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 class _Array:
     """An array to verify.
 
-    `numbers` contains the positions of the stored objects to read, in the C order of the grid.
+    `numbers` contains the positions of the stored objects to read, in C order.
 
     Raises
     ------
     NczarrError
-        If chunks of the array cannot be read at all.
+        If no chunk of the array can be read, for example because the codec is unknown.
     """
 
     def __init__(
@@ -259,14 +265,14 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """Number of threads to read with, or 0 if threads do not make reading faster."""
+        """The number of reading threads, or 0 if chunks are too small for threads to help."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
-        """Decode the chunks of one stored object, and return the problems as findings."""
+        """Decode the chunks of one stored object, and return their problems as findings."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
         problem = self._decode(elements)
@@ -287,11 +293,11 @@ class _Array:
 
 
 def _discard(*_: Any) -> None:
-    """Discard values, because only errors in decoding chunks matter."""
+    """Discard the values, because `verify` only needs to know whether they can be decoded."""
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of the array that the stored object at a grid index contains."""
+    """Return the slices of the array that the stored object at a grid index covers."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]
@@ -311,7 +317,7 @@ def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
 
 
 def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
-    """Read the chunks of all arrays concurrently, and add problems and counts to `result`."""
+    """Read the chunks of all arrays concurrently, and add the findings and counts to `result`."""
     by_threads: dict[int, list[_Array]] = {}
     for array in arrays:
         by_threads.setdefault(array.threads, []).append(array)
@@ -329,7 +335,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each of the `keys` that belongs neither to a document nor to an array."""
+    """Yield a finding for each of the `keys` that is neither a document nor a chunk."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
@@ -355,7 +361,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path and its ancestors, starting with the path, or an empty list for None."""
+    """Return a path and all its ancestors, from the bottom up."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
