@@ -1,4 +1,4 @@
-"""Parse and render metadata documents, with one subclass of `Format` for each Zarr version."""
+"""Parse and render the metadata documents of Zarr, with a subclass of `Format` per version."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ FORMATS: Mapping[str, Format] = {item.version: item for item in (V3(), V2(), V3D
 
 
 def find_format(zarr_format: object) -> Format:
-    """Return the format for an option value such as ``2`` or ``"3-draft"``.
+    """Return the format that an option such as ``zarr_format=2`` or ``"3-draft"`` requests.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Parse and render the data types of Zarr v3.
 
-A data type is parsed into a dtype and a spelling, which preserves how the document writes the type:
-as a name, or as the JSON text of a type with a configuration. Because the codecs determine the byte
-order in v3, data types are parsed as little endian.
+The parser returns a dtype and a string. The string preserves how the document writes the type: as a
+name, or as the JSON of a type with a configuration. In v3, the codecs determine the byte order, so
+data types are parsed as little endian.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _STRUCTURED = ("structured", "struct")
 
 
 def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return the name and configuration of an extension point.
+    """Return the name and the configuration of a codec, data type or other extension point of v3.
 
-    `value` is a name, or an object with the members ``name`` and ``configuration``.
+    `value` is the name, or an object with the members ``name`` and ``configuration``.
     """
     if isinstance(value, str):
         return value, {}
@@ -54,19 +54,24 @@ def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 
 
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
-    """Raise UnsupportedError if any of `members` is not in `known`."""
+    """Raise UnsupportedError if a JSON object has members that are not in `known`."""
     extra = sorted(set(members) - set(known))
     if extra:
         raise unknown("member", extra[0], place)
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Build the error for a `name` that is not supported, but may be part of an extension."""
+    """Build the error for a codec, member or other item that is not supported.
+
+    The item may be part of an extension, so the document is not necessarily invalid.
+    """
     return UnsupportedError(f"{what} {quote(name)!r} is not supported", place=place)
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a ``data_type`` into a dtype and its spelling.
+    """Parse a ``data_type``.
+
+    Return a dtype, and a string that preserves how the document writes it.
 
     The type can be defined by the specification, by its registry of extensions, or by zarr-python.
     """
@@ -101,7 +106,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a core or registered type that needs no configuration, or else None."""
+    """Return the dtype of a core or registered type without a configuration, or None."""
     if name not in _EXTENDED:
         return find_core_type(name, place)
     try:
@@ -117,12 +122,12 @@ def _find_named_type(name: str, place: str) -> DType | None:
 
 
 def is_float(dtype: DType) -> bool:
-    """Return whether a dtype is a floating-point type, including ``bfloat16``."""
+    """Return whether a dtype is a floating-point type. This includes ``bfloat16``."""
     return dtype.kind == "f" or dtype.name in _EXTENDED
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a number type or of raw bytes (``r*``), or None for any other name."""
+    """Return the dtype of a number or of raw bytes such as ``r16``, or None for other names."""
     raw = _RAW.fullmatch(name)
     if raw is None:
         return NUMBERS.get(name)
@@ -134,9 +139,10 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Convert a field of a structured type to the spelling of v2.
+    """Convert a field of a structured type to the notation of Zarr v2.
 
-    `field` is a pair, as zarr-python writes it, or an object, as in the registered type.
+    `field` is a pair of a name and a type, as in zarr-python, or an object, as in the registered
+    type.
     """
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
@@ -147,10 +153,10 @@ def _parse_field(field: Json, place: str) -> Json:
 
 
 def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
-    """Render the ``data_type`` of a dtype of either byte order.
+    """Render the ``data_type`` of a dtype, whose byte order does not matter.
 
-    `spelling` comes from `parse_data_type` and is used if it is the spelling of `dtype`.
-    Variable-length items are strings if `text` is True, and bytes otherwise.
+    `spelling` is the string that `parse_data_type` returned. It is used if it still describes
+    `dtype`. Variable-length items are strings if `text` is True, and bytes otherwise.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(spelling) if spelling.startswith("{") else spelling
@@ -176,7 +182,7 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for another package's dtype that a Zarr version cannot express."""
+    """Build the error for a dtype from another package than NumPy that a Zarr version lacks."""
     return UnsupportedError(
         f"{version} has no data type for {dtype.name}",
         remedy="Convert the variable with astype",
@@ -185,7 +191,7 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Return whether `value` is a v3 data type that corresponds to the dtype `little`."""
+    """Return whether a ``data_type`` of v3 describes the little-endian dtype `little`."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:

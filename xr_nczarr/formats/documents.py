@@ -1,6 +1,6 @@
 """Parse the JSON documents of a store, and check the types and ranges of their members.
 
-The functions raise MetadataError with the place in the document; `Format.parse_node` adds the key.
+The functions raise MetadataError, which names the member. `Format.parse_node` adds the key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Document:
-    """The JSON stored under one key, parsed on first use.
+    """A JSON document of a store, which is parsed when it is first used.
 
     Parameters
     ----------
@@ -87,32 +87,32 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable key that is equal only for documents with equal values."""
+        """A hashable value. Documents are equal if their values of this property are equal."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return member `name` as a separate document.
+        """Return the value of a member as a separate document.
 
-        `key` is the key that messages show for that document, by default the key of this document.
+        Error messages show `key` as the key of that document. None means the key of this document.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes in this document or, if passed, in its member `member`."""
+        """Return the user attributes in this document, or in one of its members."""
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
         return Attributes(source.value, source)
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of member `name`, exactly as the document spells it."""
+        """Return the JSON text of a member, exactly as it is in the document."""
         strict, spans = self._members
         begin, end = spans[name]
         return strict.source[strict.locate(begin) : strict.locate(end)]
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The text of the document, and the start and end of each member's value in that text."""
+        """The text of the document, and where the value of each member starts and ends in it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -126,7 +126,7 @@ class Document:
 
 
 class _Member(Document):
-    """A document that is a member of another document."""
+    """A document that is part of another document."""
 
     def __init__(self, owner: Document, name: str, key: str) -> None:
         self.key = key
@@ -145,9 +145,9 @@ class _Member(Document):
 
 
 def render_json(value: Json) -> bytes:
-    r"""Render `value` as JSON in UTF-8, with floats in their shortest exact spelling.
+    r"""Render `value` as JSON in UTF-8, with the shortest exact representation of floats.
 
-    Only characters that JSON demands are escaped, because netcdf-c does not understand ``\u``
+    Only the characters that JSON requires are escaped, because netcdf-c does not understand ``\u``
     escapes.
 
     Raises
@@ -166,9 +166,9 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable key that is equal only for equal values of equal types.
+    """Return a hashable value that is equal only for equal JSON values of equal types.
 
-    Computing it is ten times as fast as `render_json`.
+    It is computed ten times as fast as `render_json`.
     """
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
@@ -177,23 +177,23 @@ def content_of(value: Json) -> Hashable:
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
-    """Return `value` if it is an object, else raise MetadataError at `place`."""
+    """Return `value` if it is a JSON object. Raise MetadataError for `place` otherwise."""
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
     return value
 
 
 def read_list(value: Json, place: str | None) -> list[Json]:
-    """Return `value` if it is a list, else raise MetadataError at `place`."""
+    """Return `value` if it is a list. Raise MetadataError for `place` otherwise."""
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
     return value
 
 
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
-    """Return `value` if it is a string and, if `choices` are passed, one of these.
+    """Return `value` if it is a string. Raise MetadataError for `place` otherwise.
 
-    Otherwise raise MetadataError at `place`.
+    If `choices` are passed, the string must be one of them.
     """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
@@ -201,9 +201,9 @@ def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> 
 
 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
-    """Return `value` if it is an integer (not a float or bool) from `least` to 2**63 - 1.
+    """Return `value` if it is an integer from `least` to 2**63 - 1. Raise MetadataError otherwise.
 
-    Otherwise raise MetadataError at `place`.
+    Floats and booleans are not integers.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -211,10 +211,12 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Return a list of lengths as a shape, or raise MetadataError at `place`.
+    """Return a list of lengths as a shape.
 
-    A shape has at most 64 integers, each at least `least`. The product of its nonzero lengths is
-    below 2**63.
+    Raise MetadataError for `place` if it is not a valid shape.
+
+    A shape has at most 64 integers, which are at least `least`. The product of its nonzero lengths
+    is below 2**63.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -229,7 +231,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Return the shape of a chunk with `rank` dimensions.
+    """Return the chunk shape of an array with `rank` dimensions.
 
     Raises
     ------
@@ -252,7 +254,7 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Return the members of the JSON object in a node's document.
+    """Return the members of the main document of a group or array.
 
     Raises
     ------
@@ -267,12 +269,12 @@ def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
 
 
 def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
-    """Return the members of an object whose names are not in `known`."""
+    """Return the members of an object that are not in `known`."""
     return {name: value for name, value in members.items() if name not in known}
 
 
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
-    """Return the member `name` of the object at `place`, or raise MetadataError if it is absent."""
+    """Return a member of the object at `place`. Raise MetadataError if the member is missing."""
     if name not in members:
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("required member is missing", place=place)
@@ -280,7 +282,10 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could lead outside the store."""
+    """Raise MetadataError if a key in consolidated metadata could refer to another store.
+
+    Empty, ``.`` and ``..`` are not allowed between slashes.
+    """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"
         raise MetadataError(problem, place=place, key=document)

@@ -1,4 +1,4 @@
-"""Change members of stored documents, and keep the exact text of all other members."""
+"""Change individual members of stored documents, and leave all other text as it is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xr_nczarr.model import Json, key_prefix
 
 
 class Change(NamedTuple):
-    """A new `value` for one member of a node's metadata.
+    """A new value for one member of a node's metadata.
 
     `holder` is the part of the metadata that contains the member: ``"attributes"``, ``"members"``
-    (of the node's main document) or the name of a sidecar. `member` is the path of names from the
-    holder to the value; an empty path replaces a whole sidecar.
+    (the node's main document) or the name of a sidecar document. `member` contains the names that
+    lead to the value from there. If it is empty, the value replaces a whole sidecar.
     """
 
     path: str
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
-    """Return the key of the document to change, and the path of names to the member within it."""
+    """Return the key of the document to change, and the names that lead to the member."""
     document = zarr.document_key(change.path, change.kind)
     if change.holder == "members":
         return document, change.member
@@ -37,9 +37,9 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
-    """Return a document's bytes after changing some members and adding new members at the end.
+    """Return a document after changing some of its members. New members are added at the end.
 
-    `changes` maps paths of names within the document to new values.
+    `changes` maps sequences of names, which lead to members, to the new values.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

@@ -1,11 +1,8 @@
 """Parse and render the fill values of every Zarr version.
 
-The parsers accept the spellings of
-
-- v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers;
-- the v3 draft: ``"0b…"``, ``"+Infinity"``;
-- zarr-python: Base64, objects, zero for any type;
-- netcdf-c: plain characters, lists of one item.
+The parsers accept fill values as they are written by - v3: numbers, ``"NaN"``, ``"0x…"``, lists of
+bytes, pairs for complex numbers; - the v3 draft: ``"0b…"``, ``"+Infinity"``; - zarr-python: Base64,
+objects, zero for any type; - netcdf-c: plain characters, lists of one item.
 """
 
 from __future__ import annotations
@@ -37,9 +34,9 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a fill value of v1 or v2 into a scalar, or null into None.
 
-    `type_name` is the spelling of the dtype. It identifies netCDF characters, whose fill values
-    netcdf-c writes as plain text. Variable-length items are bytes if `binary` is True, and strings
-    otherwise.
+    `type_name` is the typestring of the document. It identifies netCDF characters, whose fill
+    values netcdf-c writes as plain text. Variable-length items are bytes if `binary` is True, and
+    strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -62,9 +59,9 @@ def parse_fill_value(
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`, or null into None.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. A fill value spelled
-    as bytes is interpreted as the dtype `raw`, including its byte order. The default is little
-    endian, which v3 prescribes regardless of the codecs.
+    Variable-length items are strings if `text` is True, and bytes otherwise. If the fill value is
+    given as bytes, they are interpreted as the dtype `raw`, including its byte order. By default,
+    they are little endian, which v3 prescribes regardless of the codecs.
     """
     if value is None:
         return None
@@ -122,7 +119,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Parse ``0x…`` or ``0b…`` into `size` bytes; return None if `value` is anything else."""
+    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes. Return None for any other value."""
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -130,7 +127,10 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings are valid Unicode; NumPy crashes when it hashes any other."""
+    """Return whether all strings are valid Unicode.
+
+    NumPy crashes when it hashes invalid strings.
+    """
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
@@ -177,7 +177,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
-    """Render a scalar of `dtype`, or None as null, as the ``fill_value`` of v1 or v2."""
+    """Render a scalar, or None as null, as the ``fill_value`` of v1 or v2."""
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
@@ -186,12 +186,12 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
 def render_fill_value(
     value: Any, dtype: DType, *, listed: bool = False, named: bool = False
 ) -> Json:
-    """Render a scalar of `dtype` as the ``fill_value`` of v3.
+    """Render a scalar as the ``fill_value`` of v3.
 
-    None, which v3 does not permit, is rendered as zero, as in zarr-python. If `listed`, raw bytes
-    are rendered as a list, as in the core specification, otherwise as Base64, as in zarr-python. If
-    `named`, a structure is rendered as an object (data type ``struct``), otherwise as Base64 of all
-    its bytes (data type ``structured``).
+    v3 requires a fill value, so None is rendered as zero, as in zarr-python. If `listed` is True,
+    raw bytes are rendered as a list, as in the core specification; otherwise as Base64, as in
+    zarr-python. If `named` is True, a structure is rendered as an object (data type ``struct``),
+    otherwise as Base64 of all its bytes (data type ``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
@@ -205,7 +205,10 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Render a scalar as JSON; if `exact`, spell NaNs other than NumPy's by their bits."""
+    """Render a scalar as JSON.
+
+    With `exact`, a NaN that differs from NumPy's is rendered bit by bit.
+    """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

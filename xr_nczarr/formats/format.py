@@ -1,4 +1,4 @@
-"""The interface of all Zarr versions, through which other packages use their documents and keys."""
+"""Define the interface of all Zarr versions, which other packages use for documents and keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NodeKind = Literal["array", "group"]
 
 @dataclass(slots=True)
 class Parsing:
-    """The inputs and intermediate results of parsing one node.
+    """The input and the intermediate results of parsing one group or array.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Parsing:
 
 
 class Format(ABC):
-    """The documents, keys and features of one Zarr version.
+    """A Zarr version: its documents, its keys and its features.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class Format(ABC):
     consolidated_by_default
         Whether a new store has consolidated metadata unless the caller declines them.
     is_rare
-        Whether the version is tried only if a store has no documents of other versions.
+        Whether a store is checked for this version only after all others were ruled out.
     has_variants
-        Whether stores differ in the spelling of their keys, which `resolved` detects.
+        Whether the version has variants with different keys, between which `resolved` chooses.
     has_groups
         Whether groups have documents.
     implies_groups
@@ -78,9 +78,9 @@ class Format(ABC):
     has_filters
         Whether an array can have codecs other than one compressor.
     has_shards
-        Whether a stored object can hold several chunks.
+        Whether a stored object can contain several chunks.
     has_sidecars
-        Whether a node can have additional hidden documents.
+        Whether a node can have additional hidden documents, such as those of netcdf-c 4.8.0.
     has_dimension_names
         Whether the document of an array can name the array's dimensions.
     mixes_byte_orders
@@ -118,35 +118,35 @@ class Format(ABC):
 
     @abstractmethod
     def node_keys(self, path: str) -> tuple[str, ...]:
-        """Return the keys of all documents that the node at `path` can have."""
+        """Return the keys of all documents that a node can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys to fetch in order to recognize a store, in reverse order of writing."""
+        """Return the keys by which a store is recognized, in the reverse order of writing."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
     def document_key(self, path: str, kind: NodeKind) -> str:
-        """Return the key of the document that defines a node as an array or a group."""
+        """Return the key of a node's main document, which defines it as an array or a group."""
         return self.node_keys(path)[0]
 
     def attributes_key(self, path: str) -> str | None:
-        """Return the key of the attributes, or None if the node's main document contains them."""
+        """Return the key of a node's attributes, or None if they are part of the main document."""
         return self.node_keys(path)[-1] if self.separates_attributes else None
 
     @abstractmethod
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
-        """Return the chunk keys of the array at `path`.
+        """Return the keys of an array's chunks.
 
         `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` selects the
-        version's default.
+        default of the version.
         """
 
     def listing_prefix(self, path: str) -> str:
-        """Return the prefix of keys whose listing shows the children of the group at `path`."""
+        """Return the prefix to list in order to find the children of a group."""
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return possible names of a group's children from a listing of `listing_prefix`.
+        """Return possible names of a group's children, given a listing of `listing_prefix`.
 
         `objects` and `prefixes` are the names of the listed objects and common prefixes.
         """
@@ -158,7 +158,7 @@ class Format(ABC):
 
     @abstractmethod
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the node at `path` has documents of this version."""
+        """Return whether the documents of a node belong to this version."""
 
     def resolved(
         self,
@@ -166,7 +166,7 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of this format that the root documents use.
+        """Return the variant of this format to which the root documents of a store belong.
 
         With `data_type_fallback`, the variant reads unknown data types as their fallback types, if
         the version defines fallback types.
@@ -181,11 +181,10 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path` from its documents.
+        """Parse the node at `path`, or return None if there is no node.
 
-        Returns a BrokenNode if a document is invalid, and None if there is no node. Many arrays
-        have equal documents, so `parsed` caches arrays by the content of their document. It is
-        extended in place.
+        If a document is invalid, the result is a BrokenNode. `parsed` caches arrays by the content
+        of their document, because many arrays have equal documents. It is extended in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -202,10 +201,14 @@ class Format(ABC):
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse the array or group that a document defines."""
+        """Parse the array or group.
+
+        Fields are recorded in `parsing.fields` one by one, so that they are not lost if a later
+        field is invalid.
+        """
 
     def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the documents of a node by their keys, in the order of writing.
+        """Render the documents of a node by key, in the order of writing.
 
         Raises
         ------
@@ -220,17 +223,17 @@ class Format(ABC):
 
     @abstractmethod
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON values of a node's documents by their keys, in the order of writing."""
+        """Return the JSON values of a node's documents by key, in the order of writing."""
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Return the documents contained in consolidated metadata, by key.
+        """Return the documents in consolidated metadata by key.
 
         Returns None if `document` does not contain consolidated metadata.
         """
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the consolidated metadata of `documents`.
+        """Render the consolidated metadata of the given documents.
 
         Returns a dict with one key, or an empty dict if the version has no consolidated metadata.
         """
@@ -239,7 +242,7 @@ class Format(ABC):
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return a codec chain with all codecs that the version requires.
+        """Add the codecs that the version requires to a codec chain.
 
         `kind_of` maps the names of codecs from other packages to ``array-array``, ``array-bytes``
         or ``bytes-bytes``, and all other names to None.

@@ -1,8 +1,8 @@
-r"""Parse JSON strictly, except for invalid numbers and words that netcdf-c accepts.
+r"""Parse JSON strictly, but accept the invalid numbers and words that netcdf-c accepts.
 
-The standard library's C parser parses the text. If that fails, tokens that only netcdf-c accepts
-are rewritten to JSON first: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
-``\'`` within strings.
+Valid JSON is parsed by the standard library's C parser. If this fails, notation that only netcdf-c
+accepts is rewritten first: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and ``\'``
+within strings.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """A document's text as strict JSON, with a map of positions to the stored text.
+    """The text of a document as valid JSON, with a map of positions to the stored text.
 
     Attributes
     ----------
     text, source
-        The strict text and the stored text, which differ only if the stored text has tokens that
-        are not JSON.
+        The valid JSON, and the stored text, which differs if it contains notation that only
+        netcdf-c accepts.
     positions, shifts
         `shifts` contains the numbers to add to a position in `text` to get the position in
         `source`. Each number applies from the corresponding position in `positions` on.
@@ -62,9 +62,9 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end of each member's value, as positions in `text`, by name.
+        """Return where the value of each member starts and ends in `text`, by name of the member.
 
-        `start` is the position of the object in `text`.
+        `start` is the position of the JSON object in `text`.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._behind(start, "{")
@@ -77,7 +77,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Return the position after whitespace, and after `token` and whitespace if they follow."""
+        """Skip whitespace, then `token` if it follows, and then whitespace again."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
@@ -86,7 +86,7 @@ class StrictText:
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
-    """Parse a JSON text.
+    """Parse JSON, including the invalid notation that netcdf-c accepts.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert JSON text that `parse_json` accepts to strict JSON."""
+    """Convert a string that `parse_json` accepts to valid JSON."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -181,7 +181,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a token to strict JSON. A token that netcdf-c rejects too is returned unchanged."""
+    """Convert one number, word or string to valid JSON, unless netcdf-c rejects it too."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

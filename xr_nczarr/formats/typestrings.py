@@ -1,4 +1,4 @@
-"""Parse and render the data types of Zarr v1 and v2: typestrings and lists of fields."""
+"""Parse and render the data types of Zarr v1 and v2, which are typestrings or lists of fields."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields into a dtype and its spelling, a typestring or JSON.
+    """Parse a typestring or a list of fields. Return a dtype, and the same as a string.
 
-    A number declared without byte order (``"|i4"``) is parsed as little endian.
+    The string preserves how the document writes the type. Numbers without a declared byte order,
+    such as ``"|i4"``, are parsed as little endian.
 
     Raises
     ------
@@ -73,7 +74,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Check the item size of a data type.
+    """Check the size of the items of a data type, in bytes.
 
     Raises
     ------
@@ -93,7 +94,8 @@ def check_size(size: int, value: Json, place: str) -> None:
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
     """Render a dtype as a typestring or a list of fields.
 
-    The spelling `type_name` is used if it is a spelling of the same dtype.
+    `type_name` is the string that `parse_data_type` returned. It is used if it still describes
+    `dtype`.
 
     Raises
     ------
@@ -119,7 +121,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype belongs to NumPy instead of another package, such as ml_dtypes."""
+    """Return whether a dtype is defined by NumPy and not by another package, such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

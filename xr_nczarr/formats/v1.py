@@ -1,6 +1,7 @@
-"""Zarr v1, in which arrays have the documents ``meta`` and ``attrs``, and groups are directories.
+"""Define Zarr v1, in which an array has the documents ``meta`` and ``attrs``.
 
-This module matches the specification and the output of zarr-python 1.
+Groups are directories without documents. This module matches the specification and the output of
+zarr-python 1.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class V1(Format):
         return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the two documents of an array, or an empty dict for a group.
+        """Return the two documents of an array. Groups have no documents.
 
         Raises
         ------
@@ -86,7 +87,7 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Convert the compression to the ``compressor`` member of v2, a numcodecs configuration.
+    """Convert the compression of v1 to a numcodecs configuration, as in the ``compressor`` of v2.
 
     Returns None for uncompressed chunks.
     """

@@ -1,4 +1,4 @@
-"""Zarr v2: ``.zarray`` or ``.zgroup``, ``.zattrs``, and their copies in ``.zmetadata``.
+"""Define Zarr v2, with the documents ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
 
 This module matches the specification, and the output of zarr-python 2 and 3 and of netcdf-c since
 4.8.0.
@@ -62,7 +62,10 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node; its other hidden documents, such as netcdf-c 4.8.0's, become sidecars."""
+        """Parse a node.
+
+        Other hidden documents, such as those of netcdf-c 4.8.0, become sidecars.
+        """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
         array = parsing.parsed.get(content) if parsing.kind == "array" else None
@@ -95,7 +98,7 @@ class V2(Format):
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def expand_consolidated(self, document: Document) -> dict[str, Document]:
-        """Return the documents in ``.zmetadata`` by their keys, in the order of ``.zmetadata``.
+        """Return the documents in ``.zmetadata`` by key, in the order of ``.zmetadata``.
 
         Raises
         ------
@@ -118,7 +121,7 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, in which every document keeps its exact text."""
+        """Render ``.zmetadata``, in which the text of each document stays unchanged."""
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -129,9 +132,10 @@ class V2(Format):
 
 
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
-    """Return the chunk keys of the array at `path`.
+    """Return the keys of an array's chunks.
 
-    `separator` is an empty string if the metadata declare no separator.
+    `separator` is an empty string if the metadata do not declare a separator. Some writers then use
+    ``.`` and others ``/``.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -156,8 +160,8 @@ def parse_array(
 ) -> ArrayNode:
     """Parse an array from the members of ``.zarray``.
 
-    Some members are optional, because netcdf-c 4.8.0 omits them and the array can be read without
-    them. `fields` are other fields of the node.
+    Members that netcdf-c 4.8.0 omits are optional, because the array can be read without them.
+    `fields` are further fields of the ArrayNode.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
@@ -201,7 +205,10 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert a codec's configuration from GDAL's spelling to numcodecs' spelling."""
+    """Convert the configuration of GDAL's ``lzma`` codec to that of numcodecs.
+
+    All other configurations are returned unchanged.
+    """
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}
@@ -210,7 +217,7 @@ def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
 
 
 def render_array(node: ArrayNode) -> dict[str, Json]:
-    """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions."""
+    """Render the members of ``.zarray``, except for ``zarr_format`` and members of extensions."""
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node)

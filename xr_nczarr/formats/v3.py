@@ -1,4 +1,4 @@
-"""Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
+"""Define Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
 
 This module matches the core specification 3.1, and the output of zarr-python 3, tensorstore, zarrs
 and netcdf-c's development branch.
@@ -59,7 +59,7 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether there is a ``zarr.json`` of v3, rather than of the draft, at `path`."""
+        """Return whether the node at `path` has a ``zarr.json`` of v3, and not one of the draft."""
         (key,) = self.node_keys(path)
         if key not in documents:
             return False
@@ -140,7 +140,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that are not in `known`, which belong to extensions.
+    """Return the members that belong to extensions, which are all that are not in `known`.
 
     Raises
     ------
@@ -155,7 +155,10 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
-    """Parse an array without its attributes, as the root of a store."""
+    """Parse an array as if it were at the root of a store and had no attributes.
+
+    Arrays at other paths that have the same metadata are derived from the result.
+    """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = named(item, "storage_transformers")
@@ -193,10 +196,11 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid into the shape of its cells and the runs of cells of equal length.
+    """Parse a chunk grid. Return the largest chunk shape, and the runs of chunks of equal length.
 
-    A cell is a chunk or a shard. The cells of a regular grid have one shape, so there are no runs.
-    For a rectilinear grid, the shape is the largest length along each dimension.
+    Here, a chunk is what is stored under one key: a chunk or a shard. All chunks of a regular grid
+    have the same shape, so there are no runs. For a rectilinear grid, there is a sequence of runs
+    for each dimension.
     """
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
@@ -218,9 +222,9 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Parse the chunk lengths along a dimension of length `size` into (length, count) runs.
+    """Parse the chunk lengths along a dimension of length `size` into (length, count) pairs.
 
-    `value` is one length for all chunks, or a list of lengths and (length, count) pairs.
+    `value` is one length for all chunks, or a list of lengths and of (length, count) pairs.
     """
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)

@@ -48,7 +48,7 @@ def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Jso
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Check a number, and return it as is or, if it is spelled as a bit pattern, as its value."""
+    """Check a number, and return it. A number that is given as a bit pattern is converted."""
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
@@ -57,7 +57,7 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
     if number is None:
         raise unexpected(value, "a number", place)
     is_pattern = isinstance(value, str) and value.startswith("0")
-    return _spelled(number) if is_pattern else value
+    return _as_json_number(number) if is_pattern else value
 
 
 def _check_real(dtype: DType, place: str) -> None:
@@ -65,7 +65,7 @@ def _check_real(dtype: DType, place: str) -> None:
         raise UnsupportedError(f"the codec requires integers or floats, not {dtype}", place=place)
 
 
-def _spelled(number: Any) -> Json:
+def _as_json_number(number: Any) -> Json:
     """Render a number as JSON, with NaN and infinities as the strings that v3 defines."""
     value = number.item() if isinstance(number, np.generic) else number
     if not isinstance(value, float) or math.isfinite(value):
@@ -78,9 +78,9 @@ NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
 
 
 def render_parameter(value: Any) -> Json:
-    """Render a parameter of a numeric codec as JSON: a number, a list or a mapping."""
+    """Render a codec parameter that consists of numbers: a number, a list or a mapping."""
     if isinstance(value, Mapping):
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [render_parameter(item) for item in value]
-    return _spelled(value)
+    return _as_json_number(value)

@@ -1,4 +1,4 @@
-"""Parse and render the codecs of a v3 array: codec specs, byte order and levels of sharding."""
+"""Parse and render the codecs of an array in Zarr v3, including byte order and nested shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The parsed ``codecs`` of an array, as the `ArrayNode` fields of the same names."""
+    """The parsed ``codecs`` of an array. `ArrayNode` describes the fields."""
 
     dtype: DType
     chunk_shape: tuple[int, ...]
@@ -54,18 +54,18 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
-    """Parse the ``codecs`` of an array with grid cells of `shape`."""
+    """Parse the ``codecs`` of an array. `shape` is that of a stored object: a chunk or a shard."""
     chain = _parse_level(value, dtype, shape, "codecs")
     dtype, codecs = ordered(dtype, chain.codecs)
     return chain._replace(dtype=dtype, codecs=codecs)
 
 
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
-    """Parse the codecs of one sharding level and of all levels nested in it.
+    """Parse a list of codecs, including the codecs of the shards nested in it.
 
-    The codec ``bytes`` keeps the byte order, which `ordered` moves to the dtype. Codecs before
-    ``sharding_indexed`` are applied to each inner chunk. Only codecs that move elements or change
-    each element independently are supported there.
+    The byte order stays in the ``bytes`` codec; `ordered` moves it to the dtype. Codecs before
+    ``sharding_indexed`` are applied to each inner chunk separately, so only codecs that move
+    elements or change each element independently are supported there.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -99,7 +99,12 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     ):
         raise unexpected(list(inner), f"a shape that divides {outer}", place)
     shard = ShardSpec(
-        shape, index_codecs, location == "start", specs[at + 1 :], leading=at, order=_named(order)
+        shape,
+        index_codecs,
+        location == "start",
+        specs[at + 1 :],
+        leading=at,
+        order=_nontrivial_order(order),
     )
     chain = _parse_level(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
     return Chain(
@@ -110,20 +115,20 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     )
 
 
-def _named(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an order of axes, with the identity replaced by an empty tuple."""
+def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an order of axes, or an empty tuple if the axes keep their order."""
     return () if order == tuple(range(len(order))) else order
 
 
 def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Reorder lengths from the transposed axes to the axes of the array."""
+    """Convert lengths along the transposed axes to lengths along the axes of the array."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Convert a sharding level from the axes of a transposed array to the array's own axes."""
+    """Convert the shard shape and order from transposed axes to the axes of the array."""
     own = level.order or range(len(order))
-    composed = _named(tuple([order[axis] for axis in own]))
+    composed = _nontrivial_order(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)
 
 
@@ -136,7 +141,7 @@ def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[Code
 
 
 def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
-    """Return the dtype to which a codec encodes elements of `dtype`."""
+    """Return the dtype that a codec produces from elements of `dtype`."""
     if spec.name not in _RETYPING:
         return dtype
     made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
@@ -162,9 +167,9 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
-    """Convert a codec from its name and configuration in v3 to those in `codecs.registry`.
+    """Convert a codec from its name and configuration in v3 to those of numcodecs.
 
-    The codec ``bytes`` keeps its ``endian``, which `ordered` removes if the dtype can represent it.
+    The ``bytes`` codec keeps its ``endian``, which `ordered` removes if the dtype can represent it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -186,7 +191,7 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the ``order`` of a transposition. Early writers spelled it ``"C"`` or ``"F"``."""
+    """Parse the ``order`` of a transposition, which early writers wrote as ``"C"`` or ``"F"``."""
     if value in ("C", "F"):
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
@@ -196,10 +201,10 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the codec ``bytes`` to the dtype of the codec's input.
+    """Move the byte order from the ``bytes`` codec to the dtype of its input.
 
-    That dtype is set by the last codec that changes the data type or, without such a codec, by the
-    array. Returns the dtype of the array and the codecs.
+    This is the dtype to which the last codec before ``bytes`` converts the data, or the dtype of
+    the array if no codec converts them. Returns the dtype of the array and the codecs.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
@@ -229,7 +234,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
 
 def byte_order(dtype: DType) -> str | None:
-    """Return ``"little"`` or ``"big"``, or None for a dtype without byte order.
+    """Return ``"little"``, ``"big"``, or None for a dtype that has no byte order.
 
     Raises
     ------
@@ -246,7 +251,7 @@ def byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Render the ``codecs`` of a node, and convert codecs of another Zarr version to v3."""
+    """Render the ``codecs`` of an array. Codecs of other Zarr versions are converted to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -273,25 +278,25 @@ def render_chain(node: ArrayNode) -> list[Json]:
     return rendered
 
 
-def _is_spelled(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document. If so, rendering keeps its JSON."""
+def _is_from_v3(spec: CodecSpec) -> bool:
+    """Return whether a codec was parsed from a v3 document, whose JSON is then kept."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
 
 
 def _is_foreign(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document and is unknown to this package."""
+    """Return whether a codec was parsed from a v3 document, but is unknown to this package."""
     if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
         return False
-    return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
+    return _is_from_v3(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
-    """Return a codec chain with the codec ``bytes`` inserted where v3 requires it.
+    """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
-    ``bytes-bytes``. Their `CodecSpec.document` is set to the codec's JSON in v3.
+    ``bytes-bytes``. The `CodecSpec.document` of these codecs is set to their JSON in v3.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -307,7 +312,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Check that v3 allows this order of codecs, and return the kind of each.
+    """Check the order of codecs against v3, and return the kind of each codec.
 
     Raises
     ------
@@ -326,15 +331,15 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
-    """Return the index in `specs` at which an array-to-bytes codec belongs."""
+    """Return the position of the array-to-bytes codec in a chain that lacks it."""
     names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
     return (*names, False).index(False)
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Return a codec chain with ``bytes`` between the array codecs and the bytes codecs.
+    """Insert the ``bytes`` codec between the codecs of arrays and those of bytes.
 
-    A chain that already has an array-to-bytes codec, or an unknown codec, is unchanged.
+    A chain that already has an array-to-bytes codec, or an unknown codec, is returned unchanged.
     """
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
@@ -343,7 +348,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Render codecs for elements of `dtype`. A shard index has no `dtype` (None)."""
+    """Render codecs for elements of `dtype`, which is None for the index of a shard."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))
@@ -352,9 +357,8 @@ def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]
 
 
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
-    """Render one codec, whose input has elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
-    stored = _is_spelled(spec)
+    stored = _is_from_v3(spec)
     if name == "bytes" and dtype is not None:
         endian = configuration.get("endian", byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}

@@ -1,9 +1,9 @@
-"""The Zarr v3 draft of 25 May 2022, and the variant that programs released at that time wrote.
+"""Define the Zarr v3 draft of 25 May 2022, in both variants that were written.
 
-The entry point ``zarr.json`` shows which layout a store has. In the draft, metadata are below
-``meta/`` and chunks below ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
-earlier version of the draft: ``meta/root/``, ``data/root/``, one ``compressor``, typestrings, and
-(zarr-python only) filters in the attributes.
+The entry point ``zarr.json`` shows which variant a store has. In the draft itself, metadata are
+below ``meta/`` and chunks below ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
+earlier version of the draft. It has ``meta/root/``, ``data/root/``, one ``compressor``,
+typestrings, and (zarr-python only) filters in the attributes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class V3Draft(Format):
     data_type_fallback: bool = False
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys to fetch at the root, for both variants."""
+        """Return the root keys of both variants, because the variant is not known yet."""
         released = replace(self, released=True)
         return tuple(dict.fromkeys((*self.node_keys("/"), *released.node_keys("/"))))
 
@@ -105,13 +105,13 @@ class V3Draft(Format):
         return "/" + re.sub("^data(/root)?(/|$)", "", folder)
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the documents of the root follow the draft instead of v3."""
+        """Return whether ``zarr.json`` follows the draft and not v3."""
         return _ENTRY in documents and not V3().recognizes(documents)
 
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, according to its entry point and the root's keys.
+        """Return the variant that a store uses, according to its entry point and its root keys.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class V3Draft(Format):
         )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON values of a node's documents by key, with the entry point last.
+        """Return the JSON values of a node's documents by key. The entry point comes last.
 
         Raises
         ------
@@ -259,7 +259,7 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
 
 
 def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
-    """Return the extensions of a document.
+    """Return the extensions that a document declares, if all of them can be ignored.
 
     Raises
     ------

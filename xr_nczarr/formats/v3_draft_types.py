@@ -1,6 +1,6 @@
 """Parse and render the data types of the v3 draft: names, typestrings and extensions.
 
-As in v3, a data type is parsed into a dtype and a spelling.
+As in v3, the parser returns a dtype, and a string that preserves how the document writes the type.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft into a dtype and its spelling.
+    """Parse a ``data_type`` of the draft.
+
+    Return a dtype, and a string that preserves how it is written.
 
     With `fallback`, an unknown extension is parsed as the fallback type that it declares.
     """
@@ -69,7 +71,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
 
 
 def _find_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a type name or a numeric typestring, or None for any other string."""
+    """Return the dtype of a type name or a numeric typestring, or None for other strings."""
     return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
 
 
@@ -87,11 +89,12 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, spelling: str) -> Json:
-    """Render the ``data_type`` of a dtype.
+    """Render the ``data_type`` of a dtype in the draft.
 
-    `spelling` is used if it is a spelling of the same dtype. Otherwise numbers are rendered as type
-    names, without byte order, and other types as an extension with a typestring and, for types of
-    fixed size, raw bytes as the fallback.
+    `spelling` is the string that `parse_data_type` returned. It is used if it still describes
+    `dtype`. Otherwise, numbers are rendered as type names, without byte order. Other types are
+    rendered as an extension with a typestring and, for types of fixed size, with raw bytes as the
+    fallback.
     """
     value = json.loads(spelling) if spelling.startswith("{") else spelling
     extended = isinstance(value, dict) and "extension" in value
