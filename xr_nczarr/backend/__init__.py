@@ -1,1 +1,1 @@
-"""The xarray engine, which opens netCDF groups as xarray objects with lazy arrays."""
+"""Define the xarray engine, which opens netCDF groups as xarray objects with lazy arrays."""

@@ -1,4 +1,4 @@
-"""Build Datasets from netCDF groups, keeping variables that cannot be read or decoded apart."""
+"""Build Datasets from netCDF groups, although some variables may be unreadable or undecodable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAG
 def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
-    """Build the Datasets of a group and all its subgroups, keyed by path relative to the group.
+    """Build a Dataset for a group and for each of its descendants, by path relative to the group.
 
     The key of the group itself is ``"/"``. See `build_dataset` for `indexed`.
     """
@@ -97,7 +97,7 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """Raised if variables cannot be decoded; `problems` maps their names to their errors."""
+    """An internal signal that variables cannot be decoded. `problems` has their errors by name."""
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class _Decoded:
     Attributes
     ----------
     coordinates
-        Names of the variables that xarray's decoding marks as coordinates, such as those listed in
-        an attribute ``coordinates``.
+        Names of the variables that decoding turns into coordinates, such as those listed in an
+        attribute ``coordinates``.
     """
 
     variables: dict[Any, Variable]
@@ -145,14 +145,14 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
 
 
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
-    """Read the values of dimension coordinates, by name.
+    """Read the values of the dimension coordinates, by name.
 
-    A coordinate that is opened undecoded is included only if all its chunks exist and can be read.
+    A coordinate that stays undecoded is included only if all its chunks exist and can be read.
 
     Raises
     ------
     _UndecodableError
-        If the values of other coordinates cannot be read or decoded.
+        If the values of any other coordinate cannot be read or decoded.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -180,7 +180,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
 def _assemble(
     source: StoredGroup, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
-    """Assemble a group's Dataset, and return it with the warning messages to issue."""
+    """Return the Dataset of a group, and the messages of the warnings to issue."""
     available = decoded.variables | source.as_stored
     variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
@@ -222,14 +222,14 @@ def _assemble(
 
 
 def _nothing_to_close() -> None:
-    """Do nothing, because stores keep nothing open between reads."""
+    """Do nothing, because stores keep no files open between reads."""
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalar variables that have the name of a dimension, which a Dataset cannot hold.
+    """Remove scalar variables named like a dimension, which a Dataset cannot contain.
 
-    Returns the warning messages to issue. With ``on_unsupported="raise"``, a MetadataError is
-    raised instead.
+    Returns the messages of the warnings to issue. With ``on_unsupported="raise"``, a MetadataError
+    is raised instead.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -252,7 +252,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
 
 
 def _warn(message: str) -> None:
-    """Issue a warning that points to the user code that called xarray."""
+    """Issue a warning that points to the line of user code that called xarray."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

@@ -1,14 +1,14 @@
-"""Decode variables by CF conventions, and mask and scale them chunk by chunk.
+"""Decode variables by CF conventions, and mask and scale their values chunk by chunk.
 
 xarray first decodes the metadata of a variable, which determines its dtype, attributes and
-encoding. If decoding the values means only masking, scaling and changing the byte order, xarray's
+encoding. If the values only need to be masked, scaled or swapped to another byte order, xarray's
 operations on the whole array are replaced by the same operations on each chunk. The thread that
 decompresses a chunk applies them while the chunk is in the processor's cache. The resulting values
 are bitwise identical.
 
-How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables have these in common. xarray then decodes the metadata of just one such variable, and
-the result is applied to the others.
+How xarray decodes numbers depends only on their dtype and a few attributes, which most variables of
+a large dataset share. xarray then decodes the metadata of just one of these variables, and the
+result is applied to all others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PASSING = (StorageTimeoutError, StorageConnectionError)
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """A conversion that masks and scales stored numbers by CF attributes.
+    """A function that masks and scales stored numbers as the CF attributes specify.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Unpacking:
     add_offset: Any = None
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the unpacked values into `target`, which may be `stored` itself."""
+        """Write the unpacked values into `target`, which may be the same array as `stored`."""
         if target is not stored:
             target[...] = stored
         # Compared after the conversion to the target's dtype, as in xarray: large integers that
@@ -78,7 +78,7 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """A conversion of numbers to booleans that raises an error for `missing` values."""
+    """A function that converts numbers to booleans, and raises an error for `missing` values."""
 
     missing: tuple[Any, ...]
 
@@ -107,7 +107,7 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Decode variables like xarray's `decode_cf_variables`, with numbers decoded chunk by chunk.
+    """Decode variables like xarray's `decode_cf_variables`, but convert numbers chunk by chunk.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def decode_variables(
         if scales.get(name, True) if isinstance(scales, Mapping) else scales:
             _widen_scale(variable.attrs)
     alike: dict[Any, list[Any]] = {}
-    for name, kind in _kinds(variables, arrays, decoding).items():
+    for name, kind in _decoding_keys(variables, arrays, decoding).items():
         if name not in dropped:
             alike.setdefault(kind, []).append(name)
     # Dropped variables are passed on too, because attributes of other variables refer to them.
@@ -176,7 +176,7 @@ def find_undecodable(
     dropped: Set[Hashable] = frozenset(),
     failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
-    """Return the errors of all variables that `decode_variables` cannot decode, by name.
+    """Return the error of each variable that `decode_variables` cannot decode, by name.
 
     Parameters
     ----------
@@ -195,10 +195,10 @@ def find_undecodable(
     def failure(
         name: Any, *owners: Any, without: str | None = None, zeros: bool = False
     ) -> Exception | None:
-        """Return the error raised by decoding variable `name`, or None if decoding succeeds.
+        """Return the error that decoding the variable raises, or None.
 
-        The variable is decoded alone, or together with the `owners` whose bounds it holds. The
-        attribute `without`, if any, is removed first. If `zeros` is True, zeros replace the values.
+        The variable is decoded alone, or together with the `owners` whose bounds it contains. The
+        attribute `without` is removed first. With `zeros`, the values are replaced by zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -282,9 +282,9 @@ def undecodable(
 
 
 def without_frames(error: Exception) -> Exception:
-    """Remove the tracebacks of an error and its causes, whose frames keep large arrays alive.
+    """Remove the tracebacks from an error and its causes, and return the error.
 
-    The error is changed in place and returned.
+    Tracebacks refer to local variables, which would keep large arrays in memory.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -296,7 +296,7 @@ def without_frames(error: Exception) -> Exception:
 def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
     """Return the error for a missing chunk of an array, or None if no chunk is missing.
 
-    All chunks are read if `whole`, otherwise only the chunks of the first and the last value.
+    If `whole` is False, only the chunks of the first and the last value are checked.
     """
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]
@@ -313,17 +313,18 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
 
 
 def strictly(array: LazyArray) -> LazyArray:
-    """Return a copy of the array that raises MissingChunkError for missing chunks."""
+    """Return a copy of an array that raises MissingChunkError for missing chunks."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def _widen_scale(attributes: dict[Any, Any]) -> None:
-    """Replace an integer ``scale_factor`` by a Python float or int, in place.
+    """Replace an integer ``scale_factor`` by a Python number, in place.
 
-    With a NumPy integer, xarray would decode to the integer's own type, which may overflow and
-    cannot represent missing values as NaN. The scale becomes a float if any value is masked.
+    With a NumPy integer, xarray would decode to the type of that integer, which may overflow and
+    cannot represent missing values as NaN. The number is a float if any value can be missing, and
+    an int otherwise.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
@@ -333,15 +334,15 @@ def _widen_scale(attributes: dict[Any, Any]) -> None:
         attributes["scale_factor"] = float(scale) if masks else int(scale)
 
 
-def _kinds(
+def _decoding_keys(
     variables: Mapping[Any, Variable],
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return a key for each variable, such that variables with equal keys are decoded alike.
+    """Return a key for each variable. Variables with equal keys are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    The keys of other variables, and of bounds, are unique.
+    Bounds and all other variables have unique keys.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
@@ -352,13 +353,18 @@ def _kinds(
         kinds[name] = name
         if name in arrays and arrays[name].dtype.kind in "iuf" and name not in bounds:
             present = variable.attrs
-            relevant = [(key, _frozen(present[key])) for key in _DECODED_BY.intersection(present)]
+            relevant = [
+                (key, _attribute_key(present[key])) for key in _DECODED_BY.intersection(present)
+            ]
             kinds[name] = (arrays[name].dtype, frozenset(relevant))
     return kinds
 
 
-def _frozen(value: Any) -> Hashable:
-    """Return a hashable key for an attribute's value, equal only for the same dtype and bits."""
+def _attribute_key(value: Any) -> Hashable:
+    """Return a hashable form of an attribute's value.
+
+    It is equal only for equal dtypes and bits.
+    """
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -366,9 +372,9 @@ def _frozen(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return the conversion that decodes stored values as xarray decodes the variable.
+    """Return a function that converts stored values as xarray decodes the variable.
 
-    Returns None if decoding means more than masking and scaling numbers.
+    Returns None if decoding requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype
     encoding = decoded.encoding
@@ -396,13 +402,13 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
 
 
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
-    """Unpack a `_FillValue` attribute that holds the packed value of a ``fixedscaleoffset`` filter.
+    """Unpack a ``_FillValue`` attribute if it is a packed value of a ``fixedscaleoffset`` filter.
 
     In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
-    the CF packing attributes to ``fixedscaleoffset`` but left `_FillValue` packed (VirtualiZarr
-    issue 670). A value that fits the packed dtype could be packed or unpacked, so a warning is
-    issued unless both readings give the same number. Such a value is unpacked only if no chunk can
-    decode to it. All other values are returned unchanged.
+    the CF packing attributes to a ``fixedscaleoffset`` filter but left ``_FillValue`` packed
+    (VirtualiZarr issue 670). A value that fits the packed dtype could therefore be packed or
+    unpacked. It is unpacked if no chunk can decode to it. A warning is issued unless both
+    interpretations are the same number. All other values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

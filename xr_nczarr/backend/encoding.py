@@ -1,4 +1,4 @@
-"""The ``encoding`` of opened datasets and variables, with the keys that netCDF engines use."""
+"""Build the ``encoding`` of opened datasets and variables, with keys that other engines use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LISTED_CHUNKS = 10_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opening:
-    """The target and options of an opened dataset, kept in its encoding under `OPENING_KEY`.
+    """The target and the options with which a dataset was opened, kept in its encoding.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Opening:
 def stored_encoding(
     node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the encoding of a variable, with the keys that netCDF engines use.
+    """Return the encoding of an opened variable, with the keys that netCDF engines use.
 
     `codecs` is the result of `codec_encoding`.
     """
@@ -88,12 +88,13 @@ def stored_encoding(
 
 
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
-    """Return the part of an encoding that describes codecs: netCDF's flags and ``codecs``.
+    """Describe codecs by encoding keys: by the flags of netCDF, and by the key ``codecs``.
 
-    ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written the
-    same way. Other writers ignore ``codecs`` but apply the flags, and fail if they cannot. In
-    `plain` Zarr, a flag is set for a compressor only if every build of HDF5 supports it. No flag is
-    set for Blosc, because netCDF writers reject that flag without the name of Blosc's compressor.
+    The key ``codecs`` lists numcodecs configurations in the order of encoding, so that a copy can
+    be written in the same way. Other writers ignore ``codecs`` but apply the flags, and fail if
+    they cannot. In `plain` Zarr, a flag is therefore set for a compressor only if every build of
+    HDF5 supports it. No flag is set for Blosc, because netCDF writers reject that flag without the
+    name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -118,7 +119,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
     """Return the lengths of all chunks along a dimension of length `size`.
 
-    For more than `_LISTED_CHUNKS` chunks, only the largest length is returned, as an int.
+    If there are more than 10,000 chunks, only the largest length is returned, as an int.
     """
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
         return max(length for length, _ in runs)
@@ -133,9 +134,9 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
     """Return the attributes of a group or variable in the form that xarray expects.
 
-    With NCZarr metadata, a list of one string becomes a string; in plain Zarr it stays a list.
-    Attributes that declare the width of fixed-width strings are left out, because they belong to
-    the encoding.
+    In a store with NCZarr metadata, a list of one string becomes a string. In plain Zarr, it stays
+    a list. Attributes that declare the width of fixed-width strings are left out, because they
+    belong to the encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

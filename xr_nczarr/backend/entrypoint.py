@@ -1,4 +1,4 @@
-"""The xarray engine ``nczarr``.
+"""Define the xarray engine ``nczarr``.
 
 To open any file, xarray imports the entry points of all engines. This module therefore imports as
 little as possible.
@@ -67,10 +67,12 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether the target is clearly meant for this engine, without network access.
+        """Return whether a target is clearly meant for this engine.
 
-        This is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote
-        URL that ends in ``.nczarr``, and a local store with NCZarr metadata.
+        This requires no network access.
+
+        It is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote URL
+        that ends in ``.nczarr``, and a local store with NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 
@@ -180,9 +182,9 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         store: None = None,
         engine: None = None,
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it as a dict of Datasets by path.
+        """Open a group and all its descendants as a dict of Datasets by path.
 
-        The paths are absolute, or relative to `group` if it is passed, as in other engines. The
+        As in other engines, the paths are absolute, or relative to `group` if it is passed. The
         parameters are described in `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
@@ -222,7 +224,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         store: None = None,
         engine: None = None,
     ) -> DataTree:
-        """Open a group and all groups below it as a DataTree.
+        """Open a group and all its descendants as a DataTree.
 
         The parameters are described in `open_dataset`.
         """
@@ -243,20 +245,20 @@ def _open_groups(
 def _makes_indexes(caller: FrameType) -> bool:
     """Return whether the calling xarray function will create default indexes.
 
-    xarray does not pass its argument ``create_default_indexes`` to engines, so it is taken from the
-    caller's frame. If it is False, there is no need to read the coordinates. A caller without this
-    argument is assumed to create indexes.
+    If not, the coordinates do not have to be read. xarray does not pass its argument
+    ``create_default_indexes`` to engines, so the value is taken from the frame of the caller. A
+    caller without this argument is assumed to create indexes.
     """
     return bool(caller.f_locals.get("create_default_indexes", True))
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Split keyword arguments into options of this engine and decoding options of xarray.
+    """Separate the options of this engine from xarray's decoding options.
 
     Raises
     ------
     TypeError
-        If an option of engine zarr has a value that this engine does not support.
+        If an option of xarray's zarr engine has a value that this engine does not support.
     """
     for name, values in _OF_ENGINE_ZARR.items():
         value = arguments[name]

@@ -1,4 +1,4 @@
-"""Lazy arrays, which read values from the store when xarray needs them."""
+"""Define lazy arrays, which read values from the store when xarray needs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_ASYNC_READS = 64  # as many as requests of one store
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """A variable's values in the store. Any selection of them can be read on demand.
+    """The values of a variable in a store, which are read only when they are selected.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class LazyArray:
     convert: Convert | None = None
 
     def read(self, request: ReadRequest) -> Array:
-        """Read the requested values."""
+        """Read the values that a request selects."""
         selection = request.selection if self.shape else (0,) * len(self.stored.node.shape)
         return self.stored.read(
             selection, pointwise=request.pointwise, dtype=self.dtype, convert=self.convert
@@ -63,28 +63,29 @@ class LazyArray:
 
 
 def decode_text(stored: Array, text: Array) -> None:
-    """Decode the fixed-width strings in `stored` into `text`."""
+    """Decode fixed-width strings, and write them into the array `text`."""
     text[...] = decode_strings(stored)
 
 
 @dataclass(eq=False, repr=False)
 class UnreadableArray:
-    """A placeholder for the values of a variable that cannot be read; reading it raises `error`."""
+    """A placeholder for the values of a variable that cannot be read. Reading raises `error`."""
 
     error: NczarrError
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     def read(self, request: ReadRequest) -> Array:  # noqa: ARG002
-        """Raise `error`."""
+        """Raise the error that explains why the variable cannot be read."""
         raise self.error
 
 
 @lru_cache(None)
 def _async_readers() -> ThreadPoolExecutor:
-    """Return the thread pool of asynchronous reads, which wait for responses most of the time.
+    """Return the thread pool for asynchronous reads.
 
-    The default pool of an event loop has four threads more than the machine has processors.
+    The default pool of an event loop has only four threads more than the machine has processors,
+    but these threads spend most of their time waiting for responses.
     """
     return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
 
@@ -101,7 +102,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
     __slots__ = ()
 
     async def async_get_duck_array(self) -> Any:
-        """Read and decode the values in a thread, without blocking the running event loop."""
+        """Read and decode the values in a worker thread, so that the event loop is not blocked."""
         read = copy_context().run
         return await asyncio.get_running_loop().run_in_executor(
             _async_readers(), read, self.get_duck_array
@@ -109,7 +110,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A lazy array with the selection that results from all indexing so far."""
+    """A lazy array, and the selection that results from all indexing so far."""
 
     __slots__ = ("selection", "source")
 
@@ -141,7 +142,7 @@ class SelectedArray(_Selectable):
         return SelectedArray(self.source, self.selection.pointwise(key))
 
     def transpose(self, order: Sequence[int]) -> SelectedArray:
-        """Permute the dimensions."""
+        """Return the selection with its dimensions in another order."""
         return SelectedArray(self.source, self.selection.transposed(order))
 
     def get_duck_array(self) -> Array:
@@ -151,7 +152,7 @@ class SelectedArray(_Selectable):
 
 
 class CodedArray(_Selectable):
-    """Values that xarray's coders decode on access, with their errors raised as MetadataError.
+    """Values that xarray's coders decode on access. Their errors are raised as MetadataError.
 
     Invalid attributes can make any coder fail, for example a string in ``scale_factor`` or a date
     out of range.
@@ -188,7 +189,7 @@ class CodedArray(_Selectable):
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
-        """Wrap lazily decoded `values` in a CodedArray, and return any other array unchanged."""
+        """Wrap lazily decoded values in a CodedArray. Return any other array unchanged."""
         coders: list[Any] = []
         inner: Any = values
         while isinstance(inner, indexing.ExplicitlyIndexed):
@@ -225,12 +226,12 @@ class CodedArray(_Selectable):
         return self._with(self.array.vindex[self._completed(indexer)])
 
     def _completed(self, indexer: Any) -> Any:
-        """Extend an indexer to all stored dimensions, including the dimension of characters."""
+        """Extend an indexer to all stored dimensions, which include the dimension of characters."""
         key = indexing.expanded_indexer(indexer.tuple, self.ndim)
         return type(indexer)((*key, slice(None)) if self.joins else key)
 
     def transpose(self, order: Sequence[int]) -> CodedArray:
-        """Permute the dimensions."""
+        """Return the array with its dimensions in another order."""
         last = (len(order),) if self.joins else ()
         return self._with(self.array.transpose((*order, *last)))
 
@@ -249,7 +250,7 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Raise errors from xarray's decoding as MetadataError; let any NczarrError pass unchanged."""
+    """Raise errors of xarray's decoders as MetadataError. Errors of this package stay unchanged."""
     try:
         yield
     except (NczarrError, MemoryError):

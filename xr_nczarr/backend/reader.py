@@ -1,4 +1,4 @@
-"""Open the variables of netCDF groups as lazy xarray variables, before decoding."""
+"""Open the variables of netCDF groups as lazy xarray variables that are not decoded yet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _UNKNOWN = np.dtype("V8")
 
 
 class StoredGroup:
-    """The stored variables of one netCDF group, before decoding.
+    """The variables of a netCDF group as lazy xarray variables, before decoding.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class StoredGroup:
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The dataset's encoding: unlimited dimensions, NCZarr layout, Zarr version and source."""
+        """The encoding of the dataset, such as its unlimited dimensions and its Zarr version."""
         return {
             "unlimited_dims": self._unlimited,
             "dialect": self.group.dialect,
@@ -130,7 +130,7 @@ class StoredGroup:
         }
 
     def path_of(self, name: Hashable) -> str:
-        """Return the path of the group's variable `name`."""
+        """Return the absolute path of a variable in the group."""
         return child_path(self.group.path, str(name))
 
     def _open_dropped(self, name: str | None, item: ReadableVariable) -> None:
@@ -213,10 +213,10 @@ class StoredGroup:
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
-        """Convert the attribute `_FillValue` to the type that engine zarr returns.
+        """Convert the attribute ``_FillValue`` to the type that xarray's zarr engine returns.
 
-        In plain Zarr, engine zarr returns a Python number; in version 2, only if the array itself
-        has no fill value. All other values are returned unchanged.
+        In plain Zarr, this is a Python number. In version 2, it is a Python number only if the
+        array itself has no fill value. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
@@ -230,9 +230,9 @@ class StoredGroup:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error to raise on access if the codecs cannot be used, or None if they can.
+        """Return the error to raise when the values are read if a codec is not available, or None.
 
-        This method also caches the codecs' part of the encoding.
+        This method also caches the keys of the encoding that describe the codecs.
         """
         options, node = self.opened.options, variable.node
         assert node is not None
@@ -247,7 +247,7 @@ class StoredGroup:
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error for a dimension coordinate larger than ``max_index_bytes``, or None."""
+        """Return the error for a dimension coordinate above ``max_index_bytes``, or None."""
         node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
@@ -265,10 +265,10 @@ class StoredGroup:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return a view of the store that prefetches the small coordinates of `groups`.
+    """Return a view of a remote store that prefetches small coordinates of the given groups.
 
-    All their chunks are fetched concurrently, as soon as one of them is needed. A local store is
-    returned unchanged.
+    As soon as one of these coordinates is needed, the chunks of all of them are fetched
+    concurrently. A local store is returned unchanged.
     """
     if not opened.store.remote:
         return opened.store
@@ -289,7 +289,7 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
 
 
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
-    """Return the dtype that a stored variable has in xarray, before decoding."""
+    """Return the dtype of a stored variable in xarray, before xarray decodes it."""
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":
