@@ -82,8 +82,8 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs in excess of the limit, because one
-    of the running threads may be waiting for that thread.
+    A thread waits for at most `_MAX_WAIT_SECONDS`, and then runs in excess of the limit. Otherwise,
+    threads that wait for each other could block forever.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()
@@ -94,7 +94,7 @@ class ThreadLimiter:
         self._all.add(self)
 
     def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Wrap `work` in a function that waits until the limit allows another thread to run."""
+        """Return a function that calls `work` as soon as the limit allows another thread to run."""
 
         def run(argument: _A) -> None:
             free = self._free

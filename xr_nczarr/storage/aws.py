@@ -1,4 +1,4 @@
-"""Translate storage options of s3fs, the environment and AWS configuration files to obstore.
+"""Translate s3fs options, AWS environment variables and AWS configuration files to obstore.
 
 The environment variables and files are those that botocore documents.
 """
@@ -57,14 +57,14 @@ class NoEquivalent(Exception):  # noqa: N818 (control flow: fsspec is used inste
 
 @dataclass(frozen=True)
 class StaticCredentials:
-    """A credential provider for obstore with the credentials that the caller passed."""
+    """A credential provider for obstore that always returns the same credentials."""
 
     key: str
     secret: str
     token: str | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return the credentials."""
+        """Return the credentials in the form that obstore expects. They never expire."""
         return {
             "access_key_id": self.key,
             "secret_access_key": self.secret,
@@ -92,7 +92,7 @@ class FoundCredentials:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials."""
+        """Return the current credentials. obstore requests them again after five minutes."""
         frozen = self._credentials.get_frozen_credentials()
         # botocore caches them, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
@@ -134,9 +134,9 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         config["request_payer"] = True
     if options.get("anon"):
         return {"config": {**config, "skip_signature": True}}
-    credentials = _static([options.get(name) for name in ("key", "secret", "token")])
+    credentials = _static_credentials([options.get(name) for name in ("key", "secret", "token")])
     if credentials is None and not is_configured:
-        credentials = _static([os.environ.get(name) for name in _CREDENTIALS])
+        credentials = _static_credentials([os.environ.get(name) for name in _CREDENTIALS])
     return {"config": config, "credential_provider": credentials or FoundCredentials(profile)}
 
 
@@ -147,14 +147,14 @@ def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) 
 
 
 def _is_configured() -> bool:
-    """Return whether an AWS configuration or credentials file exists."""
+    """Return whether a profile is selected, or an AWS configuration or credentials file exists."""
     return any(map(os.environ.get, _PROFILES)) or any(
         os.path.exists(os.path.expanduser(os.environ.get(name, path)))
         for name, path in _FILES.items()
     )
 
 
-def _static(words: Sequence[str | None]) -> StaticCredentials | None:
+def _static_credentials(words: Sequence[str | None]) -> StaticCredentials | None:
     """Return credentials for a key, a secret and a token, or None if all three are missing.
 
     Raises
@@ -172,7 +172,9 @@ def _static(words: Sequence[str | None]) -> StaticCredentials | None:
 
 @lru_cache(256)
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
-    """Request the region of a bucket on AWS. Any S3 endpoint reports it without credentials.
+    """Return the region of a bucket on AWS.
+
+    S3 endpoints report the region in their response to any request, even without credentials.
 
     Raises
     ------
@@ -216,7 +218,7 @@ def _region(profile: str | None) -> str | None:
 
 
 def _session(profile: str | None) -> Any:
-    """Return a botocore session.
+    """Return a botocore session for an AWS profile, or for the default profile.
 
     Raises
     ------

@@ -35,44 +35,39 @@ class _FrontStore(Store):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for stores that access the same objects."""
+        """An identifier of the objects, equal for all stores that access the same objects."""
         return self.source.identity
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time. None means one per processor."""
         return self.source.max_threads
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`."""
         return self.source.list_names(prefix)
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently if `source` allows it."""
         return self.source.at_once(work, items)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield the key and the size in bytes of every object below `prefix`."""
         return self.source.sizes(prefix)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
         return self.source.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects, as far as they are known without a request."""
         return self.source.known_sizes(keys)
 
 
 class CachingStore(_FrontStore):
-    """A store that fetches each object once, as a whole, like fsspec's ``simplecache::``.
+    """A store that caches whole objects in local files, like fsspec's ``simplecache::``.
 
-    While fsspec downloads an object, the incomplete file already has its final name in the cache. A
-    concurrent reader, or the next reader after a lost connection, would read a truncated object.
+    fsspec's own cache is not used, because an object that is being downloaded already has its final
+    name there. A concurrent reader, or the next reader after a lost connection, would read a
+    truncated object.
 
-    Missing objects are requested again each time.
+    Missing objects are not cached, and are requested again each time.
 
     Parameters
     ----------
@@ -99,11 +94,11 @@ class CachingStore(_FrontStore):
         return CachingStore(self.source.probing(), self.url, self._cache.root)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object as `fetch` does, or the error if access to it is denied (401, 403)."""
+        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
@@ -112,27 +107,27 @@ class CachingStore(_FrontStore):
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
             responses = self._fill(batch, request)
-            cached = self._cache.fetch([self._cached(key) for key in batch])
+            cached = self._cache.fetch([self._file_of(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
                 yield responses.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, from objects that are cached as a whole."""
+        """Yield the bytes of each range, after downloading the whole object into the cache."""
         self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
             try:
-                yield from self._cache.fetch_ranges([ByteRange(self._cached(key), start, length)])
+                yield from self._cache.fetch_ranges([ByteRange(self._file_of(key), start, length)])
             except StorageError as error:
                 error.store, error.key = self.name, key
                 raise
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
-        cached = self._cache.size(self._cached(key))
+        """Return the size of an object in bytes, or None if the object does not exist."""
+        cached = self._cache.size(self._file_of(key))
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses of the original objects, not those in the cache, by key."""
+        """Return the addresses of the original objects, rather than of the cached files, by key."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:
@@ -141,24 +136,27 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Response]]
     ) -> dict[str, _Response]:
-        """Fetch the objects that are not cached yet, and cache the successful responses.
+        """Fetch the objects that are not cached yet, and cache those that exist.
 
-        Return all other responses by key: None for a missing object, web pages and
-        AccessDeniedErrors.
+        Responses that are not cached are returned by key: None for a missing object, a web page, or
+        an AccessDeniedError.
         """
         missing = [
-            key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
+            key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
         ]
         responses: dict[str, _Response] = {}
         for key, response in zip(missing, request(missing), strict=True):
             if response is None or isinstance(response, AccessDeniedError) or page_in(response):
                 responses[key] = response
             else:
-                self._cache.put([(self._cached(key), response)])
+                self._cache.put([(self._file_of(key), response)])
         return responses
 
-    def _cached(self, key: str) -> str:
-        """Return the cache's file name for a key. It is a digest, because keys can be too long."""
+    def _file_of(self, key: str) -> str:
+        """Return the name of the cached file for a key.
+
+        It is a digest, because a key can be too long for a file name.
+        """
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
@@ -170,7 +168,10 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that takes objects from `wave` if possible. It is pickled without the wave."""
+    """A store that reads the objects of a `Wave` together, and all other objects from `source`.
+
+    Only `source` is pickled, without the objects that were fetched.
+    """
 
     def __init__(self, source: Store, wave: Wave) -> None:
         super().__init__(source)
@@ -184,16 +185,16 @@ class PrefetchingStore(_FrontStore):
         return PrefetchingStore(self.source.narrowed(keys), self.wave)
 
     def bounded(self, max_bytes: int) -> PrefetchingStore:
-        """Return a store whose source refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         fetched = self.wave.fetch(keys)
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, from the objects of the wave if possible."""
+        """Yield the bytes of each range, which are cut from the objects of the wave if possible."""
         fetched = self.wave.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)
@@ -201,10 +202,11 @@ class PrefetchingStore(_FrontStore):
 
 
 class Wave:
-    """A group of objects that are fetched together when the first is needed, and then kept.
+    """A group of objects that are fetched together as soon as one of them is needed.
 
-    If a request fails, or an object has more than `max_bytes`, nothing is kept. Stores then request
-    the objects individually, so that a failure affects only the object itself.
+    The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`,
+    nothing is kept. Stores then request the objects individually, so that a failure affects only
+    the object itself.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -214,7 +216,11 @@ class Wave:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
-        """Return the objects at `keys`, or None unless the wave contains all of them."""
+        """Return the objects at `keys`, with None for each missing object.
+
+        The result is None instead of a list if a key does not belong to the wave, or if the wave
+        could not be fetched.
+        """
         if not self._keys.issuperset(keys):
             return None
         with self._lock:
@@ -229,9 +235,10 @@ class Wave:
 
 
 class KeepingStore(_FrontStore):
-    """A store that fetches each object once and keeps it in `objects`, or None if it is absent.
+    """A store that fetches each object only once and then keeps it in memory.
 
-    Web pages are not kept, because servers may send them in place of missing objects.
+    The dictionary `objects` contains the objects by key, with None for a missing object. Web pages
+    are not kept, because servers may send them in place of missing objects.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
@@ -243,15 +250,15 @@ class KeepingStore(_FrontStore):
         return KeepingStore(self.source.probing(), self.objects)
 
     def bounded(self, max_bytes: int) -> KeepingStore:
-        """Return a store that refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         return KeepingStore(self.source.bounded(max_bytes), self.objects)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         return self._kept(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object as `fetch` does, or the error if access to it is denied."""
+        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
         return self._kept(keys, self.source.probe)
 
     def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
@@ -266,7 +273,8 @@ class KeepingStore(_FrontStore):
 class EarlierStore(_FrontStore):
     """A store that presents some objects in an earlier state.
 
-    `before` contains their earlier content by key, with None for objects that did not exist.
+    `before` contains the earlier bytes of these objects by key, with None for an object that did
+    not exist.
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
@@ -277,13 +285,13 @@ class EarlierStore(_FrontStore):
         return EarlierStore, (self.source, self.before)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         current = self.source.fetch([key for key in keys if key not in self.before])
         for key in keys:
             yield self.before[key] if key in self.before else next(current)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object does not exist."""
+        """Yield the bytes of each range, or None for a range of a missing object."""
         current = self.source.fetch_ranges([item for item in ranges if item.key not in self.before])
         for item in ranges:
             if item.key in self.before:

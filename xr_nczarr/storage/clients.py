@@ -48,7 +48,11 @@ _KINDS = {
 
 
 class _Arguments(NamedTuple):
-    """The name of an obstore class, a bucket or URL, the path within it, and keyword arguments."""
+    """The arguments with which `_ByObstore` creates an obstore store and its client.
+
+    `kind` is the name of a class in ``obstore.store``, `place` is a bucket or URL, and `path` is
+    the folder in it.
+    """
 
     kind: str
     place: str
@@ -80,7 +84,7 @@ def connection(
     rules = rules or Rules()
     # Only fsspec's client can limit redirects.
     limited = trust is not None and is_web(url)
-    arguments = None if limited else _arguments(url, options, rules.retry)
+    arguments = None if limited else _obstore_arguments(url, options, rules.retry)
     if arguments is None:
         return FilesystemClient.connect(url, options, rules, trust)
     return _ByObstore(url, options, rules, arguments)
@@ -89,7 +93,7 @@ def connection(
 class _ByObstore(Connection):
     """A connection that uses obstore, or fsspec in a forked process, where obstore would hang.
 
-    It is pickled as the arguments of `connection`.
+    Unpickling calls `connection` again, which chooses the library for the new process.
     """
 
     def __init__(
@@ -148,8 +152,12 @@ class _ByObstore(Connection):
         return FilesystemClient.connect(self.url, self.options, rules)
 
 
-def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
-    """Return the arguments for obstore, or None if fsspec must be used instead."""
+def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
+    """Return the arguments for obstore, or None if fsspec must be used instead.
+
+    The reason for using fsspec is logged. If the caller requires obstore, it is raised as an
+    UnsupportedError.
+    """
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
@@ -175,7 +183,13 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
-    """Return the arguments for obstore; raise `NoEquivalent` if it would behave differently."""
+    """Return the arguments for obstore that correspond to the storage options of fsspec.
+
+    Raises
+    ------
+    NoEquivalent
+        If obstore would behave differently from fsspec.
+    """
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if "::" in url or "@" in bucket or scheme not in _KINDS:
@@ -219,7 +233,7 @@ def _configured(kind: str) -> dict[str, Any]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether obstore leaves a component of a path unchanged."""
+    """Return whether obstore leaves a component of a path unchanged, as fsspec does."""
     return part not in ("", ".", "..") and part.isprintable()
 
 

@@ -57,7 +57,7 @@ class FilesystemClient(Transport):
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), rules=self.rules, name=self.name)
         process = os.getpid() if self.filesystem.protocol == "memory" else None
-        return _rebuilt, (self.filesystem, self.root + self.query, rebuild, process)
+        return _unpickled, (self.filesystem, self.root + self.query, rebuild, process)
 
     def with_rules(self, rules: Rules) -> FilesystemClient:
         """Return a client for the same files with different rules."""
@@ -70,7 +70,7 @@ class FilesystemClient(Transport):
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write a file unless it exists; return whether it is new.
+        """Write a file unless it exists, and return whether this call created it.
 
         Return None, without writing, if the filesystem does not support conditional writes.
         """
@@ -80,11 +80,14 @@ class FilesystemClient(Transport):
             return None
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, for HTTP from an index page."""
+        """Return the sorted names directly below `prefix`.
+
+        For HTTP, the names are read from the index page of the folder.
+        """
         if self.web:
             if not self.rules.returns_pages:
                 raise self.unlisted(prefix)
-            return self._index(prefix)
+            return self._list_by_index_page(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
         prefixes: list[str] = []
@@ -108,7 +111,10 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files that exist. On S3, one request removes up to 1,000 files."""
+        """Remove files, and ignore files that do not exist.
+
+        On S3, one request removes up to 1,000 files.
+        """
         paths = [self.path(key) for key in keys]
         if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
             self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
@@ -131,8 +137,7 @@ class FilesystemClient(Transport):
         if hasattr(self.filesystem, "_check_file"):  # only in fsspec's caching filesystems
             raise cache_error(self.name)
 
-    def _index(self, prefix: str) -> Listing:
-        """Return the names on the index page of a web server's folder."""
+    def _list_by_index_page(self, prefix: str) -> Listing:
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
@@ -150,14 +155,15 @@ class FilesystemClient(Transport):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL, or empty bytes if it does not exist or access is denied."""
+        """Return the page at a URL, or empty bytes if the server responds with a 4xx status."""
         return self._do(_page, url + self.query, prefix)
 
 
-def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
-    """Return an unpickled client.
+def _unpickled(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
+    """Return the unpickled client.
 
-    If `process` is not None, the objects are in the memory of that process and exist only there.
+    `process` is the id of the process that pickled a ``memory://`` filesystem, whose files no other
+    process can read. It is None for any other filesystem.
     """
     client: FilesystemClient = rebuild(filesystem, root)
     client._elsewhere = process not in (None, os.getpid())

@@ -1,4 +1,4 @@
-"""Compute fingerprints, which change whenever a file or a set of objects does."""
+"""Compute fingerprints, which change whenever a file or a set of objects changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ def file_fingerprint(path: str) -> str:
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of all files below a folder: of paths, sizes and modification times."""
+    """Return a fingerprint of the paths, sizes and modification times of all files in a folder.
+
+    Files in subfolders are included. `name` is the name of the store, which is part of the
+    fingerprint.
+    """
     return digest([name, *sorted(_files(path))])
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return a SHA-256 hash of the ``repr`` of each of the `parts`."""
+    """Return the SHA-256 hash of the ``repr`` of all `parts` as a hexadecimal string."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode() + b"\n")

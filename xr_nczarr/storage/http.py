@@ -34,7 +34,11 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
-    """A request in progress: its first host, its current host, and the maximum response size."""
+    """The hosts and the size limit of a request in progress.
+
+    `first` is the host in the original URL, and `now` is the host after redirects. `max_bytes` is
+    the maximum size of a whole object.
+    """
 
     first: str | None = None
     now: str | None = None
@@ -96,7 +100,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         aiohttp.ClientResponseError
             For an HTTP error status, and for a redirect without a location.
         aiohttp.ClientPayloadError
-            See `read`.
+            If the ``Content-Range`` header does not match the requested range.
         """
         super().raise_for_status()
         if self.status >= 300:
@@ -165,9 +169,10 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
-        """The first and last requested byte, or None for the last if the range has no end.
+        """The positions of the first and last requested byte, or None for a whole object.
 
-        For a suffix, the first is None and the last is its length. Without a range: None.
+        The last position is None if the range has no end. For a suffix, the first position is None,
+        and the second number is the length of the suffix.
         """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:
@@ -206,7 +211,10 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the name of the direct child of `url` to which a link points, or else None."""
+    """Return the name of the direct child of `url` to which a link points.
+
+    Return None if the link points anywhere else.
+    """
     try:
         folder, target = urlsplit(url), urlsplit(urljoin(url, link))
     except ValueError:
@@ -221,7 +229,7 @@ def _name_below(link: str, url: str) -> str | None:
 
 
 class _IndexParser(HTMLParser):
-    """Collects the links and headings of a page."""
+    """A parser that collects the links and headings of a web page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +255,7 @@ class _IndexParser(HTMLParser):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Creates aiohttp sessions that never forward credentials to another server.
+    """A factory of aiohttp sessions that never forward credentials to another server.
 
     Attributes
     ----------
@@ -264,7 +272,7 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Create a session with these options that checks its requests."""
+        """Return a new session with these options that checks each request and redirect."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
@@ -278,7 +286,7 @@ class Client:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and remove headers that are private to the first server."""
+        """Check a redirect, and remove private headers if it leads to another server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -300,7 +308,10 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """Resolves host names only to addresses to which a reference set may connect."""
+    """A resolver that returns private addresses only if `trust` allows them for the host.
+
+    Otherwise, the URLs in a reference set could reach servers in the network of the reader.
+    """
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()

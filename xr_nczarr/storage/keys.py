@@ -30,7 +30,10 @@ class Listing(NamedTuple):
 
 
 def check_key(key: str, store: str) -> None:
-    """Raise RefusedError for a key that leads outside `store`, or that is not a plain path."""
+    """Raise RefusedError unless `key` is a plain relative path, which cannot lead out of the store.
+
+    `store` is the name of the store for the message.
+    """
     if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is not a plain relative path",
@@ -47,7 +50,10 @@ def is_plain_key(key: str) -> bool:
 
 
 class Alike(NamedTuple):
-    """Two names in `folder` that some file systems do not distinguish. `name` is part of `key`."""
+    """Two different names in one folder that some file systems treat as the same name.
+
+    `name` is a component of `key`, and `other` is the name with which it would collide.
+    """
 
     key: str
     folder: str
@@ -58,7 +64,7 @@ class Alike(NamedTuple):
 def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Alike]:
     """Yield pairs of names that differ only in case, or in the encoding of accents.
 
-    `new` and `existing` are keys. Each pair contains a name from a new key.
+    `new` and `existing` are keys. At least one name of each pair belongs to a new key.
     """
     names: dict[tuple[str, str], str] = {}
     for key in existing:
@@ -76,7 +82,10 @@ def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Al
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
-    """Yield (folder, name) for each component of a key, from the last to the first."""
+    """Yield (folder, name) for each component of a key, from the last to the first.
+
+    For ``a/b``, the results are ``("a", "b")`` and ``("", "a")``.
+    """
     while key:
         folder, _, name = key.rpartition("/")
         yield folder, name
@@ -84,7 +93,10 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a normalized name, equal for names that some file system does not distinguish."""
+    """Return a name without differences in case or in the encoding of accents.
+
+    Two names with the same result are one name on some file systems.
+    """
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
@@ -95,7 +107,13 @@ def check_prefix(prefix: str, store: str) -> None:
 
 
 def check_target(target: str, store: str) -> bool:
-    """Return True for a key and False for a prefix; raise RefusedError for anything else."""
+    """Return True for a key, and False for a prefix, which is empty or ends in ``/``.
+
+    Raises
+    ------
+    RefusedError
+        If `target` is neither a plain key nor a prefix.
+    """
     is_key = target != "" and not target.endswith("/")
     (check_key if is_key else check_prefix)(target, store)
     return is_key
@@ -109,7 +127,8 @@ def is_desktop_file(name: str) -> bool:
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
     """Return the sorted names directly below `prefix` from the sorted `keys`.
 
-    Deeper keys are skipped by binary search, so that listing one group does not visit them all.
+    Keys below deeper prefixes are skipped by binary search, so that listing one group of a large
+    store is fast.
     """
     objects: list[str] = []
     prefixes: list[str] = []
@@ -131,7 +150,7 @@ class KeyLocks:
 
     @contextmanager
     def __call__(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock for `key` during the block."""
+        """Hold the lock for `key` during the ``with`` block."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())
         with lock:

@@ -59,7 +59,7 @@ class LocalStore(Store):
         When written bytes are flushed to the disk: when `flush` is called (``"commit"``), after
         each object (``"all"``), or whenever the operating system decides (``"none"``).
     must_exist
-        Whether a missing `root` raises an error. If False, it is a store without objects.
+        Whether to raise an error if the directory is missing. Otherwise, no object exists.
     follow_symlinks
         Whether symbolic links may lead out of `root`.
     max_object_bytes
@@ -83,11 +83,11 @@ class LocalStore(Store):
         return self.root
 
     def bounded(self, max_bytes: int) -> LocalStore:
-        """Return a store that refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         for key in keys:
             descriptor = self._open(key)
             if descriptor is None:
@@ -128,7 +128,7 @@ class LocalStore(Store):
     ) -> bool:
         """Read ranges of an object into `buffers`, one buffer for each (first byte, length) pair.
 
-        Return False if the object does not exist.
+        Return False if the object does not exist, otherwise True.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -150,7 +150,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads ranges of an object, always from the file that exists now."""
+        """Yield a function that reads ranges of the current file, even after it was replaced."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -167,7 +167,7 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
-        """Yield each byte range in order, or None if its object does not exist."""
+        """Yield the bytes of each range, or None for a range of a missing object."""
         for key, group in groupby(ranges, itemgetter(0)):
             descriptor = self._open(key)
             if descriptor is None:
@@ -245,7 +245,7 @@ class LocalStore(Store):
         return Listing(sorted(objects), sorted(prefixes))
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
         is_object = check_target(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
@@ -267,10 +267,10 @@ class LocalStore(Store):
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object, even an unreadable one, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         path = self._path(key)
         try:
-            status = os.stat(path)
+            status = os.stat(path)  # also works for unreadable files
         except (FileNotFoundError, NotADirectoryError):
             self._check_absent(path, key)
             return None
@@ -280,7 +280,7 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of `key` in all processes. An empty key locks the whole store."""
+        """Exclude other writers of `key` in all processes; an empty key locks the whole store."""
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with translated_os_errors(self.name, key):
@@ -289,11 +289,11 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Return a staging store in the same directory, with which `commit` can replace this store.
+        """Return a staging store beside this one, with which `commit` can replace this store.
 
-        The staging store starts with hard links to the objects of this store, whose files are never
-        changed in place. If `empty`, it starts with only the files that a file manager created at
-        the root.
+        If `empty`, the staging store initially contains only the files that a file manager created
+        at the root. Otherwise, it contains hard links to the objects of this store, whose files are
+        never changed in place.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -329,11 +329,11 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(target))
 
     def discard(self) -> None:
-        """Remove the whole directory of this store, a staging store that will not be committed."""
+        """Remove the directory of this staging store, unless `commit` has already moved it."""
         remove_tree(self.root)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the paths of objects by key."""
+        """Return the paths of the files that contain objects, by key."""
         return {key: Address(f"{self.root}/{key}") for key in keys}
 
     def is_same(self, other: Store) -> bool:
@@ -348,12 +348,12 @@ class LocalStore(Store):
         return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
 
     def fingerprint(self) -> str:
-        """Return a string that changes whenever a file does."""
+        """Return a string that changes whenever any file in the directory changes."""
         with translated_os_errors(self.name):
             return folder_fingerprint(self.root, self.name)
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error if the file system cannot store `new` keys beside the `existing` ones.
+        """Check that the file system can store the `new` keys in addition to the `existing` keys.
 
         Raises
         ------
@@ -383,9 +383,10 @@ class LocalStore(Store):
                 )
 
     def _path(self, key: str) -> str:
-        """Return the path of an object; raise RefusedError if the path is invalid or not allowed.
+        """Return the path of an object.
 
-        Unless `follow_symlinks`, no symbolic link may lead out of the store.
+        Raise RefusedError for a name that the operating system does not allow, or for a symbolic
+        link that leads out of the store, unless `follow_symlinks`.
         """
         check_key(key, self.name)
         why = system.why_refused(key)
@@ -404,16 +405,16 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        The lock file is in the directory of the store, because the parent may not be writable. It
-        is moved together with the directory. On systems that cannot move a directory with an open
-        file, the lock file is beside the directory.
+        The lock file is in the directory of the store, because the parent may not be writable. If
+        the directory is renamed, the lock file moves with it. Some systems cannot rename a
+        directory while a file in it is open. There, the lock file is beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
     def _open(self, key: str) -> int | None:
-        """Open an object; return its file descriptor, or None if it does not exist."""
+        """Return a file descriptor for reading an object, or None if the object does not exist."""
         path = self._path(key)
         try:
             return system.open_to_read(path)
@@ -424,11 +425,9 @@ class LocalStore(Store):
             raise storage_error(error, store=self.name, key=key) from error
 
     def _measure(self, descriptor: int, key: str) -> int:
-        """Return the size of an open object; raise an error if it is too large or not a file."""
         return self._checked_size(os.fstat(descriptor), key)
 
     def _checked_size(self, status: os.stat_result, key: str) -> int:
-        """Return the size of an object; raise an error if it is too large or not a plain file."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
@@ -438,7 +437,7 @@ class LocalStore(Store):
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
-        """Read exactly `length` bytes from position `start`, in several calls if necessary."""
+        """Read exactly `length` bytes from position `start`, in several system calls if needed."""
         parts: list[bytes] = []
         missing = length
         try:
@@ -462,10 +461,10 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError if an object only seems absent: a symbolic link without a target.
+        """Raise StorageError if an object is missing only because a symbolic link has no target.
 
-        The target may be on a file system that is not mounted. Raise NotFoundError if the store
-        must exist and does not.
+        The target may be on a file system that is not mounted. Raise NotFoundError if the whole
+        store is missing and `must_exist` is true.
         """
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):

@@ -142,7 +142,7 @@ def _location(target: object) -> Location:
     if not url:
         raise MetadataError("the path or URL is empty", remedy="Pass '.' for the current folder")
     chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
-    place = _place(url, chosen.get("medium"))
+    place = _of_url(url, chosen.get("medium"))
     return replace(
         place,
         medium=chosen.get("medium"),
@@ -150,12 +150,11 @@ def _location(target: object) -> Location:
         zarr_format=chosen["zarr_format"].removeprefix("v") if "zarr_format" in chosen else None,
         consolidated=True if "consolidated" in chosen else None,
         xarray=chosen["xarray"] == "xarray" if "xarray" in chosen else None,
-        storage_options={**_profile(options, place), **place.storage_options},
+        storage_options={**_profile_options(options, place), **place.storage_options},
     )
 
 
-def _place(url: str, medium: Medium | None) -> Location:
-    """Return the location for a URL without a fragment; `medium` is what its fragment requested."""
+def _of_url(url: str, medium: Medium | None) -> Location:
     if _REFERENCE.match(url):
         return Location("reference::", group=_group(url))
     if _is_local(url):
@@ -166,8 +165,7 @@ def _place(url: str, medium: Medium | None) -> Location:
     return Location(url, storage_options=storage_options)
 
 
-def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
-    """Return the storage options that a fragment requests: the AWS profile, if it names one."""
+def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, str]:
     names = [name for name in _PROFILE if name in options]
     if names and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
@@ -179,7 +177,7 @@ def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
 
 
 def _group(link: str) -> str:
-    """Return the group named by the first link of a chained URL: ``a`` for ``reference://a``."""
+    """Return the group in the first link of a chained URL: ``a`` in ``reference://a::set.json``."""
     return link.removeprefix("reference").lstrip(":").strip("/")
 
 
@@ -207,7 +205,7 @@ def _of_filesystem(target: Any) -> Location:
 
 
 def _of_store_object(target: Any) -> Location:
-    """Return the location of a zarr-python or obstore store, of a path in it, or of a group.
+    """Return the location of a zarr-python store, path or group, or of an obstore store.
 
     If this package has its own class for the same kind of store, that class is used, because it
     makes writes durable, checks responses, and retries requests. zarr-python and obstore are
@@ -229,7 +227,6 @@ def _of_store_object(target: Any) -> Location:
 
 
 def _of_zarr_store(store: Any, path: str) -> Location:
-    """Return the location of the folder `path` in a zarr-python store."""
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
@@ -253,7 +250,6 @@ def _of_zarr_store(store: Any, path: str) -> Location:
 
 
 def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
-    """Return the location of the folder `path` in an obstore store."""
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
         return replace(location, read_only=read_only)
@@ -265,7 +261,8 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    The options with which the target's filesystem was created may be passed again.
+    Options with which the filesystem of `location` was created are accepted if their values are the
+    same.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -281,7 +278,7 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     """Split a URL into the part before the fragment, and the fragment's keys and values.
 
-    A word in the fragment without a key is a mode.
+    A word without a key is added to the value of ``mode``: ``#zip`` means ``#mode=zip``.
     """
     base, mark, fragment = url.rpartition("#")
     if not mark:
@@ -305,7 +302,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Parse the value of ``mode=``; return at most one word for each key of `_CHOICES`."""
+    """Parse the value of ``mode=`` into words, at most one for each key of `_CHOICES`."""
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
@@ -335,7 +332,10 @@ def _is_local(url: str) -> bool:
 
 
 def _local_path(url: str) -> str:
-    """Return the absolute path for a path or a ``file:`` URL, percent-encoded or not."""
+    """Return the absolute path for a path or a ``file:`` URL.
+
+    Percent-encoded characters in a URL are decoded, unless a file with the encoded name exists.
+    """
     if not url.lower().startswith(("file:", "local:")):
         return absolute_path(url)
     path = str(local_path(url))
@@ -345,7 +345,7 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Return ``s3://bucket/key``, and the storage options that the host in `url` implies."""
+    """Translate an S3 URL to ``s3://bucket/key``, and its host to storage options."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     amazon = _AMAZON.fullmatch(host)

@@ -52,7 +52,7 @@ def _arrived(
 class MemoryStore(Store):
     """A store in any mapping from keys to bytes. It is read-only if the mapping is immutable.
 
-    Unpickled in another process, the store of a dict is a read-only copy.
+    In another process, the unpickled store of a dict is a read-only copy.
     """
 
     mapping: Mapping[str, Any]
@@ -66,11 +66,11 @@ class MemoryStore(Store):
         return within_process(self, self.token, _copy, self.mapping, self.name)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         return map(self._object, keys)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write copies of objects, replacing any existing objects."""
+        """Write a copy of each object, replacing any existing object."""
         mapping = self._changeable()
         for key, data in items:
             check_key(key, self.name)
@@ -88,7 +88,7 @@ class MemoryStore(Store):
                 yield key, len(self._object(key) or b"")
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
         mapping = self._changeable()
         if check_target(prefix, self.name):
             mapping.pop(prefix, None)
@@ -97,16 +97,16 @@ class MemoryStore(Store):
             del mapping[key]
 
     def check_writable(self) -> None:
-        """Raise an error if the mapping is immutable, or a copy in a worker process."""
+        """Raise an error if the mapping is immutable, or is a worker process's copy of a dict."""
         self._changeable()
 
     @property
     def identity(self) -> str:
-        """A string that is equal for stores of the same mapping."""
+        """An identifier of the mapping, equal for all stores of the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
-        """Return a string that changes whenever an object does."""
+        """Return a string that changes whenever any object in the store changes."""
         return digest((key, bytes(self.mapping[key])) for key in sorted(self.mapping))
 
     def _object(self, key: str) -> Bytes | None:
@@ -135,5 +135,8 @@ class MemoryStore(Store):
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the store of a mapping from another process, which is read-only if it was a dict."""
+    """Return the store of a mapping that was pickled in another process.
+
+    The store of a dict is read-only, because changes to the copy would be lost.
+    """
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

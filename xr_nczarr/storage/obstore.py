@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 
 
 class _Process:
-    """Whether this process was forked after obstore was imported.
+    """The state of this process: whether it was forked after obstore was imported.
 
     A fork does not copy the threads of obstore, and obstore does not start new ones.
     """
@@ -64,7 +64,7 @@ call_after_fork(process.after_fork)
 
 @lru_cache(None)
 def _threads() -> ThreadPoolExecutor:
-    """Return the thread pool that waits for responses, which all stores of this process share."""
+    """Return the thread pool for blocking requests, which all stores of this process share."""
     return ThreadPoolExecutor(_SMALL_IN_FLIGHT, "obstore")
 
 
@@ -138,13 +138,13 @@ class ObstoreClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for clients that access the same objects."""
+        """An identifier of the objects, equal for all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the response to each request, while threads wait for the next responses.
+        """Yield the response to each request, while threads already make the next requests.
 
-        The larger the objects, the fewer requests are made ahead.
+        The larger the objects are, the fewer requests are made in advance.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -175,7 +175,7 @@ class ObstoreClient(RemoteClient):
                 future.cancel()
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
+        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
         check_key(key, self.name)
         try:
             response = self._end(key, max_bytes)
@@ -200,7 +200,7 @@ class ObstoreClient(RemoteClient):
         self._do(key, lambda path: self.store.put(path, bytes(data), use_multipart=False))
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write an object unless it exists; return whether it is new.
+        """Write an object unless it exists, and return whether this call created it.
 
         Return None if the store does not support conditional requests.
         """
@@ -219,7 +219,10 @@ class ObstoreClient(RemoteClient):
         return self._do(key, create, missing=UNCONDITIONAL_STATUS)
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`. For HTTP, fsspec lists the names."""
+        """Return the sorted names directly below `prefix`.
+
+        obstore cannot list folders on plain web servers, so fsspec lists them.
+        """
         if self.web:
             if self._substitute is None:
                 raise self.unlisted(prefix)
@@ -247,7 +250,7 @@ class ObstoreClient(RemoteClient):
                 yield ListedObject(key, item["size"], mark)
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, if they exist."""
+        """Remove objects, and ignore objects that do not exist."""
         if len(keys) == 1:
             self._do(keys[0], self.store.delete, missing=_ABSENT)
             return
@@ -258,7 +261,7 @@ class ObstoreClient(RemoteClient):
                 self.remove([key])
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         check_key(key, self.name)
         try:
             meta = self._do(key, self.store.head, missing=self.rules.missing_status)
@@ -304,10 +307,11 @@ class ObstoreClient(RemoteClient):
         return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _get(self, key: str, span: Any = None) -> Versioned | None:
-        """Return the bytes in `span`, or the whole object, together with the entity tag.
+        """Return the bytes and the version of an object, or None if the object does not exist.
 
-        `span` is a range in the form that ``obstore.get`` accepts. Return None if the object does
-        not exist.
+        `span` is a range in the form that ``obstore.get`` accepts, or None for the whole object.
+        The version is the entity tag. Weak tags are ignored, because they can stay the same when
+        bytes change.
         """
         limit = self.rules.max_object_bytes
         returns_pages = self.rules.returns_pages or span is not None
@@ -339,9 +343,9 @@ class ObstoreClient(RemoteClient):
         *,
         missing: Collection[int] = (),
     ) -> _Result | None:
-        """Call `action` with the path of an object; retry transient failures.
+        """Call `action` with the path of an object, and retry transient failures.
 
-        Return None for the HTTP statuses in `missing`.
+        Return None if the response has one of the HTTP statuses in `missing`.
         """
         for _ in self.rules.retry.tries():
             try:

@@ -37,8 +37,8 @@ _UNKNOWN_HOST = "dns error"
 def is_missing(error: Exception, statuses: Collection[int]) -> bool:
     """Return whether an obstore error means that an object does not exist.
 
-    `statuses` are the HTTP statuses with this meaning. The result is False if the whole bucket does
-    not exist.
+    `statuses` are the HTTP statuses that mean *not found*. The result is False if the whole bucket
+    does not exist.
     """
     from obstore.exceptions import PermissionDeniedError
 
@@ -54,9 +54,10 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
-    """Translate an obstore error to a StorageError, and mask secrets in URLs.
+    """Return the StorageError for an obstore error, with secrets in URLs masked.
 
-    Return a StorageConnectionError or a StorageTimeoutError if the request may succeed later.
+    If the request may succeed later, the result is a StorageConnectionError or a
+    StorageTimeoutError.
     """
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
@@ -89,7 +90,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status that the message of an obstore error contains, or else None."""
+    """Return the HTTP status in the message of an obstore error, or None without a status."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))

@@ -71,7 +71,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All storage options except `retry`, `missing_status` and `sync`, which are used here."""
+        """The storage options for the client: all but `retry`, `missing_status` and `sync`."""
         options = self.storage_options or {}
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
@@ -95,7 +95,7 @@ class Access:
 
     @property
     def sync(self) -> Sync:
-        """When to flush files to the local disk."""
+        """When written files are flushed to the local disk; see `LocalStore`."""
         sync = (self.storage_options or {}).get("sync", "commit")
         if sync not in get_args(Sync):
             choices = ", ".join(map(repr, get_args(Sync)))
@@ -164,8 +164,8 @@ def open_store(
 def has_nczarr_metadata(target: Any) -> bool:
     """Return whether `target` is certainly an NCZarr store, without making remote requests.
 
-    This is certain for URLs whose fragment requests a format, for remote URLs that end in
-    ``.nczarr``, and for undamaged local stores with NCZarr metadata at the root.
+    Only three kinds of targets are certain: URLs whose fragment requests a format, remote URLs that
+    end in ``.nczarr``, and undamaged local stores with NCZarr metadata at the root.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -187,7 +187,13 @@ def has_nczarr_metadata(target: Any) -> bool:
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
-    """Return the store at a local path; raise an error if the URL's fragment contradicts it."""
+    """Return the store at a local path.
+
+    Raises
+    ------
+    ConflictError
+        If the fragment of the URL requests another kind of store than the path contains.
+    """
     path = local.root
     if os.path.isdir(path):
         medium: Medium = "file"
@@ -220,7 +226,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _kind_of_file(path: str) -> str:
-    """Describe a file's format, based on its first bytes."""
+    """Return a description of a file's format for messages, based on its first bytes."""
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",
@@ -232,7 +238,6 @@ def _kind_of_file(path: str) -> str:
 
 
 def _open_object(target: Any) -> Store:
-    """Return the store for a mapping, or `target` itself if it is a store."""
     if isinstance(target, Mapping):
         return MemoryStore(target)
     if isinstance(target, Store):
@@ -245,7 +250,15 @@ def _open_object(target: Any) -> Store:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return a remote store's URL; raise an error for URL parts or options without effect."""
+    """Return the URL of a remote store, with ``zip::`` added if the fragment requests a zip file.
+
+    Raises
+    ------
+    ConflictError
+        If the fragment of the URL contradicts the rest of the URL.
+    UnsupportedError
+        If a part of the URL or a storage option would have no effect.
+    """
     url = location.url
     check_chain(url)
     location.check_medium("s3", "zip")
@@ -263,15 +276,15 @@ def _open_remote(
 ) -> Store:
     """Return the store at an fsspec URL.
 
-    `ZipStore` and `CachingStore` take the place of fsspec's ``zip`` and ``simplecache``.
+    `ZipStore` and `CachingStore` replace fsspec's ``zip`` and ``simplecache``.
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "zip":
-        return _open_zip(rest, _behind(rest, options) or options, connect, largest)
+        return _open_zip(rest, _options_after(rest, options) or options, connect, largest)
     if chained and link == "simplecache":
-        source = _open_remote(rest, _behind(rest, options), connect, largest)
-        link_options = {**_unnamed(options), **options.get(link, {})}
+        source = _open_remote(rest, _options_after(rest, options), connect, largest)
+        link_options = {**_own_options(options), **options.get(link, {})}
         folder = link_options.pop("cache_storage", None)
         check_unused(
             {name: link_options[name] for name in link_options if name not in _CACHE_OPTIONS}
@@ -282,7 +295,7 @@ def _open_remote(
         return _open_zip(url, options, connect, largest)
     if not chained:
         scheme = url.partition("://")[0]
-        options = {**_unnamed(options), **options.get(scheme, {})}
+        options = {**_own_options(options), **options.get(scheme, {})}
     return connect(url, options)
 
 
@@ -298,15 +311,22 @@ def _open_zip(
     return ZipStore(holder, name, max_object_bytes=largest)
 
 
-def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for `rest`, the part of a chained URL after its first link."""
+def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for `rest`, the part of a chained URL after its first link.
+
+    The options for the next link are in ``target_options``, or under the name of its protocol.
+    Options for later links are passed on.
+    """
     scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
 
-def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a URL: those that are not grouped by protocol."""
+def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for the first link of a URL.
+
+    Options for the other links are nested under the name of a protocol.
+    """
     return {name: options[name] for name in options if not is_protocol(name)}
 
 
@@ -315,7 +335,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first bytes of a plain file, or empty bytes for anything else."""
+    """Return the first 64 KiB of a readable plain file, or empty bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     size = min(os.path.getsize(path), _SNIFFED_BYTES)

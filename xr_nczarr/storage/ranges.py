@@ -12,7 +12,10 @@ Read = Callable[[int, int], Bytes | None]
 
 
 class ByteRange(NamedTuple):
-    """`length` bytes of the object at `key` from `start`. A negative start counts from the end."""
+    """A range of `length` bytes in the object at `key`.
+
+    `start` is the position of its first byte. A negative start counts from the end of the object.
+    """
 
     key: str
     start: int
@@ -29,17 +32,20 @@ _Range = TypeVar("_Range", bound=_Sized)
 
 
 class Versioned(NamedTuple):
-    """Bytes of an object, and a string that changes whenever the object does (None if unknown)."""
+    """Bytes of an object, and the version of the object.
+
+    `version` is a string that changes whenever the object changes, or None if it is unknown.
+    """
 
     data: Bytes
     version: str | None = None
 
 
 class MergedRange(NamedTuple):
-    """A byte range to request, which covers one or more of the ranges passed to `merge_ranges`.
+    """A byte range that covers one or more of the ranges passed to `merge_ranges`.
 
-    Each item of `parts` describes one of the covered ranges: its position in the list that was
-    passed, its offset within `range`, and its length.
+    Each item of `parts` describes one covered range: its position in the list that was passed, its
+    offset within `range`, and its length.
     """
 
     range: ByteRange
@@ -47,7 +53,7 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError for a range that is invalid for any object."""
+    """Raise StorageError for a range that cannot lie within any object, whatever its size."""
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
             f"the range of {item.length} bytes from {item.start} is not valid",
@@ -93,7 +99,10 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield each range's bytes from its whole object, or None for an object that is None."""
+    """Yield the bytes of each range, cut from the object at the same position in `objects`.
+
+    A missing object is None, and yields None.
+    """
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
         yield None if data is None else memoryview(data)[first : first + item.length]
@@ -110,7 +119,8 @@ def merge_ranges(
         Maximum number of unneeded bytes between two ranges. Fetching them is cheaper than making
         another request.
     max_length
-        Maximum number of bytes of a merged range, so that several requests share the work.
+        Maximum number of bytes in a merged range. Longer ranges would be fetched by too few
+        concurrent requests.
 
     Returns
     -------
@@ -134,7 +144,7 @@ def merge_ranges(
 def windows(
     ranges: Sequence[_Range], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[_Range]]:
-    """Split a list of ranges into batches. Each batch is fetched and kept in memory as a whole."""
+    """Yield consecutive batches of `ranges`, each small enough to be fetched and kept in memory."""
     first, size = 0, 0
     for position, item in enumerate(ranges):
         if position > first and (position - first >= max_count or size + item.length > max_bytes):

@@ -34,9 +34,10 @@ _Result = TypeVar("_Result")
 
 
 class Request(NamedTuple):
-    """A request for an object, or for `length` bytes of it from `start`.
+    """A request for an object, or for a range of its bytes.
 
-    A negative start counts from the end.
+    `start` is the position of the first byte of the range, or None for the whole object. A negative
+    start counts from the end.
     """
 
     key: str
@@ -63,7 +64,11 @@ def cut_error(request: Request, size: int, store: str) -> StorageError:
 
 
 class ListedObject(NamedTuple):
-    """An object in a listing. `mark` is a string that changes with the object, such as its ETag."""
+    """An object in a listing.
+
+    `mark` is a string that changes with the object, such as its ETag. `size` is in bytes. Both are
+    None if the listing does not contain them.
+    """
 
     key: str
     size: int | None
@@ -96,14 +101,14 @@ class Rules:
 
 
 class Connection(ABC):
-    """Access to a remote place, such as a folder in a bucket, with the rules for requests to it.
+    """Access to objects on a remote system, such as those in a folder of a bucket.
 
     Attributes
     ----------
     name
         A URL without secrets, for messages.
     web
-        Whether the place is accessed by plain HTTP, which cannot list or write objects.
+        Whether the objects are accessed by plain HTTP, which cannot list or write them.
     remote
         Whether a request costs a round trip.
     shared
@@ -112,6 +117,8 @@ class Connection(ABC):
         A unique string, used as the dask token if other processes do not see the objects.
     transactional
         See `Store`.
+    rules
+        How responses are interpreted and requests are retried.
     """
 
     name: str
@@ -128,21 +135,22 @@ class Connection(ABC):
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> Connection:
-        """Return a connection to the same place with different rules."""
+        """Return a connection to the same objects with different rules."""
 
     @property
     def identity(self) -> str:
-        """A string that is equal for connections to the same objects."""
+        """An identifier of the objects, equal for all connections to the same objects."""
         return normalize(self.name)
 
 
 class RemoteClient(Connection):
-    """The interface of a client library (fsspec, obstore or zarr-python) to the objects in a place.
+    """The interface to objects that each client library (fsspec, obstore, zarr-python) implements.
 
     Attributes
     ----------
     pooled
-        Whether many threads can make requests concurrently, because each blocks only its thread.
+        Whether many threads can make requests concurrently, because each request blocks only its
+        own thread.
     alone
         Whether requests are made one at a time.
     """
@@ -151,26 +159,29 @@ class RemoteClient(Connection):
     alone: bool = False
 
     def client(self) -> RemoteClient:
-        """Return this client; raise an error if it does not work in this process."""
+        """Return this client, or raise an error if it does not work in this process."""
         return self
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> RemoteClient:
-        """Return a client for the same place with different rules."""
+        """Return a client for the same objects with different rules."""
 
     @abstractmethod
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the exact bytes of each request, or None if the object does not exist."""
+        """Yield exactly the requested bytes for each request, or None for a missing object."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
+        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
         return _data(next(self.fetch(requests), None))
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the response to each request, or the error if access is denied (401, 403)."""
+        """Yield each response like `fetch`, but yield an AccessDeniedError instead of raising it.
+
+        Servers deny access with status 401 or 403.
+        """
         return self.at_once(self._probe_one, requests)
 
     def _probe_one(self, request: Request) -> Bytes | AccessDeniedError | None:
@@ -200,14 +211,17 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write an object unless it exists, by a conditional request; return whether it is new.
+        """Write an object unless it exists, and return whether this call created it.
 
         Return None if the store does not support conditional requests.
         """
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, or an empty listing."""
+        """Return the sorted names directly below `prefix`.
+
+        The listing is empty if no object exists there.
+        """
 
     @abstractmethod
     def below(self, prefix: str) -> Iterator[ListedObject]:
@@ -215,14 +229,14 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects. Objects that do not exist are ignored."""
+        """Remove objects, and ignore objects that do not exist."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
 
     def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
-        """Return the size of each object in bytes, or None if it does not exist."""
+        """Return the size of the object at each key in bytes, or None for a missing object."""
         return self.at_once(self.size, keys)
 
     @abstractmethod
@@ -235,7 +249,7 @@ class RemoteClient(Connection):
             raise UnsupportedError("plain HTTP is read-only", store=self.name)
 
     def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
-        """Return the error to raise for an attempt to list objects where that is impossible."""
+        """Return the error for an attempt to list objects on a server without listings."""
         return UnsupportedError(
             problem,
             remedy="Consolidate the metadata, or pass another URL of the same data",
@@ -245,7 +259,7 @@ class RemoteClient(Connection):
 
 
 class RemoteStore(Store):
-    """A store of the objects that a `connection` accesses."""
+    """A store of the objects that a `Connection` accesses."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -260,7 +274,7 @@ class RemoteStore(Store):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for stores that access the same objects."""
+        """An identifier of the objects, equal for all stores that access the same objects."""
         return self.connection.identity
 
     @property
@@ -270,12 +284,12 @@ class RemoteStore(Store):
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time. None means one per processor."""
+        """Number of threads that read chunks concurrently. None means one thread per processor."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """Number of objects to encode and put concurrently."""
+        """Number of objects to encode and put concurrently, each in its own thread."""
         return IN_FLIGHT if self.remote and not self._client.alone else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -285,7 +299,7 @@ class RemoteStore(Store):
         return pickle.dumps(self.connection) if self.shared else self.connection.token
 
     def bounded(self, max_bytes: int) -> RemoteStore:
-        """Return a store that refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         limit = min(max_bytes, self.connection.rules.max_object_bytes or max_bytes)
         return self._with(max_object_bytes=limit)
 
@@ -294,19 +308,19 @@ class RemoteStore(Store):
         return self._with(returns_pages=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store that requests more objects at once, for small objects."""
+        """Return a variant of this store for small objects, which requests more objects at once."""
         return self._with(objects_are_small=True)
 
     def _with(self, **changes: Any) -> RemoteStore:
         return RemoteStore(self.connection.with_rules(replace(self.connection.rules, **changes)))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         for response in self._client.fetch([Request(key) for key in keys]):
             yield _data(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object as `fetch` does, or the error if access to it is denied (401, 403)."""
+        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
         return self._client.probe([Request(key) for key in keys])
 
     def at_once(
@@ -316,12 +330,15 @@ class RemoteStore(Store):
         return self._client.at_once(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object does not exist."""
+        """Yield the bytes of each range, or None for a range of a missing object.
+
+        Ranges that are close together are fetched by one request.
+        """
         for response in self.fetch_versions(ranges):
             yield _data(response)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, or None if that does not exist."""
+        """Yield the bytes of each range with its object's version, or None for a missing object."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
@@ -330,17 +347,17 @@ class RemoteStore(Store):
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
             for item, parts in merged:
-                response = next(responses) if item.length else self._nothing_of(item)
+                response = next(responses) if item.length else self._empty_range(item)
                 if response is not None:
                     for position, offset, length in parts:
                         data = response.data[offset : offset + length]
                         results[position] = Versioned(data, response.version)
             yield from results
 
-    def _nothing_of(self, item: ByteRange) -> Versioned | None:
-        """Return empty bytes for a range that is empty, or None if the object does not exist.
+    def _empty_range(self, item: ByteRange) -> Versioned | None:
+        """Return empty bytes for a range of length zero, or None if the object does not exist.
 
-        HTTP cannot request an empty range.
+        HTTP cannot request an empty range, so the size of the object is requested instead.
         """
         size = self.size(item.key)
         if size is not None:
@@ -348,14 +365,14 @@ class RemoteStore(Store):
         return None if size is None else Versioned(b"")
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
+        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
         return self._client.end(key, max_bytes)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object in one request, replacing any existing object.
 
-        Objects are written concurrently, in no particular order. Use a separate call for an object
-        that must be written last.
+        Objects are written concurrently, in no particular order. If an object must be written last,
+        write it with a separate call.
         """
         self.check_writable()
         client, source = self._client, iter(items)
@@ -378,9 +395,10 @@ class RemoteStore(Store):
         return True
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever an object does, based on the listing.
+        """Return a string that changes whenever any object changes, computed from a listing.
 
-        Returns None on a plain web server, and if the listing does not show changes.
+        Return None if the server cannot list objects, or if its listing does not show when an
+        object changes.
         """
         if self.connection.web:
             return None
@@ -390,7 +408,10 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, or an empty listing."""
+        """Return the sorted names directly below `prefix`.
+
+        The listing is empty if no object exists there.
+        """
         check_prefix(prefix, self.name)
         return self._client.children(prefix)
 
@@ -409,7 +430,7 @@ class RemoteStore(Store):
         return (key for key, _ in self.sizes(prefix))
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
         self.check_writable()
         if check_target(prefix, self.name):
             self._client.remove([prefix])
@@ -422,11 +443,11 @@ class RemoteStore(Store):
         self._client.remove(list(keys))
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         return self._client.size(key)
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in bytes, or None if it does not exist."""
+        """Yield the size in bytes of the object at each key, or None for a missing object."""
         yield from self._client.sizes(keys)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
@@ -440,7 +461,11 @@ class RemoteStore(Store):
 
 
 def _request(item: ByteRange) -> Request:
-    """Return the request for a range; a negative start requests everything up to the end."""
+    """Return the request for a byte range.
+
+    If `start` is negative, the request includes all bytes up to the end, because HTTP can count
+    from the end only in this way.
+    """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)
 

@@ -18,7 +18,11 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
-    """Return a path beside `path` that stores do not list, short enough for any file system."""
+    """Return a path for a temporary file beside `path` that stores do not list.
+
+    `ending` is the file extension: ``tmp``, ``lock`` or ``staging``. The path is different for each
+    call if `unique`. Long names are shortened, so that any file system accepts them.
+    """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
     return os.path.join(folder, f".{name[:48]}{token}.{ending}")
@@ -41,18 +45,19 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
 
 
 def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Copy `size` bytes from the current position of an open file to a new file; see `write_file`.
+    """Copy `size` bytes from the current position of an open file to a new file.
 
     Return the number of bytes copied. If fewer than `size` bytes are available, no file is written.
+    `sync` has the same meaning as in `write_file`.
     """
     return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
 
 
 def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
-    """Create a file with the content that `fill` writes; return the number of bytes written.
+    """Create or replace the file at `path` atomically, and return its number of bytes.
 
-    `fill` takes a file descriptor and returns the number of bytes written. If this is less than
-    `size`, no file is created.
+    `fill` takes a file descriptor, writes the content, and returns the number of bytes written. If
+    this is less than `size`, the file at `path` is left as it was.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -83,7 +88,7 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a folder and its parents; flush their names to the disk if `sync`."""
+    """Create a folder and its missing parents, and flush their names to the disk if `sync`."""
     existing = path
     while not os.path.isdir(existing) and existing != os.path.dirname(existing):
         existing = os.path.dirname(existing)
@@ -125,7 +130,10 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of files in `folder`, if it exists, that a file manager created."""
+    """Return the names of the files in `folder` that a file manager created.
+
+    The list is empty if `folder` does not exist.
+    """
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
@@ -133,7 +141,7 @@ def desktop_files(folder: str) -> list[str]:
 
 
 def made_meanwhile(name: str) -> ExistsError:
-    """Return the error for a store that another writer has created in the meantime."""
+    """Return the error for a store that another writer created at the same time."""
     return ExistsError(
         "another writer created the store at the same time",
         remedy="Check the new store, or pass mode='w' to replace it",
@@ -177,9 +185,10 @@ def remove(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory as far as possible, also if files are still added to it.
+    """Remove a directory, and try again if another process adds files to it.
 
-    Dask workers finish the chunks that they began when a write failed elsewhere.
+    Dask workers still finish their current chunks after a write has failed. No error is raised if
+    the directory cannot be removed.
     """
     for seconds in _REMOVAL_WAITS:
         time.sleep(seconds)

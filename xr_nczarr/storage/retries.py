@@ -95,7 +95,7 @@ class Retry:
                 raise ValueError(f"{name} in retry must be a number, not {getattr(self, name)!r}")
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each attempt, waiting before all but the first."""
+        """Yield the number of each attempt, and wait before every attempt except the first."""
         end = time.monotonic() + self.total_seconds
         for attempt in range(self.attempts):
             begin = time.monotonic()
@@ -108,13 +108,19 @@ class Retry:
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the exception classes that filesystems raise: built-in, or from loaded libraries."""
+    """Return the exception classes that fsspec filesystems raise.
+
+    These are built-in classes, and classes from those libraries that are already imported.
+    """
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of `error` or of the first cause that has one, or else None."""
+    """Return the HTTP status of `error`, or of the first of its causes that has a status.
+
+    Return None if there is no status.
+    """
     for cause in _causes(error):
         if _is_broken(cause):
             # The cause of a lost connection is a parser error, whose code is not an HTTP status.
@@ -150,7 +156,7 @@ def is_unknown_host(error: BaseException) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Return whether a request failed because the bucket does not exist, not only the object."""
+    """Return whether a request failed because the whole bucket does not exist."""
     responses = [getattr(cause, "response", None) for cause in _causes(error)]
     return any(
         isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
@@ -195,7 +201,7 @@ def missing_bucket_error(store: str, key: str | None) -> StorageError:
 
 
 def page_in(data: Bytes) -> str:
-    """Return the beginning of `data` if it is a web page, or else an empty string.
+    """Return the first line of `data`, shortened, if `data` is a web page, or else an empty string.
 
     Some servers send a web page in place of an object that does not exist.
     """

@@ -14,7 +14,7 @@ _MAX_REMOVED = 1000  # the maximum of S3
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """The filesystem of s3fs, without its own retries, and with one LIST request per listing."""
+    """The filesystem of s3fs, but without its retries, and with one LIST request per listing."""
 
     retries = 1
 
@@ -33,7 +33,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         return entries if detail else sorted(entry["name"] for entry in entries)
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove objects from one bucket, 1,000 per request.
+        """Remove objects from one bucket, with one request for every 1,000 objects.
 
         Unlike s3fs, this method does not ignore errors of single objects.
 

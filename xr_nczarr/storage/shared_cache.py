@@ -39,9 +39,10 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return the values at `keys`, after loading those that are not cached (all if `again`).
+        """Return the values of `keys` as a dictionary, loading those that are not cached.
 
-        `load` takes a list of keys, and returns their values in the same order.
+        `load` takes a list of keys, and returns their values in the same order. If `again`, all
+        values are loaded again, even if they are cached.
         """
         wanted = sorted(set(keys))
         values = {} if again else self._held(wanted)

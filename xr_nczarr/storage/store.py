@@ -19,7 +19,10 @@ _locks = KeyLocks()
 
 
 class Address(NamedTuple):
-    """The location of an object's bytes: the whole of `url`, or `length` bytes from `offset`."""
+    """The place where other programs can read an object: a file, or a byte range of a file.
+
+    `offset` and `length` are in bytes. They are None if the object is the whole file at `url`.
+    """
 
     url: str
     offset: int | None = None
@@ -86,27 +89,29 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for stores that access the same objects."""
+        """An identifier of the objects, equal for all stores that access the same objects."""
         return self.name
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that each read one chunk at a time. None means one per processor."""
+        """Number of threads that read chunks concurrently. None means one thread per processor."""
         return None
 
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist.
+        """Yield the bytes of the object at each key, or None for a missing object.
 
         Raises
         ------
         StorageError
-            For any response other than the whole object or *not found*.
+            If the response is neither the whole object nor *not found*.
         """
 
     @abstractmethod
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, which is empty or ends in ``/``.
+        """Return the sorted names of the objects and prefixes directly below `prefix`.
+
+        `prefix` is empty or ends in ``/``.
 
         Raises
         ------
@@ -119,7 +124,11 @@ class Store(ABC):
         raise self._read_only()
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        """Remove one object, or all objects below a prefix.
+
+        `prefix` is the key of an object, or it ends in ``/``. An empty prefix stands for all
+        objects.
+        """
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
@@ -139,7 +148,7 @@ class Store(ABC):
                 yield key, data
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object as `fetch` does, or the error if access to it is denied.
+        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it.
 
         A store that cannot determine to which object access was denied raises the error instead.
         """
@@ -157,11 +166,14 @@ class Store(ABC):
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded chunk at each index of an array, or None if it does not exist."""
+        """Yield the encoded bytes of each chunk of an array, or None for a missing chunk.
+
+        Each of the `chunks` is a tuple with the index of the chunk along every dimension.
+        """
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object does not exist.
+        """Yield the bytes of each range, or None for a range of a missing object.
 
         Raises
         ------
@@ -171,12 +183,15 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, or None if that does not exist."""
+        """Yield the bytes of each range with the version of its object, or None if it is missing.
+
+        The version is a string that changes whenever the object changes, or None if it is unknown.
+        """
         for data in self.fetch_ranges(ranges):
             yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None if it does not exist."""
+        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
         size = self.size(key)
         if size is None:
             return None
@@ -202,7 +217,7 @@ class Store(ABC):
         """Read ranges of an object into `buffers`, one buffer for each range.
 
         Each of the `spans` is a pair of first byte and length, and the corresponding buffer has
-        that length. Return False if the object does not exist.
+        that length. Return False if the object does not exist, otherwise True.
 
         Raises
         ------
@@ -235,12 +250,12 @@ class Store(ABC):
             yield from self.list_keys(f"{prefix}{name}/")
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         (data,) = self.fetch([key])
         return None if data is None else len(data)
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size in bytes of the object at each key, or None if it does not exist."""
+        """Yield the size in bytes of the object at each key, or None for a missing object."""
         return self.at_once(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
@@ -258,10 +273,10 @@ class Store(ABC):
             yield key, None if self.remote else self.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects in bytes, as far as they are known without a request.
+        """Return the sizes of objects in bytes, if they are known without a request.
 
-        A size is 0 if the object does not exist, and None if it is unknown. If no size is known,
-        None is returned instead of a list.
+        In the list, 0 stands for a missing object, and None for an object of unknown size. If no
+        size is known, None is returned instead of a list.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
@@ -273,7 +288,9 @@ class Store(ABC):
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses of objects that other programs can read directly, by key.
+        """Return the addresses at which other programs can read objects, by key.
+
+        Objects without such an address are left out. By default, no object has one.
 
         Raises
         ------
@@ -283,9 +300,10 @@ class Store(ABC):
         return {}
 
     def bounded(self, max_bytes: int) -> Store:
-        """Return a store that raises LimitError for objects larger than `max_bytes`.
+        """Return the same store, but with a limit on the size of objects.
 
-        The default implementation sets no limit.
+        Reading an object of more than `max_bytes` raises LimitError. The default implementation
+        sets no limit.
         """
         return self
 
@@ -300,7 +318,7 @@ class Store(ABC):
         return self
 
     def of_small_objects(self) -> Store:
-        """Return a variant of this store that requests more objects at once, for small objects."""
+        """Return a variant of this store for small objects, which requests more objects at once."""
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:
@@ -308,7 +326,7 @@ class Store(ABC):
         return self
 
     def is_same(self, other: Store) -> bool:
-        """Return whether both stores refer to the same objects."""
+        """Return whether both stores access the same objects."""
         return self.remote == other.remote and self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
@@ -316,14 +334,14 @@ class Store(ABC):
         return False
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever an object does.
+        """Return a string that changes whenever any object in the store changes.
 
-        Returns None if it cannot be determined without reading the objects.
+        Returns None if the string cannot be determined without reading the objects.
         """
         return None
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error if the store cannot contain `new` keys beside the `existing` ones.
+        """Check that the store can contain the `new` keys in addition to the `existing` keys.
 
         Raises
         ------
@@ -371,8 +389,7 @@ class Store(ABC):
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
         """Yield a staging store, whose content replaces this store's content if the block succeeds.
 
-        The staging store starts without objects if `empty`, and otherwise with the objects of this
-        store.
+        The staging store initially contains the objects of this store, or no objects if `empty`.
 
         Raises
         ------
@@ -392,7 +409,10 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new staging store for `commit`, empty or with the objects of this store."""
+        """Return a new staging store, with which `commit` can replace the content of this store.
+
+        It initially contains the objects of this store, or no objects if `empty`.
+        """
         self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:

@@ -78,7 +78,7 @@ _renamex_np = getattr(_library, "renamex_np", None)
 
 
 def open_to_read(path: str) -> int:
-    """Return a file descriptor of an existing file. Opening a pipe or a device does not block."""
+    """Return a file descriptor for reading an existing file. Opening a pipe does not block."""
     try:
         return os.open(path, _READ)
     except PermissionError:
@@ -89,20 +89,23 @@ def open_to_read(path: str) -> int:
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Substitute for ``os.readv``: fill the first buffer; report at most one byte beyond it."""
+    """Read into the first buffer, on systems without ``os.readv``.
+
+    If the file contains more bytes, the returned number of bytes is one larger than the buffer.
+    """
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Substitute for ``os.pread``: seek to `start`, and read once."""
+    """Read bytes from a position, on systems without ``os.pread``. The file position changes."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Substitute for ``os.preadv``: seek to `start`, and read once into the first buffer."""
+    """Read bytes from a position into the first buffer, on systems without ``os.preadv``."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -202,7 +205,10 @@ def remove_tree(path: str) -> None:
 
 
 def exchange(name: str, other: str) -> bool:
-    """Atomically exchange two names; return False if the system does not support that."""
+    """Exchange the names of two files or directories atomically, if the system supports that.
+
+    Return whether the names were exchanged.
+    """
     paths = os.fsencode(name), os.fsencode(other)
     if _renameat2 is not None:
         return bool(_renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE) == 0)
@@ -210,7 +216,7 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Call `operation`, and retry while Windows denies it because a file is open elsewhere."""
+    """Call `operation`, and retry while Windows denies it because another program uses the file."""
     for wait in _WAITS:
         with suppress(PermissionError):
             return operation(*arguments)
@@ -229,8 +235,8 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
 def syncs_each(sync: Sync) -> bool:
     """Return whether each file is flushed to the disk as soon as it is written.
 
-    This is the case for ``"all"``, and also for ``"commit"`` on systems that cannot flush a whole
-    file system.
+    This is the case for ``"all"``. It is also the case for ``"commit"`` on systems that cannot
+    flush a whole file system with one call.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 
@@ -245,10 +251,10 @@ def start_sync(descriptor: int, size: int) -> None:
 
 
 def sync_filesystem(path: str) -> None:
-    """Flush the file system of the directory `path` to the disk; see `syncs_each`.
+    """Flush the file system that contains the directory `path` to the disk.
 
-    On systems without ``syncfs``, each file has been flushed already. Only the drive's own cache
-    remains, which macOS flushes by a separate call.
+    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. Only the
+    drive's own cache remains, which macOS flushes by a separate call.
     """
     if _syncfs is None:
         if _FULL_SYNC is not None:
@@ -305,9 +311,9 @@ _process_locks = KeyLocks()
 def locked(path: str) -> Iterator[None]:
     """Hold a lock file that excludes other processes and threads, and remove it afterwards.
 
-    The lock is released when its process ends. On systems with neither ``flock`` nor
-    ``msvcrt.locking``, the lock excludes only threads; no known system of this kind runs more than
-    one process.
+    The operating system releases the lock when the process ends. On systems with neither ``flock``
+    nor ``msvcrt.locking``, the lock excludes only threads. No known system of this kind runs more
+    than one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -348,9 +354,9 @@ def _wait_for(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Release the lock, and remove the lock file unless it was moved.
+    """Release the lock, and remove the lock file unless it was moved with its directory.
 
-    A lock file that could not be removed can be locked again.
+    If the lock file cannot be removed, it remains, and can be locked again.
     """
     try:
         with suppress(OSError):
@@ -377,8 +383,9 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def why_refused(key: str) -> str | None:
-    """Return why a key contains a file name that is invalid on Windows, or None if it does not.
+    """Return why Windows does not allow a file name in `key`, or None if the key is allowed.
 
+    All keys are allowed on other systems. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
     if not _WINDOWS:
@@ -396,7 +403,10 @@ def why_refused(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path without links is a device, or below /dev, /proc or /sys."""
+    """Return whether an absolute path is a device, or is below /dev, /proc or /sys.
+
+    Symbolic links in the path must already be resolved.
+    """
     if not _WINDOWS:
         return f"{path}/".startswith(_SYSTEM_FOLDERS)
     drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
@@ -406,7 +416,7 @@ def is_device(path: str) -> bool:
 def are_one_name(folder: str, name: str, other: str) -> bool:
     """Return whether the file system of `folder` treats two names as one.
 
-    The function creates a file to find out.
+    To find out, this function creates a temporary file in `folder`.
     """
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)

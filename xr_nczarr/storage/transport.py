@@ -116,9 +116,9 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the exact bytes of each request, or None if the file does not exist.
+        """Yield exactly the requested bytes for each request, or None for a missing file.
 
-        The bytes are extracted from the whole file if the server sent all of it.
+        If the server sent the whole file, the requested bytes are cut from it.
         """
         for request, response in zip(requests, self._fetch_ahead(requests), strict=True):
             if response is None or request.start is None:
@@ -127,7 +127,7 @@ class Transport(RemoteClient):
                 yield Versioned(self._exactly(request, response))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of a file, or None if it does not exist."""
+        """Return up to `max_bytes` from the end of a file, or None for a missing file."""
         (response,) = self._fetch_ahead([Request(key, -max_bytes, max_bytes)])
         if response is not None and (page := page_in(response)):
             raise page_error("an object", page, store=self.name, key=key)
@@ -166,13 +166,13 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the response to each request, or the error if access is denied (401, 403)."""
+        """Yield each response like `fetch`, but yield an AccessDeniedError instead of raising."""
         refusals: dict[int, AccessDeniedError] = {}
         responses = self._request(requests, refusals)
         return iter([refusals.get(index, response) for index, response in enumerate(responses)])
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Call `action` with the filesystem and `path`; retry transient failures."""
+        """Call `action` with the filesystem and `path`, and retry transient failures."""
         for _ in self.rules.retry.tries():
             try:
                 with self._turn:
@@ -188,7 +188,7 @@ class Transport(RemoteClient):
         raise self._failure(failure, Request(key))
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, or None if it does not exist."""
+        """Return the size of a file in bytes, or None if the file does not exist."""
         size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
@@ -196,7 +196,7 @@ class Transport(RemoteClient):
         return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the size of a file, None if it does not exist, or -1 if it is not reported."""
+        """Return the size of a file in bytes, None for a missing file, or -1 for an unknown one."""
         filesystem.invalidate_cache()  # from an older listing
         try:
             info = filesystem.info(path)
@@ -219,10 +219,10 @@ class Transport(RemoteClient):
         requests: Sequence[Request],
         refusals: dict[int, AccessDeniedError] | None = None,
     ) -> list[bytes | None]:
-        """Return all responses (None for missing files), after retrying transient failures.
+        """Return the response to each request, or None for a missing file.
 
-        If access is denied (401, 403), the error is added to `refusals` under the position of the
-        request, unless `refusals` is None.
+        Transient failures are retried. If access is denied (401, 403), the error is added to
+        `refusals` under the position of the request, unless `refusals` is None.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -252,7 +252,10 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Remove the requests to which access was denied from `failed`, and return their errors."""
+        """Remove the failures in which access was denied (401, 403) from `failed`, and return them.
+
+        Both dictionaries are indexed by the position of the request.
+        """
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
             error = self._failure(failed.pop(index), requests[index])
@@ -261,7 +264,11 @@ class Transport(RemoteClient):
         return refusals
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
-        """Return a response or an error for each request. Wildcards in names have no effect."""
+        """Return the response to each request, or the exception with which the request failed.
+
+        Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
+        wildcards.
+        """
         max_bytes = None if self.web else self.rules.max_object_bytes
         whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
@@ -292,7 +299,11 @@ class Transport(RemoteClient):
         _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
 
     def _forget(self, path: str) -> None:
-        """Remove a file from ``simplecache``, where even an incomplete file has its final name."""
+        """Remove a file from fsspec's ``simplecache``.
+
+        An incomplete download already has its final name there, and would be returned the next
+        time.
+        """
         kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(kept, str):
             with suppress(FileNotFoundError):
@@ -321,7 +332,7 @@ class Transport(RemoteClient):
         return response
 
     def _exactly(self, request: Request, response: bytes) -> bytes:
-        """Return the requested bytes, extracted from the whole object if the server sent it."""
+        """Return exactly the requested bytes, cut from the whole object if the server sent it."""
         key, start, length = request
         assert start is not None
         if page := page_in(response):
@@ -336,7 +347,11 @@ class Transport(RemoteClient):
         raise cut_error(request, len(response), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
-        """Return whether a request failed only because the object is empty, as it does on S3."""
+        """Return whether a request for a whole object failed only because the object is empty.
+
+        Whole objects are requested as a range up to the size limit. For an empty object, S3 rejects
+        any range with status 416.
+        """
         if request.start is not None or status_of(error) != 416:
             return False
         return self.size(request.key) == 0
@@ -351,10 +366,10 @@ class Transport(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Translate `error` to an NczarrError.
+        """Return the NczarrError for an exception that the filesystem raised.
 
-        `error` is not chained if its message can contain secrets. An aiohttp error is not chained
-        either, because it contains the headers of the request and cannot be pickled.
+        The exception is not chained if its message can contain secrets. An aiohttp error is not
+        chained either, because it contains the headers of the request and cannot be pickled.
         """
         key = request.key or None
         if isinstance(error, NczarrError):
@@ -388,7 +403,7 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
-    """Return the filesystem for an fsspec URL, chained or not, and the path in it.
+    """Return the filesystem for an fsspec URL, which may be chained, and the path in it.
 
     No requests are made, unless the URL chain contains an archive. `trust` restricts redirects of
     web servers.

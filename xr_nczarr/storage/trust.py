@@ -67,12 +67,12 @@ class Trust:
         return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
-        """Check that the set may refer to an absolute path or URL.
+        """Check that the set may refer to `url`, which is a URL or an absolute path.
 
         Raises
         ------
         RefusedError
-            If the set may not refer to it. The message names the option that would allow the place.
+            If the set may not refer to `url`. The message names the option that would allow it.
         """
         if _NO_NAME.search(url):
             raise RefusedError(
@@ -137,9 +137,9 @@ class Trust:
         return host in map(_host, (self.origin, *self.allow))
 
     def _may_resolve(self, path: str) -> bool:
-        """Return whether a path may be accessed at all.
+        """Return whether symbolic links in a path may be resolved before the path is checked.
 
-        On Windows, merely resolving the path of a network share logs in to its server.
+        On Windows, resolving the path of a network share logs in to its server.
         """
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
@@ -166,7 +166,6 @@ class Trust:
 
 
 def _protocols(url: str) -> list[str]:
-    """Return the fsspec protocols of a URL, chained or not."""
     matches = map(_PROTOCOL.match, url.split("::"))
     return [(match[1] or match[0]).lower() for match in matches if match]
 
@@ -182,7 +181,7 @@ def origin_of(url: str) -> str:
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Return whether a URL is at or below a prefix. Every URL is below an empty prefix."""
+    """Return whether a URL is equal to a prefix or below it. Every URL is below an empty prefix."""
     return (
         not prefix
         or url == prefix
@@ -208,17 +207,23 @@ def is_private(host: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Return the host in a URL, as HTTP clients parse it, or an empty string without a host."""
+    """Return the host in a URL, or an empty string if the URL has no host.
+
+    The URL is parsed as HTTP clients do, so that both see the same host.
+    """
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
 
 def _server(url: str) -> str:
-    """Return the host and port as spelled in a URL, in lower case."""
+    """Return the host and port in a URL in lower case, without user name and password."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _folder(url: str) -> str:
-    """Return the value of `allow` that permits a URL: its folder, or the whole of a chained URL."""
+    """Return the value for the option ``allow`` that permits a URL: its folder.
+
+    Only the whole of a chained URL can be allowed.
+    """
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
 

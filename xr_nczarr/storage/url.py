@@ -23,7 +23,9 @@ def absolute_path(path: str) -> str:
 
 
 def local_path(url: str) -> str | None:
-    """Return the local path, with ``/``, for a path or a ``file:`` URL, or None for any other URL.
+    """Return the local path, with ``/`` as separator, for a path or a ``file:`` URL.
+
+    Return None for any other URL.
 
     Examples
     --------
@@ -82,7 +84,8 @@ def check_chain(url: str) -> None:
     """Raise UnsupportedError for a chained URL if fsspec would ignore a part of it.
 
     fsspec ignores everything after a protocol that does not wrap another URL, the path of a cache,
-    and ``reference`` unless it comes first. A zip file inside a zip file must be named.
+    and ``reference`` unless it comes first. For a zip file within a zip file, the URL must contain
+    the name of the inner file.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -108,14 +111,14 @@ def check_chain(url: str) -> None:
 
 
 def _is_wrapper(kind: type) -> bool:
-    """Return whether a filesystem class of fsspec wraps another filesystem."""
+    """Return whether a filesystem class of fsspec can wrap another filesystem in a chained URL."""
     names = {"fo", "target_protocol"}
     inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
     return any(names & signature(init).parameters.keys() for init in inits if init is not None)
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options. `overrides` take precedence, also within ``client_kwargs``."""
+    """Merge storage options; `overrides` take precedence, even within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -135,7 +138,9 @@ def mask(url: str) -> str:
 
 
 def normalize(url: str) -> str:
-    """Return the same string for all spellings of a URL: aliases of the protocol, outer slashes.
+    """Return a URL with a canonical protocol name, and without slashes at either end of its path.
+
+    URLs with the same result refer to the same object.
 
     Examples
     --------
@@ -147,7 +152,9 @@ def normalize(url: str) -> str:
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Split a URL without query into its folder and its last name, which is decoded for http(s).
+    """Split a URL without a query into its folder and its last component.
+
+    The last component of an http(s) URL is percent-decoded.
 
     Examples
     --------

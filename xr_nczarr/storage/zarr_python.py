@@ -80,11 +80,11 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for clients that access the same objects."""
+        """An identifier of the objects, equal for all clients that access the same objects."""
         return f"{self._place} {self.folder}"
 
     def _shared_place(self) -> str:
-        """Return a string that is equal for clients whose store objects access the same objects."""
+        """Return an identifier of the objects, equal for all store objects that access them."""
         place = str(self.store)
         if "://" in place:  # for a store in memory, this is the id of its dictionary
             return place
@@ -107,7 +107,7 @@ class ZarrPythonClient(RemoteClient):
         return client
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the exact bytes of each request, or None if the object does not exist."""
+        """Yield exactly the requested bytes for each request, or None for a missing object."""
         for request in requests:
             check_key(request.key, self.name)
         for batch in windows(requests, max_count=IN_FLIGHT):
@@ -132,7 +132,11 @@ class ZarrPythonClient(RemoteClient):
         self._marks.update((key, bytes(data)) for key, data in items if not self._holds(key))
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists. Return False: zarr-python does not report success."""
+        """Write an object unless it exists.
+
+        Return False, because zarr-python does not report whether the object is new. The caller must
+        compare the stored object with `data`.
+        """
         check_key(key, self.name)
         if self._holds(key):
             action = self.store.set_if_not_exists
@@ -165,18 +169,18 @@ class ZarrPythonClient(RemoteClient):
             yield from self.below(f"{prefix}{name}/")
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, if they exist."""
+        """Remove objects, and ignore objects that do not exist."""
         self._run(self._delete, [key for key in keys if self._holds(key)])
         for key in keys:
             self._marks.pop(key, None)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         (size,) = self.sizes([key])
         return size
 
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the size of each object in bytes, or None if it does not exist."""
+        """Return the size of the object at each key in bytes, or None for a missing object."""
         for key in keys:
             check_key(key, self.name)
         return self._run(self._size, keys)
@@ -210,11 +214,11 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether `store` accepts a key. Other keys are kept in memory."""
+        """Return whether `store` accepts a key. Objects with any other key are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless a key belongs to a marker of an unfinished write."""
+        """Raise UnsupportedError unless `key` is the key of a marker of an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
                 f"stores of type {type(self.store).__name__} are limited to Zarr v3",
@@ -227,9 +231,14 @@ class ZarrPythonClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _run(self, action: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> list[Any]:
-        """Run `action` for all items concurrently in zarr-python's event loop; return the results.
+        """Run `action` for all items concurrently in zarr-python's event loop.
 
-        Raise an NczarrError for the first action that fails.
+        Return the results in the order of `items`.
+
+        Raises
+        ------
+        NczarrError
+            If an action fails. The error is that of the first item whose action failed.
         """
         from zarr.core.sync import sync
 
@@ -322,7 +331,10 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
-    """Return a client for the unpickled copy of a store that exists only in another process."""
+    """Return a client for a copy of a store, which was pickled in another process.
+
+    Changes to the copy would be lost, so the client is read-only.
+    """
     client = ZarrPythonClient(store, path, rules)
     client._copied = True
     return client

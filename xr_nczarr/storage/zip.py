@@ -78,22 +78,23 @@ class ZipStore(Store):
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
 
     def bounded(self, max_bytes: int) -> ZipStore:
-        """Return a store that refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
         store._index, store._sorted, store._end = self._entries(), self._sorted, self._end
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if it does not exist."""
+        """Yield the bytes of the object at each key, or None for a missing object."""
         entries = [self._entry(key) for key in keys]
         spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
             yield None if entry is None else decode(next(spans), entry, key, self.name)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if its object does not exist.
+        """Yield the bytes of each range, or None for a range of a missing object.
 
-        Of uncompressed entries, only the ranges are read. Compressed entries are read as a whole.
+        If an entry is uncompressed, only the ranges are read from the zip file. A compressed entry
+        is read as a whole.
         """
         places = self._uncompressed_ranges(item.key for item in ranges)
         spans = []
@@ -109,7 +110,7 @@ class ZipStore(Store):
                 yield from cut_ranges([item], self.fetch([item.key]), self.name)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist."""
         entry = self._entry(key)
         return None if entry is None else entry.info.file_size
 
@@ -134,7 +135,7 @@ class ZipStore(Store):
         return {key: Address(file.url, *places[key]) for key in keys}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the offset and length in the file of each object that is not deflated, by key.
+        """Return the offset and length in the zip file of each uncompressed object, by key.
 
         The local headers, which determine the offsets, are fetched together.
         """
@@ -149,7 +150,7 @@ class ZipStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names directly below `prefix`."""
         check_prefix(prefix, self.name)
-        return one_level(self._keys(), prefix)
+        return one_level(self._sorted_keys(), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the key and the size in bytes of every object below `prefix`."""
@@ -168,9 +169,9 @@ class ZipStore(Store):
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
-        """Return a staging directory beside the file, for `commit` to pack.
+        """Return a staging directory beside the zip file, which `commit` packs into a new file.
 
-        It contains the objects of the file unless `empty`.
+        It initially contains the objects of the zip file, or no objects if `empty`.
         """
         target = self._target()
         # Only the packed file is flushed to the disk.
@@ -216,7 +217,10 @@ class ZipStore(Store):
         self._local_folder()
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error for keys that the staging directory cannot contain together."""
+        """Raise an error for keys that cannot be unpacked into one directory of the file system.
+
+        The staging store is such a directory. See `Store.check_new_keys`.
+        """
         LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
 
     def fingerprint(self) -> str | None:
@@ -258,8 +262,7 @@ class ZipStore(Store):
             self._index = read_index(self._read, self._end.size, self.name)
         return self._index
 
-    def _keys(self) -> list[str]:
-        """Return the sorted keys, which are sorted only once."""
+    def _sorted_keys(self) -> list[str]:
         if self._sorted is None:
             self._sorted = sorted(self._entries())
         return self._sorted

@@ -29,7 +29,11 @@ _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attri
 
 
 class Entry(NamedTuple):
-    """An object in the zip file: at most `span` bytes from `offset`, including its local header."""
+    """An entry of a zip file.
+
+    `offset` is the position of its local header. The header and the data together have at most
+    `span` bytes.
+    """
 
     offset: int
     span: int
@@ -56,16 +60,17 @@ class FileEnd:
         self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
 
     def cut(self, offset: int, length: int) -> Bytes | None:
-        """Return `length` bytes of the file from `offset`, or None unless `data` contains them."""
+        """Return `length` bytes of the file from `offset`, or None if they are not in `data`."""
         first = offset - self.size + len(self.data)
         inside = 0 <= first <= len(self.data) - length
         return memoryview(self.data)[first : first + length] if inside else None
 
 
 def _implied_size(end: bytes) -> int:
-    """Return the size of a zip file, computed from its last bytes; 0 if they are not a zip's end.
+    """Return the size of a zip file in bytes, computed from its last bytes.
 
-    Source: PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
+    The result is 0 if these bytes are not the end of a zip file. Source: PKWARE's APPNOTE 6.3.10,
+    sections 4.3.14 to 4.3.16.
     """
     record = end.rfind(b"PK\5\6")
     length, start = struct.unpack_from("<12x2L", end[record:].ljust(22), 0)
@@ -76,7 +81,9 @@ def _implied_size(end: bytes) -> int:
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Return the entries of a file of `size` bytes, by key relative to the folder of the store.
+    """Return the entries of a zip file by key, relative to the folder of the store.
+
+    `size` is the size of the zip file in bytes.
 
     Raises
     ------
@@ -128,7 +135,15 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Decode an object from `data`, the bytes of its entry, which start with the local header."""
+    """Return the content of an entry, decompressed and checked.
+
+    `data` are the bytes of the entry, which start with its local header.
+
+    Raises
+    ------
+    StorageError
+        If the content does not match the size or the checksum in the zip directory.
+    """
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
     if entry.deflated:
@@ -155,7 +170,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
-    """Return the error for a damaged file."""
+    """Return the error for a damaged zip file."""
     remedy = "Copy or write the file again; it is damaged, or does not begin with its first entry"
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
