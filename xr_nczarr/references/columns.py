@@ -44,11 +44,15 @@ DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
 _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
 
 Entry = str | Target
-"""An inline string as the document spells it, or a target."""
+"""A target, or an inline string in the encoded form of the document."""
 
 
 class Family(NamedTuple):
-    """The format of the chunk keys of one array: the prefix, the separator, and the rank."""
+    """The common form of the chunk keys of an array.
+
+    `prefix` precedes the chunk index in each key, and `separator` separates the `rank` numbers of
+    the index. For the key ``t/0.0``, the family is ``("t/", ".", 2)``.
+    """
 
     prefix: str
     separator: str
@@ -56,7 +60,7 @@ class Family(NamedTuple):
 
 
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
-    """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as a string.
+    """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its `Family` and its index as a string.
 
     Return None if the key is not a chunk key.
     """
@@ -71,7 +75,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position of an index in C order, or None if it is outside the shape."""
+    """Return the position of a chunk index in C order, or None if the index exceeds `shape`."""
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -87,11 +91,12 @@ class Column:
     Attributes
     ----------
     family
-        The format of the chunk keys.
+        The prefix, separator and rank of the chunk keys.
     shape
         Largest chunk index along each dimension, plus 1.
     codes
-        Flat chunk index of each row, in ascending order. None if every chunk has a row.
+        Position in C order of each row's chunk in a grid of this shape, in ascending order. None if
+        every chunk has a row.
     urls
         The distinct URLs.
     url_numbers
@@ -112,7 +117,7 @@ class Column:
         return len(self.url_numbers)
 
     def find(self, index: Sequence[int]) -> Target | None:
-        """Return the reference for a chunk index, or None if the index has no row."""
+        """Return the reference to the chunk at `index`, or None if the column has no such chunk."""
         row = code = flat_index(index, self.shape)
         if code is not None and self.codes is not None:
             row = int(self.codes.searchsorted(self.codes.dtype.type(code)))
@@ -121,7 +126,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the row numbers for many chunk indices, or None if any of them has no row."""
+        """Return the row number of each chunk index, or None if any of the chunks has no row."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -133,13 +138,13 @@ class Column:
         return rows if (self.codes[rows] == codes).all() else None
 
     def row(self, row: int) -> Target:
-        """Return the reference in a row."""
+        """Return the reference in one row."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
 
     def each_key(self) -> Iterator[str]:
-        """Yield the keys in the order of the rows."""
+        """Yield the chunk key of each row."""
         codes = np.arange(len(self)) if self.codes is None else self.codes
         prefix, separator, _ = self.family
         for start in range(0, len(codes), 1 << 16):
@@ -150,7 +155,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table(ByFields):
-    """The references that a set lists explicitly.
+    """The references that a set lists explicitly, without those that generators declare.
 
     Attributes
     ----------
@@ -164,7 +169,10 @@ class Table(ByFields):
     columns: Mapping[Family, Column] = field(default_factory=dict)
 
     def digest(self, others: bytes) -> bytes:
-        """Return a digest of the columns and of `others`, the rest of the document's text."""
+        """Return a digest of the references in columns and of `others`.
+
+        `others` is the text of the document without these references.
+        """
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
             digest.update(repr((column.family, column.shape, column.urls)).encode())
@@ -183,14 +191,14 @@ class Table(ByFields):
         """Do nothing, because all references are in memory; see `ParquetTable.load`."""
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if it is not in the table."""
+        """Return the reference for `key`, or None if the table does not contain the key."""
         entry = self.entries.get(key)
         if entry is not None:
             return decode_inline(entry, key) if isinstance(entry, str) else entry
         return self.find_chunk(key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference for `key`, or None if it is not in a column."""
+        """Return the reference for `key` from a column, or None if no column contains the key."""
         split = split_chunk_key(key) if self.columns else None
         column = self.columns.get(split[0]) if split else None
         if split is None or column is None:
@@ -210,7 +218,7 @@ class Table(ByFields):
                 yield key, column.row(row)
 
     def chunk_counts(self) -> Counter[str]:
-        """Return the number of chunks of each array, by the part of their keys before the index."""
+        """Return the number of chunk references of each array, by the prefix of its chunk keys."""
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):
@@ -225,7 +233,7 @@ class Table(ByFields):
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs of some targets: up to `limit` from each column, and from the entries."""
+        """Return some of the URLs: at most `limit` from each column, and `limit` from `entries`."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:limit] for column in self.columns.values())
         return {*islice(entries, limit), *chain.from_iterable(columns)}
@@ -252,7 +260,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """Collects references (rows) in any order, and creates columns from them."""
+    """A builder of columns, to which references can be added in any order."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -260,11 +268,14 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The families of the rows added so far."""
+        """The families of the chunk keys of all references added so far."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
-        """Return a number for each URL. URLs passed as bytes are escaped as in a JSON string."""
+        """Return the number by which `add` refers to each URL. Equal URLs have equal numbers.
+
+        URLs passed as bytes are escaped as in a JSON string.
+        """
         numbers = self._numbers
         for url in set(urls):
             numbers.setdefault(url, len(numbers))
@@ -278,9 +289,10 @@ class TableBuilder:
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add rows, each with a chunk index, a URL number, an offset and a length.
+        """Add references to chunks of one array.
 
-        Offset and length are both -1 for a whole object.
+        Each array has a row for each reference: the chunk index, the number of the URL, and the
+        offset and length in bytes. Offset and length are both -1 for a whole object.
         """
         parts = indices, url_numbers, offsets, lengths
         # The smallest integer type that can represent all values, of which none is below -1.
@@ -288,13 +300,13 @@ class TableBuilder:
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Build the columns from all rows.
+        """Build a column for each array from all references added.
 
         Parameters
         ----------
         render_url
-            Function that renders the templates in a URL of the document. It is called once for
-            each distinct URL.
+            Function that renders the templates in a URL of the document. It is called once for each
+            distinct URL.
 
         Raises
         ------

@@ -50,7 +50,10 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document, and return a copy with the current digest, and the reference set."""
+        """Read the document and parse its reference set.
+
+        Return a copy of this object with the current digest, and the reference set.
+        """
         data = self.fetch(self.name)
         if data is None:
             raise NotFoundError("the reference set does not exist")
@@ -60,7 +63,9 @@ class ReferenceDocument:
             return opened, _sets.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
-        """Return the reference set that was opened. Each process reads the document only once.
+        """Return the reference set as it was when the document was opened.
+
+        Each process reads the document only once.
 
         Raises
         ------

@@ -26,7 +26,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Target(NamedTuple):
-    """Bytes of another object, or the whole object if `offset` and `length` are None."""
+    """A reference to bytes of another object, or to the whole object.
+
+    `offset` and `length` are in bytes. Both are None for the whole object.
+    """
 
     url: str
     offset: int | None = None
@@ -35,7 +38,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InlineBytes:
-    """Bytes that the reference set itself contains."""
+    """A reference whose bytes the reference set itself contains."""
 
     data: bytes
 
@@ -44,7 +47,7 @@ Reference = InlineBytes | Target
 
 
 class ByFields:
-    """A base class for dataclasses that are pickled by their fields, without cached properties."""
+    """A base class of dataclasses whose fields are pickled, but not their cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -53,13 +56,13 @@ class ByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key names a Zarr document (of any version) rather than a chunk."""
+    """Return whether a key belongs to a Zarr metadata document (of any version), not to a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
 
 def decode_inline(text: str, key: str) -> InlineBytes:
-    """Decode an inline string: Base64 if it starts with ``base64:``, otherwise UTF-8 text."""
+    """Decode an inline string: as Base64 if it starts with ``base64:``, otherwise as UTF-8 text."""
     try:
         if text.startswith(_BASE64):
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
@@ -69,7 +72,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Encode bytes as an inline string: unchanged if they are plain UTF-8 text, else as Base64."""
+    """Encode bytes as an inline string: as Base64 unless they are plain UTF-8 text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,7 +83,13 @@ def encode_inline(data: bytes) -> str:
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raise ReferenceSetError if it is invalid or a name is repeated."""
+    """Parse a JSON object.
+
+    Raises
+    ------
+    ReferenceSetError
+        If the text is not a JSON object, or a name is repeated.
+    """
     try:
         members = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -119,7 +128,15 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def check_number(value: object, what: str, key: str) -> int:
-    """Return an offset or a length; raise ReferenceSetError unless it is an integer below 2⁶²."""
+    """Return an offset or a length after checking it.
+
+    `what` is the name of the number for the message.
+
+    Raises
+    ------
+    ReferenceSetError
+        If `value` is not an integer from 0 to 2⁶² - 1.
+    """
     if isinstance(value, np.number):
         value = value.item()
     if type(value) is not int or not 0 <= value < MAX_NUMBER:

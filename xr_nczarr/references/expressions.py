@@ -34,7 +34,7 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """An expression whose value is that of a dimension."""
+    """An expression that stands for the value of a dimension."""
 
     name: str
 
@@ -156,7 +156,10 @@ def size(expression: Expression) -> int:
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
-    """Return an expression that calls `function`, or its result if all `parts` are constant."""
+    """Return an expression that calls `function`.
+
+    If all `parts` are constant, the function is called immediately, and its result is returned.
+    """
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
@@ -169,7 +172,7 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
 
 
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Flatten nested joins in the parts of a string, and merge adjacent constants."""
+    """Return the parts of a concatenation without nesting, and with adjacent constants merged."""
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
         group = list(run)
@@ -186,17 +189,17 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Return a function for ``chosen if test else other`` that computes only one of the two."""
+    """Return a function for ``chosen if test else other`` that evaluates only the chosen branch."""
     return lambda values: chosen(values) if test(values) else other(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left and right`` that computes `right` only if necessary."""
+    """Return a function for ``left and right`` that evaluates `right` only if necessary."""
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left or right`` that computes `right` only if necessary."""
+    """Return a function for ``left or right`` that evaluates `right` only if necessary."""
     return lambda values: left(values) or right(values)
 
 

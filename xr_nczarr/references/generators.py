@@ -108,7 +108,7 @@ class Generator(ByFields):
 
     @property
     def tabulated(self) -> int:
-        """Number of entries in the tables of all solvers, one for each dimension value."""
+        """Number of dimension values in lookup tables, which the generator keeps in memory."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
@@ -123,7 +123,7 @@ class Generator(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys."""
+        """Number of keys that the generator declares."""
         return math.prod(map(len, self.dimensions.values()))
 
     def find(self, key: str) -> Reference | None:
@@ -160,7 +160,10 @@ class Generator(ByFields):
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference for `key`, which the key template rendered from `values`."""
+        """Return the reference that the templates render for these dimension values.
+
+        `key` is the result of the key template.
+        """
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator must not declare a metadata document", key=key)
         templates = self._templates
@@ -176,7 +179,7 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """The pattern of the keys and the solver for each dimension.
+        """A pattern for the keys, and for each dimension a solver that finds its value from a key.
 
         This is None if the key template cannot be inverted with certainty.
         """
@@ -195,7 +198,11 @@ class Generator(ByFields):
         return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
 
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Return the pattern of the keys, or None if the end of a group is ambiguous."""
+        """Return a regular expression for the keys, with a group for each part that varies.
+
+        Return None if it is ambiguous where a group ends: if the character that follows the group,
+        or a slash, can also occur within it.
+        """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
             for index, position in enumerate(solver.positions):
@@ -233,7 +240,7 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], limit: int
 ) -> _Solver | None:
-    """Return the solver for a dimension, or None if its table would need more than `limit` values.
+    """Return the solver for a dimension, or None if its table would exceed `limit` values.
 
     `parts` are the parts of the key template that depend on the dimension, by position.
     """
@@ -259,8 +266,8 @@ def _solver(
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    Return None for any other expression, and if values have more digits than the pattern of the
-    keys matches.
+    Return None for any other expression. Also return None if values can have more digits than the
+    regular expression for the keys matches.
     """
     scale, shift = 1, 0
     if type(part) is int:

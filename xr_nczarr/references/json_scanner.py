@@ -45,12 +45,11 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move runs of regular members from a document into `builder`.
+    """Move runs of regular members from a JSON document into `builder`.
 
-    Returns
-    -------
-    The document with a marker in place of each run, and the number of markers. None if too little
-    of the document is regular. In that case, `builder` may contain some rows, and must not be used.
+    Return the document with a marker in place of each run, and the number of markers. Return None
+    if too little of the document is regular. In that case, `builder` may contain some references,
+    and must not be used.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -89,7 +88,8 @@ def take_marks(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    Return the document unchanged if whitespace may separate two words or numbers.
+    If only whitespace separates two values, the JSON is invalid, and the document is returned
+    unchanged.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
@@ -116,12 +116,12 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return an array of 256 booleans: whether each byte value is one of `characters`."""
+    """Return for each of the 256 byte values whether it is one of `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A block of the document's text that begins with a member."""
+    """A part of the document that begins with a member, as text, and as arrays for NumPy."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Padding, because reads may pass the end by a few bytes.
@@ -146,23 +146,23 @@ class _Block:
         following = self.quotes[4 : 4 * count + 1 : 4]
         bracket = b'": ["' if self.text.startswith(b'": ', colons[0]) else b'":["'
         comma = b", " if self.text.startswith(b'", ', commas[0]) else b","
-        offsets, ends, regular = self._numbers(commas + 1 + len(comma))
-        regular &= self._spell(colons, bracket) & self._spell(commas, b'"' + comma)
-        regular &= (urls - colons == len(bracket) - 1) & self._spell(ends, comma)
-        lengths, ends, are_numbers = self._numbers(ends + len(comma))
-        regular &= are_numbers & self._spell(ends, b"]" + comma)
+        offsets, ends, regular = self._parse_numbers(commas + 1 + len(comma))
+        regular &= self._occurs(colons, bracket) & self._occurs(commas, b'"' + comma)
+        regular &= (urls - colons == len(bracket) - 1) & self._occurs(ends, comma)
+        lengths, ends, are_numbers = self._parse_numbers(ends + len(comma))
+        regular &= are_numbers & self._occurs(ends, b"]" + comma)
         regular &= following - ends == 1 + len(comma)
-        separator, starts = self._first_numbers(keys, colons)
-        indices, ranks, are_indices = self._indices(starts, colons, separator)
+        separator, starts = self._find_indices(keys, colons)
+        indices, ranks, are_indices = self._parse_indices(starts, colons, separator)
         regular &= are_indices
-        families, which = self._families(keys + 1, starts, ranks, separator)
+        families, which = self._group_keys(keys + 1, starts, ranks, separator)
         regular &= np.array([family is not None for family in families])[which]
 
         rows = count if regular.all() else int(regular.argmin())
         length = int(following[rows - 1]) if rows else 0
         if rows < max(MIN_ROWS, _MIN_FAMILY_ROWS * len(families)):
             return 0, length, False
-        heads = self._heads(urls[:rows] + 1, commas[:rows])
+        heads = self._changed_rows(urls[:rows] + 1, commas[:rows])
         texts = self._texts(urls[heads] + 1, commas[heads])
         url_numbers = np.repeat(builder.url_numbers(texts), np.diff(heads, append=rows))
         for number, family in enumerate(families):
@@ -172,12 +172,12 @@ class _Block:
                 builder.add(family, indices[chosen, : family.rank], *ranges)
         return rows, length, rows == count
 
-    def _first_numbers(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Return the separator of the chunk indices, and the position of the index in each key."""
+    def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
+        """Return the separator in chunk indices, and the position of the index in each key."""
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
-        rows = self._heads(keys + 1, starts)[1:2]
+        rows = self._changed_rows(keys + 1, starts)[1:2]
         if len(rows):
             # In keys of other arrays, the index begins after the last slash.
             spans = zip((keys[rows[0] :] + 1).tolist(), colons[rows[0] :].tolist(), strict=True)
@@ -186,15 +186,19 @@ class _Block:
             ]
         return family.separator, starts
 
-    def _indices(
+    def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Return the chunk indices (padded to the same rank), their ranks, and which are valid."""
+        """Parse the chunk index at each position.
+
+        Return the indices, padded to the same number of dimensions, the number of dimensions of
+        each index, and a mask of the valid indices.
+        """
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
         regular, going_on = np.ones((2, len(starts)), np.bool_)
         while going_on.any() and len(columns) < _MAX_DIMENSIONS:
-            numbers, ends, are_numbers = self._numbers(starts)
+            numbers, ends, are_numbers = self._parse_numbers(starts)
             columns.append(numbers)
             ranks += going_on
             regular &= are_numbers | ~going_on
@@ -204,14 +208,15 @@ class _Block:
             starts = np.where(going_on, ends + 1, starts)
         return np.stack(columns, axis=1), ranks, regular & ~going_on
 
-    def _families(
+    def _group_keys(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[Family | None], Numbers]:
-        """Return the distinct families of the keys, and the number of each key's family.
+        """Group the keys by the form of their prefix and chunk index.
 
-        The family is None for keys that are not chunk keys.
+        Return the family of each group, or None for keys that are not chunk keys, and the group of
+        each key as a position in this list.
         """
-        heads = self._heads(starts, stops, ranks)
+        heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
         numbers: dict[tuple[bytes, int], int] = {}
         which = [numbers.setdefault(prefix, len(numbers)) for prefix in prefixes]
@@ -222,10 +227,11 @@ class _Block:
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self.text[start:stop] for start, stop in spans]
 
-    def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the rows that differ from the preceding row, in their text or in the `others`.
+    def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
+        """Return the positions of the members that differ from the preceding member.
 
-        The text of a row is between its start and its stop.
+        Members are compared by their text between start and stop, and by their values in `others`.
+        If a text is too long to be compared, the positions of all members are returned.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
@@ -240,32 +246,36 @@ class _Block:
             differs[1:] |= words[1:] != words[:-1]
         return np.flatnonzero(differs)
 
-    def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return a mask of the positions at which `expected` (at most eight bytes) occurs."""
+    def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
+        """Return for each of the `starts` whether `expected` (at most eight bytes) occurs there."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
 
-    def _numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
-        """Parse the number at each position; return the numbers, their ends, and which are valid.
+    def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
+        """Parse the number at each position.
 
-        A valid number is a JSON integer of at most 15 digits.
+        Return the numbers, the positions at which they end, and a mask of the valid numbers. A
+        valid number is a JSON integer of at most 15 digits.
         """
         words = self.words[starts]
-        values, digits = _digits(words)
+        values, digits = _parse_digits(words)
         zero = (words & _BYTE) == _ZERO
         regular = (digits >= 1) & ~(zero & (digits > 1))
         if digits.max() == 8:
             long = np.flatnonzero(digits == 8)
-            next_values, next_digits = _digits(self.words[starts[long] + 8])
+            next_values, next_digits = _parse_digits(self.words[starts[long] + 8])
             values[long] = values[long] * 10**next_digits + next_values
             digits[long] += next_digits
             regular &= digits < 16
         return values, starts + digits, regular
 
 
-def _digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Parse the number at the start of each eight-byte word; return numbers and digit counts."""
+def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
+    """Parse the digits at the start of each eight-byte word.
+
+    Return the numbers and how many digits each of them has.
+    """
     # A digit is 0x30 to 0x39: its upper half is 3, even after adding 6. The carry of greater bytes
     # does not affect the bytes before them.
     non_digits = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
@@ -278,12 +288,19 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the shifts that keep only the first bytes of words; 64 or more if no byte is kept."""
+    """Return the left shift that discards all but the first `lengths` bytes of each word.
+
+    Words are little-endian, so the first byte is in the lowest bits. The shift is 64 or more if no
+    byte is kept.
+    """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys with a JSON-escaped prefix, or None for an invalid prefix."""
+    """Return the family of chunk keys with a JSON-escaped prefix.
+
+    Return None if the prefix is not valid JSON, or if such keys would belong to another family.
+    """
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:

@@ -31,7 +31,7 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 
 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
-    """Open the reference set, or any other store, at a location.
+    """Open the reference set or any other kind of store at a location.
 
     A folder of parquet files whose name does not end in ``.parq`` or ``.parquet`` is not recognized
     here; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
@@ -42,16 +42,14 @@ def open_target(location: Location, access: Access, *, must_exist: bool = True) 
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Open the reference set at a location; return None if the target is not a reference set.
+    """Open the reference set at a location, or return None if the target is not a reference set.
 
     These targets are reference sets:
 
-    - a document that is passed as a dictionary
-    - ``reference://`` with the option `fo`, or an fsspec ``ReferenceFileSystem``
-    - a path or URL that is named like a JSON document (compressed or not) or like a folder of
-      parquet files
-    - any URL after ``reference::``
-    - any target with storage options that only reference sets use
+    - a document that is passed as a dictionary - ``reference://`` with the option `fo`, or an
+    fsspec ``ReferenceFileSystem`` - a path or URL that is named like a JSON document (compressed or
+    not) or like a folder of   parquet files - any URL after ``reference::`` - any target with
+    storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -97,7 +95,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document, adding `protocol` to a path without a protocol."""
+    """Return the location of the document, after adding `protocol` if its URL has no protocol."""
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -107,12 +105,21 @@ def _document(location: Location, protocol: str | None) -> Location:
 def open_record_set(
     location: Location, store: Store, document: bytes, access: Access
 ) -> ReferenceStore:
-    """Return the parquet reference set in `store`, whose ``.zmetadata`` is `document`.
+    """Return the reference set in a folder of parquet files.
 
     Parameters
     ----------
     location
         The location of `store`. URLs in the set are relative to the folder that contains it.
+    store
+        The store of the parquet files.
+    document
+        The content of ``.zmetadata`` in `store`.
+
+    Raises
+    ------
+    ReferenceSetError
+        If the document does not have kerchunk's layout.
     """
     options = ReferenceOptions.of(access).at(location)
     return _record_set(store, location.url or None, document, options)
@@ -129,7 +136,10 @@ def _record_set(
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Open the set at a location, which is a JSON document or a folder of parquet files."""
+    """Open the reference set at a location: a JSON document or a folder of parquet files.
+
+    If the URL does not show which of the two it is, both are tried.
+    """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
     if location.folder or os.path.isdir(url):

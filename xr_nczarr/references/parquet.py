@@ -91,12 +91,15 @@ class ParquetTable(ByFields):
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
-        """Fetch the record files for many keys together, as many as fit in the cache."""
+        """Fetch the record files that contain `keys` in one call, as many as fit in the cache."""
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if it is not declared or its row is empty."""
+        """Return the reference for `key`, or None if the table does not contain the key.
+
+        A chunk whose row in the record file is empty is not contained.
+        """
         place = self._row_of(key)
         if place is None:
             return self.documents.find(key)
@@ -124,14 +127,17 @@ class ParquetTable(ByFields):
                     yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs of the targets among the first `limit` chunks."""
+        """Return the URLs to which the first `limit` chunks refer."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
         references = map(self.find, itertools.islice(keys, limit))
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:
-        """Return a table of the chunks whose keys begin with `prefix`, with the same files."""
+        """Return a table for the chunks whose keys begin with `prefix`.
+
+        Both tables share their record files.
+        """
         entries = {
             key: text
             for key, text in self.documents.entries.items()
@@ -140,7 +146,13 @@ class ParquetTable(ByFields):
         return ParquetTable(Table(entries), self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the record file of a chunk and its row in that file, or None for any other key."""
+        """Return the record file of a chunk and its row in that file, or None for any other key.
+
+        Raises
+        ------
+        ReferenceSetError
+            If the metadata of the array is invalid, so that the row is unknown.
+        """
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
             return None
@@ -212,7 +224,10 @@ def render_parquet_references(
 
 
 def _parsed(text: str) -> Json:
-    """Parse a JSON document. Text that is not JSON, as netcdf-c may write it, is returned as is."""
+    """Parse a JSON document, or return the text unchanged if it is not JSON.
+
+    netcdf-c can write metadata that are not valid JSON.
+    """
     try:
         return json.loads(text)
     except ValueError:
@@ -235,7 +250,10 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 
 
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
-    """Yield an array's chunk keys in C order. `array` ends in a slash, or is empty for the root."""
+    """Yield the chunk keys of an array in C order.
+
+    `array` is the path of the array with a slash at the end, or empty for the root.
+    """
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))
 

@@ -184,10 +184,11 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Load a document; return its members, its references, a builder, and the remaining text.
+    """Parse the JSON of a document, after moving regular references into columns.
 
-    The builder contains the references that `scan_document` moved into columns. The remaining text
-    is the document without these references. It is None for a dict that cannot be written as JSON.
+    Return the members of the document, its references, a builder with the references that
+    `scan_document` moved, and the remaining text. The remaining text is None for a dict that cannot
+    be written as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -238,7 +239,7 @@ def _inline_text(value: bytes) -> str:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object that contains the references: in version 0, the whole document."""
+    """Return the JSON object with the references: ``refs``, or the whole document in version 0."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -314,7 +315,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return a table of `refs` and of the rows in `builder`.
+    """Return a table of the references in `refs` and of those that were added to `builder`.
 
     References to the chunks of large arrays are moved from `refs` to columns of the table.
     """
@@ -394,7 +395,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
 
 
 def _domain(value: Any, place: str) -> Domain:
-    """Return the values of a dimension: a range, or the items of a list."""
+    """Return the values of a dimension, which are declared as a range or as a list."""
 
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
@@ -415,7 +416,11 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Add to `refs` all references of a generator, whose key template cannot be inverted."""
+    """Add all references that a generator declares to `refs`.
+
+    Generators are expanded if their key template cannot be inverted. `remaining` is the number of
+    references that the limits still allow after that.
+    """
     if remaining < 0:
         raise LimitError(
             "a generator that must be expanded declares "

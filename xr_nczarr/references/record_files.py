@@ -1,4 +1,4 @@
-"""Record files: the parquet files that contain references. They are fetched together and cached."""
+"""Fetch and cache record files: the parquet files that contain the references to chunks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ _Columns = Mapping[str, Any]
 
 
 class _Parquet(NamedTuple):
-    """An open file: its rows per row group, its uncompressed bytes, and how to read a row group."""
+    """An open parquet file.
+
+    `rows` contains the number of rows in each row group, and `size` is the uncompressed size of the
+    file in bytes. `read` takes the number of a row group, and returns its columns.
+    """
 
     rows: tuple[int, ...]
     size: int
@@ -67,7 +71,7 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return record files by name; fetch all files that are not cached in one call.
+        """Return record files by name, after fetching the files that are not cached in one call.
 
         If there are more files than the cache can hold, only the first ones are returned.
         """
@@ -98,7 +102,7 @@ class RecordFiles:
 
 
 class _RecordFile:
-    """One record file. The most recently read row group is cached."""
+    """One record file, which caches the row group that was read last."""
 
     def __init__(self, data: Bytes | None, max_rows: int, max_bytes: int) -> None:
         self._data = data
@@ -137,7 +141,6 @@ class _RecordFile:
 
 
 def _open_parquet(data: Bytes) -> _Parquet:
-    """Open a file with pyarrow or fastparquet, whichever is installed."""
     if importlib.util.find_spec("pyarrow") is not None:
         return _open_pyarrow(data)
     if importlib.util.find_spec("fastparquet") is not None:

@@ -38,7 +38,7 @@ class ReferenceSet(ByFields):
     digest: bytes = field(default=b"", compare=False)
 
     def resolve(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if the set does not declare it.
+        """Return the reference for `key`, or None if the set does not declare the key.
 
         Raises
         ------
@@ -55,16 +55,17 @@ class ReferenceSet(ByFields):
         return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of the array with these chunk keys, or None.
+        """Return all references to the chunks of one array as a column.
 
-        Return None if the array has no column, or if generators may declare some of its chunks.
+        Return None if the table has no column for the array, or if generators may declare some of
+        its chunks.
         """
         if self.generators or isinstance(self.table, ParquetTable):
             return None
         return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
-        """Return the reference that a generator declares for `key`, or None if none does so."""
+        """Return the reference that a generator declares for `key`, or None if there is none."""
         result = None
         few = len(self.generators) <= _FEW
         for generators in (self.generators,) if few else self._near(key):
@@ -76,7 +77,7 @@ class ReferenceSet(ByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return the number of generators that looking up a key may have to try."""
+        """Return the number of generators that a lookup of `key` may have to try."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
@@ -100,7 +101,10 @@ class ReferenceSet(ByFields):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs of some targets. `limit` bounds the number of examined references."""
+        """Return some of the URLs to which the set refers.
+
+        `limit` bounds the number of references that are examined in each part of the set.
+        """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(limit)

@@ -37,7 +37,10 @@ _MAX_PICKLED_BYTES = 64 << 10
 
 
 class _TargetRange(NamedTuple):
-    """`length` bytes of a target from `start`, or the whole target if `length` is None."""
+    """The bytes of a target that belong to a key: `length` bytes from `start`.
+
+    `length` is None for a whole target. `path` is the key of the target in `store`.
+    """
 
     key: str
     url: str
@@ -96,12 +99,12 @@ class ReferenceStore(Store):
 
     @property
     def identity(self) -> str:
-        """A string that is equal for stores of the same references."""
+        """An identifier of the references, equal for all stores of the same reference set."""
         return f"{self.name} {id(self.references)}"
 
     @cached_property
     def references(self) -> ReferenceSet:
-        """The references of this store."""
+        """The reference set of this store, which is read from the document if necessary."""
         if self._references is not None:
             return self._references
         assert self.document is not None
@@ -134,7 +137,7 @@ class ReferenceStore(Store):
         return self._with(self.references.subset(prefix), prefix)
 
     def bounded(self, max_bytes: int) -> ReferenceStore:
-        """Return a store that refuses to read objects of more than `max_bytes`."""
+        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
         store = self._with(self.references, self.prefix)
         store.max_bytes = min(max_bytes, self.max_bytes)
         return store
@@ -145,7 +148,7 @@ class ReferenceStore(Store):
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the object at each key, or None if the set does not declare it.
+        """Yield the bytes of each object, or None for a key that the set does not declare.
 
         Raises
         ------
@@ -159,7 +162,7 @@ class ReferenceStore(Store):
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded chunk at each index of an array, or None if it is not declared.
+        """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
         Many chunks are looked up together if the set lists all of them explicitly, and all are
         parts of files in one local store.
@@ -170,7 +173,11 @@ class ReferenceStore(Store):
     def _fetch_parts(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None] | None:
-        """Return an iterator over chunks that are all parts of local files, or else None."""
+        """Return an iterator over the bytes of chunks that can be looked up together.
+
+        Return None if the chunks must be looked up one by one: if there are only a few, or if any
+        of them is not a byte range of a file in one local store.
+        """
         if len(chunks) < _MIN_PARTS or self.remote:
             return None
         column = self.references.column_of(keys, len(chunks[0]))
@@ -195,7 +202,10 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`. If that fails, fetch the rest by key, so that the error names the key."""
+        """Yield `parts`, or fetch the remaining chunks by key as soon as one of the parts fails.
+
+        Errors then contain the key of the chunk.
+        """
         count = 0
         with suppress(NczarrError):
             for data in parts:
@@ -207,13 +217,13 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, or None if the set does not declare its object."""
+        """Yield the bytes of each range, or None if the set does not declare the object."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if the set does not declare it."""
+        """Return the size of an object in bytes, or None if the set does not declare the object."""
         located = self._locate(ByteRange(key, 0, -1), {})
         if isinstance(located, _TargetRange) and located.length is None:
             size = located.store.size(located.path)
@@ -223,7 +233,11 @@ class ReferenceStore(Store):
         return None if located is None else len(located)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the declared sizes in bytes: 0 for an undeclared key, None for a whole target."""
+        """Return the size in bytes that the set declares for each key.
+
+        The size is 0 for a key that is not declared, and None if the reference is to a whole
+        object.
+        """
         sizes: list[int | None] = []
         self.references.table.load(keys)
         for key in keys:
@@ -232,7 +246,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests needed for byte ranges. Nearby ranges share a request."""
+        """Return the number of requests for byte ranges. Nearby ranges share one request."""
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -246,14 +260,19 @@ class ReferenceStore(Store):
         return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, as `ReferenceSet.names` does."""
+        """Return the sorted names directly below `prefix`; see `ReferenceSet.names`."""
         check_prefix(prefix, self.name)
         return self.references.names(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object below `prefix`.
 
-        The size is None for an object that is a whole target.
+        The size is None if the reference is to a whole object.
+
+        Raises
+        ------
+        UnsupportedError
+            If the set declares too many objects to list them.
         """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
@@ -287,10 +306,10 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Return a range's inline bytes, or its location in a target, or None if undeclared.
+        """Return the bytes of an inline object, or the place of the bytes in a target.
 
-        A negative length stands for the whole object. `urls` caches the result of `_place` for each
-        URL.
+        Return None if the set does not declare the object. A negative length stands for the whole
+        object. `urls` caches the result of `_place` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -319,7 +338,7 @@ class ReferenceStore(Store):
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
     def _place(self, text: str) -> tuple[str, Store, str]:
-        """Return the absolute form of a URL in the set, the store that contains it, and its key."""
+        """Return the absolute form of a URL in the set, the store with this object, and its key."""
         url = self.targets.url(text)
         place = self.targets.place_of(url)
         if place not in self._stores:
@@ -328,7 +347,10 @@ class ReferenceStore(Store):
         return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
-        """Yield the bytes of pieces in one store. Either all or none of them are whole objects."""
+        """Yield the bytes of ranges in one store, in order.
+
+        Either all of them or none of them are whole objects.
+        """
         store = pieces[0].store
         if pieces[0].length is None:
             source = store.bounded(self.max_bytes).fetch([piece.path for piece in pieces])
@@ -365,5 +387,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the length in bytes of a reference, or None if it refers to a whole file."""
+    """Return the size in bytes that a reference declares, or None if it is to a whole object."""
     return reference.length if isinstance(reference, Target) else len(reference.data)

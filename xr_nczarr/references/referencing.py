@@ -69,7 +69,7 @@ class WrittenReferences:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as JSON values."""
+        """Return the attributes as a dictionary of JSON values."""
         return asdict(self)
 
 
@@ -154,7 +154,13 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Open the store to refer to; raise UnsupportedError if the location is a group in a store."""
+    """Open the store to which the set will refer.
+
+    Raises
+    ------
+    UnsupportedError
+        If the location is a group in a store.
+    """
     if location.group:
         raise UnsupportedError(
             f"the source is the group {quote(location.group)!r} of a store; expected a whole store",
@@ -190,7 +196,10 @@ def _another_kind(place: str) -> ConflictError:
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Replace a set of parquet files with new files. If that fails, the new files are removed."""
+    """Replace a set of parquet files with new files, or remove the new files if that fails.
+
+    Local directories are replaced atomically.
+    """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
@@ -216,7 +225,10 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key of a store with a reference to its object."""
+    """Yield each key of a store with a reference to its object.
+
+    Metadata and small chunks become inline bytes.
+    """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
             if isinstance(reference, Target):
@@ -234,7 +246,10 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
 
 
 def _all_keys(store: Store) -> Iterator[str]:
-    """Yield the keys of all objects, from the metadata if the store cannot be listed."""
+    """Yield the keys of all objects.
+
+    If the store cannot be listed, the keys are derived from the metadata.
+    """
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
@@ -256,7 +271,7 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return the targets of all objects that are not stored inline, by key."""
+    """Return references to the objects that need not be stored inline, by key."""
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
     return {key: Target(*address) for key, address in store.addresses(keys).items()}

@@ -23,7 +23,7 @@ from xr_nczarr.references.reference_set import ReferenceSet
 _MIN_REFERENCES = 16
 """Minimum average number of references per generator for which generators are worthwhile."""
 
-_MAX_BOXES = 64
+_MAX_SLICES = 64
 """Maximum number of generators per array, because a lookup tries them one after another."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
@@ -62,9 +62,11 @@ def render_references(references: References, *, generators: bool = False) -> by
     members: list[Json] = []
     for column in table.columns.values():
         beginning = _common_beginning(column) if generators else None
-        boxes = _boxes(column, beginning) if generators else []
-        members += [box.generator(column, keyed=beginning is not None) for box in boxes]
-        if not boxes:
+        slices = _grid_slices(column, beginning) if generators else []
+        members += [
+            grid_slice.generator(column, keyed=beginning is not None) for grid_slice in slices
+        ]
+        if not slices:
             keys = column.each_key()
             refs |= {key: _listed(column.row(row)) for row, key in enumerate(keys)}
     document: dict[str, Json] = {"version": 1, "refs": refs}
@@ -131,7 +133,7 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec with numbers in place of the strings and the 0 that netcdf-c writes."""
+    """Return a codec configuration with the numbers that netcdf-c writes as strings or as 0."""
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -145,7 +147,7 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 
 
 def _with_packed_fill(attributes: str) -> str:
-    """Return the JSON of attributes with any numeric `_FillValue` as the Base64 of a double.
+    """Return attributes as JSON, with a numeric `_FillValue` as a Base64-encoded double.
 
     The rest of the JSON keeps its exact text, by which netcdf-c's character attributes are
     recognized.
@@ -159,14 +161,14 @@ def _with_packed_fill(attributes: str) -> str:
     packed = json.dumps(base64.b64encode(struct.pack("<d", number)).decode())
     decoder, at, name = json.JSONDecoder(), attributes.index("{") + 1, None
     while name != "_FillValue":
-        name, at = decoder.raw_decode(attributes, _skip(attributes, at))
-        start = _skip(attributes, at)
+        name, at = decoder.raw_decode(attributes, _next_value(attributes, at))
+        start = _next_value(attributes, at)
         _, at = decoder.raw_decode(attributes, start)
     return attributes[:start] + packed + attributes[at:]
 
 
-def _skip(text: str, at: int) -> int:
-    """Return the position at which the next value of a JSON object begins."""
+def _next_value(text: str, at: int) -> int:
+    """Return the position at which the next name or value in the text of a JSON object begins."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at
@@ -183,8 +185,8 @@ def _escaped(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
-    """A box of chunks that one generator can declare: a slice of the chunk grid.
+class _GridSlice:
+    """A slice of the chunk grid that one generator can declare.
 
     The grid is sliced along the first dimension. The chunks are at regular distances in one file,
     or each chunk is a separate object.
@@ -211,7 +213,10 @@ class _Box:
     length: int
 
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Return the box as an item of ``gen``. If `keyed`, each URL ends in the chunk's key."""
+        """Return the item of ``gen`` that declares these chunks.
+
+        If `keyed`, each URL ends in the chunk's key.
+        """
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
         names = [f"i{axis}" for axis in range(column.family.rank)]
@@ -233,10 +238,11 @@ class _Box:
         return member
 
 
-def _boxes(column: Column, beginning: str | None) -> list[_Box]:
-    """Return boxes that cover the column, or an empty list if its references are irregular.
+def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
+    """Return slices of the chunk grid that contain all chunks of a column.
 
-    `beginning` is the text before the key in every URL, or None; see `_common_beginning`.
+    The list is empty if the references are too irregular for generators. `beginning` is the text
+    before the key in every URL, or None; see `_common_beginning`.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -253,26 +259,29 @@ def _boxes(column: Column, beginning: str | None) -> list[_Box]:
     alike = (lengths[1:, 0] == lengths[:-1, 0]) & (urls[1:, 0] == urls[:-1, 0])
     alike &= (distances[1:] == distances[:-1]).all(axis=1)
     steps = np.diff(offsets[:, 0])
-    boxes: list[_Box] = []
+    slices: list[_GridSlice] = []
     start = 0
     while start < rows:
         stop = start + 1
         while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
             stop += 1
         strides = _strides(distances[start], column.shape[1:])
-        if strides is None or len(boxes) == min(_MAX_BOXES, len(column) // _MIN_REFERENCES):
+        if strides is None or len(slices) == min(_MAX_SLICES, len(column) // _MIN_REFERENCES):
             return []
         url = column.urls[urls[start, 0]] if beginning is None else beginning
         step = steps.item(start) if stop - start > 1 else 0
         length = lengths.item(start, 0)
-        box = _Box(start, stop, url, offsets.item(start, 0), (step, *strides), length)
-        boxes.append(box)
+        grid_slice = _GridSlice(start, stop, url, offsets.item(start, 0), (step, *strides), length)
+        slices.append(grid_slice)
         start = stop
-    return boxes
+    return slices
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the distance in bytes between neighbors along each dimension, or None if it varies."""
+    """Return the distance in bytes between neighboring chunks along each dimension.
+
+    Return None if a distance varies. `distances` are measured from the first chunk, in C order.
+    """
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(
         distances.item(int(place)) if extent > 1 else 0
@@ -285,7 +294,10 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_beginning(column: Column) -> str | None:
-    """Return the text before the key if it is the same in every URL of a column, or else None."""
+    """Return the text that precedes the chunk key in every URL of a column.
+
+    Return None if a URL does not end in its key, or if the text before the key varies.
+    """
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
         url = column.row(row).url

@@ -31,7 +31,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _NamedTemplate:
-    """A template that other templates can print or call."""
+    """A template that other templates can print (``{{name}}``) or call (``{{name(x=1)}}``)."""
 
     def __init__(self, template: jinja2.Template, context: dict[str, Any]) -> None:
         self._template = template
@@ -46,7 +46,7 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """A function that renders a jinja2 template from the values of its dimensions."""
+    """A picklable function that renders a jinja2 template from the values of its dimensions."""
 
     text: str
     templates: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The storage options for a reference set, and for the places to which it refers."""
+"""The storage options for a reference set, and for the objects to which it refers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ReferenceOptions:
 
     @classmethod
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
-        """Parse the storage options in `access`: options of the set itself, and options for places.
+        """Parse the storage options for a reference set and for the objects to which it refers.
 
         `implied` are further storage options, which the target itself contains.
         """
@@ -119,7 +119,7 @@ class ReferenceOptions:
         return cls(**options, by_place=by_place, own=remaining, access=access)
 
     def targets(self, document: str | None) -> Targets:
-        """Return the rules for the targets of a set.
+        """Return the rules for resolving and opening the targets of a set.
 
         `document` is the path or URL of the set, or None if the set is in memory.
         """
@@ -162,7 +162,7 @@ class ReferenceOptions:
 
     @property
     def parsing(self) -> dict[str, Any]:
-        """The arguments for `parse_references`."""
+        """The keyword arguments for `parse_references`."""
         return {
             "template_overrides": self.template_overrides,
             "templates": self.templates,
@@ -171,11 +171,11 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options that apply only to the place of the document."""
+        """The storage options that apply only to the document and to targets on the same host."""
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return these options together with the storage options and filesystem of `location`."""
+        """Return these options, completed with the storage options and filesystem of `location`."""
         merged = merge_options(location.storage_options, self.own)
         return replace(self, own=merged, filesystem=location.filesystem)
 
@@ -220,12 +220,18 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Replace protocols among the keys of `options` by the URL prefixes that they represent."""
+    """Return `options` by URL prefix, after replacing keys that are protocols.
+
+    The key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
+    """
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
 
 def _prefixes(place: str) -> list[str]:
-    """Return the URL prefixes for a protocol, or for a URL prefix just the prefix itself."""
+    """Return the URL prefixes of a protocol and its aliases.
+
+    A key that is already a URL prefix is returned unchanged.
+    """
     if not place or "://" in place:
         return [place]
     aliases = next((names for names in _ALIASES if place in names), (place,))

@@ -27,7 +27,10 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 
 
 class _WholePaths(FilesystemClient):
-    """A client whose keys are complete paths in a filesystem, or complete chained URLs."""
+    """A client whose keys are complete paths in a filesystem, or complete chained URLs.
+
+    One client can therefore read all targets with the same protocol and options.
+    """
 
     def path(self, key: str) -> str:
         return self.root + self.query if "::" in key else key
@@ -100,10 +103,10 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
-        """Return a name for the place of a URL. One store covers all URLs in the same place.
+        """Return a name for the store that contains the object at `url`.
 
-        A place is a local drive, a bucket, a single chained URL, or all URLs with the same protocol
-        and options.
+        All URLs with the same name are opened as one store. It covers a local drive, a bucket, a
+        single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
@@ -114,7 +117,7 @@ class Targets:
         return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> Store:
-        """Return the store that covers the place of `url`, without making a request."""
+        """Return the store that contains the object at `url`, without making a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
         rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
@@ -128,7 +131,7 @@ class Targets:
 
 
 def key_in(store: Store, url: str) -> str:
-    """Return the key of a URL in the store that contains it."""
+    """Return the key under which `store` contains the object at `url`."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
     assert isinstance(store, RemoteStore)
@@ -144,7 +147,7 @@ def key_in(store: Store, url: str) -> str:
 def _bucket_of(url: str) -> str | None:
     """Return the URL of the bucket that contains an object.
 
-    Return None for a URL that is not in a bucket, or whose key is not a plain path.
+    Return None if the URL is not in a bucket, or if the key is not a plain path.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")

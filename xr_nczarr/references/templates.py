@@ -112,7 +112,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into parts. Its result is the concatenation of their values.
+        """Compile a template into expressions, whose values are concatenated to its result.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Return the expression for a syntax node and its operands."""
+        """Compile a node of jinja2's syntax tree, including its operands."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template is nested more than {_DEEPEST} levels deep, or has more than "
@@ -193,9 +193,9 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Return the expression for another template, evaluated with these arguments.
+        """Compile a template that another template refers to by name.
 
-        `scope` is the scope of the template that refers to it.
+        `scope` is the scope of the other template, and `arguments` are those of the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -214,7 +214,10 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Parse a template into syntax nodes. Its result is the concatenation of their values."""
+    """Parse a template into nodes of jinja2's syntax tree.
+
+    The result of the template is the concatenation of their values.
+    """
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
     # Imported here: most sets have no templates, and jinja2 costs more than opening them.
@@ -235,7 +238,13 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node represents, and the nodes of its operands."""
+    """Return the function that a syntax node represents, and the nodes of its operands.
+
+    Raises
+    ------
+    RefusedError
+        If the node is outside the safe subset of jinja2.
+    """
     kind = type(node).__name__
     if kind in _OPERATIONS:
         operands = [getattr(node, field) for field in node.fields]
