@@ -1,4 +1,4 @@
-"""Arrays in a store, with methods that read and write selections."""
+"""Define arrays in a store, with methods that read and write selections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array in a store, with methods that read and write selections.
+    """An array in a store, of which selections can be read and written.
 
     Only the node, the store and the options are pickled. The codec chain is compiled again after
     unpickling.
@@ -91,7 +91,7 @@ class ChunkedArray:
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The compiled codec chain. The first access can raise the errors of `compile_codec`."""
+        """The compiled codec chain. If it cannot be compiled, the first access raises the error."""
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
@@ -103,7 +103,7 @@ class ChunkedArray:
 
     @cached_property
     def layout(self) -> Layout:
-        """The layout of the chunks in stored objects: one object per chunk, or shards."""
+        """How chunks are distributed over stored objects: one chunk per object, or shards."""
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
@@ -119,7 +119,7 @@ class ChunkedArray:
     def _source(self) -> Store:
         """The store, wrapped to reject objects that are much longer than an encoded chunk can be.
 
-        It is not wrapped if the chunks are in shards, or their size depends on the values.
+        It is not wrapped if the chunks are in shards, or if their size depends on the values.
         """
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
@@ -128,11 +128,14 @@ class ChunkedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one decoded chunk in bytes. Of Python objects, only the pointers are counted."""
+        """Size of one decoded chunk in bytes. For Python objects, only the pointers are counted."""
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
-        """Split a selection into parts, one per chunk. The array must have a regular chunk grid."""
+        """Split a selection into parts, one per chunk.
+
+        Rectilinear chunk grids are not supported.
+        """
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)
 
@@ -196,7 +199,7 @@ class ChunkedArray:
             )
             is_limited = self.chunk_bytes < _LIMITED_BELOW_BYTES and not self.store.remote
             work = _limiter.limit(reader.read) if is_limited else reader.read
-            self._spread(plan, work, out.size if reader.ranged else 0)
+            self._run_batches(plan, work, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
     def write(
@@ -207,7 +210,9 @@ class ChunkedArray:
         write_empty_chunks: bool = False,
         submit: Submit | None = None,
     ) -> None:
-        """Write values to an orthogonal selection. Each affected chunk is written once, as a whole.
+        """Write values to an orthogonal selection.
+
+        Each affected chunk is written once, as a whole.
 
         A partly selected chunk is read, merged with the values and written under the store's lock.
 
@@ -237,14 +242,14 @@ class ChunkedArray:
                 write_empty_chunks=write_empty_chunks,
             )
             if submit is None:
-                self._spread(plan, writer.write)
+                self._run_batches(plan, writer.write)
                 return
             for batch in layout.batches(plan, 1):
                 submit(writer.write, batch, len(batch) * self.chunk_bytes)
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether to read one chunk per thread, with as many threads as the store allows."""
+        """Whether each thread reads a single chunk, with as many threads as the store allows."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -257,16 +262,13 @@ class ChunkedArray:
             return 1
         return min(self.options.threads or _processors(), count)
 
-    def _spread(
+    def _run_batches(
         self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
     ) -> None:
         """Call `work` with batches of the plan's parts, on several threads if that is faster.
 
-        Parameters
-        ----------
-        elements
-            Number of elements to read if single elements can be fetched; 0 if only whole chunks
-            can be fetched.
+        `elements` is the number of elements to read. It is 0 if the store cannot fetch less than a
+        whole chunk.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -306,7 +308,7 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array, aligned to a cache line if it is large.
+    """Return an uninitialized array, which is aligned to a cache line if it is large.
 
     NumPy starts large arrays 16 bytes after a page boundary. On AMD Zen 3, copying from the
     system's page cache to such an address takes three times as long.
@@ -320,10 +322,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _processors() -> int:
-    """Return the number of processors that this process may use.
-
-    If the system does not report this number, return the number of all processors.
-    """
+    """Return the number of processors that this process may use, or of all if this is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

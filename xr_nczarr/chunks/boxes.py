@@ -1,7 +1,7 @@
 """Read arrays with a rectilinear chunk grid, whose chunks differ in length along a dimension.
 
-The grid is split into boxes: rectangular regions in which all chunks have the same shape. Each box
-is read like an array with a regular grid.
+The grid is split into boxes, which are rectangular regions of chunks that have the same shape. Each
+box is read like an array with a regular grid.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box, whose first stored object has index `first` in the array's grid."""
+    """The chunk keys of a box.
+
+    `first` is the index of its first stored object in the array's grid.
+    """
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object at `index`, counted from the start of the box."""
+        """Return the key of a stored object, given its index relative to the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
 
 class _Run(NamedTuple):
-    """Consecutive stored objects of the same length along a dimension.
+    """Consecutive stored objects that have the same length along a dimension.
 
     `first` is the grid index of the first object. The objects contain the elements from `start` up
     to `stop`.
@@ -46,9 +49,10 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that falls into one run of stored objects.
+    """The part of a selector that lies within one run along its axis.
 
-    Axes whose index arrays select points together have one run and one `source` for each axis.
+    Index arrays that select points together form one selector, with one run and one `source` for
+    each of their axes.
     """
 
     runs: tuple[_Run, ...]
@@ -64,7 +68,7 @@ def read_boxes(
     pointwise: bool,
     dtype: npt.DTypeLike,
 ) -> Array:
-    """Read the selected values of an array with a rectilinear grid.
+    """Read a selection of an array with a rectilinear chunk grid.
 
     Parameters
     ----------
@@ -136,7 +140,6 @@ def _selector_parts(
 
 
 def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
-    """Return the box that is covered by one run along each dimension, as a separate array."""
     keys, lengths = node.chunk_keys, tuple([run.length for run in runs])
     first = tuple([run.first for run in runs])
     box = replace(

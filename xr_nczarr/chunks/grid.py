@@ -1,4 +1,7 @@
-"""Split selections into parts, one for each chunk that a selection touches, without any I/O."""
+"""Split selections into parts, one for each chunk that the selection touches.
+
+There is no I/O here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Selector = int | slice | Positions
 
 
 class ChunkPart(NamedTuple):
-    """The part of a selection that falls into one chunk.
+    """The part of a selection that lies within one chunk.
 
     Attributes
     ----------
@@ -31,7 +34,7 @@ class ChunkPart(NamedTuple):
         NumPy index of the same elements in the result.
     whole
         Whether the selection includes all elements of the chunk that are inside the array. If so, a
-        write need not read the stored chunk.
+        write does not have to read the stored chunk.
     """
 
     chunk: tuple[int, ...]
@@ -42,7 +45,9 @@ class ChunkPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A selection split into parts, one for each chunk. Iterating over the plan yields the parts.
+    """A selection that has been split into parts, one for each chunk.
+
+    Iteration yields the parts.
 
     Attributes
     ----------
@@ -70,7 +75,7 @@ class Plan:
 
     @property
     def touched(self) -> tuple[frozenset[int], ...]:
-        """Grid indices of the touched chunks along each dimension of the array.
+        """The grid indices of the touched chunks, along each dimension of the array.
 
         The tuple is empty if the selection touches no chunk.
         """
@@ -88,7 +93,7 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The fields of the `ChunkPart` objects along one dimension, one sequence for each field."""
+    """The parts of a selection along one dimension: a sequence for each field of `ChunkPart`."""
 
     chunks: Sequence[int]
     sources: Sequence[slice | Positions]
@@ -100,7 +105,7 @@ _NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that fall into the same chunk along the indexed axes."""
+    """The points of a pointwise selection that lie within the same chunk along the indexed axes."""
 
     chunk: tuple[int, ...]
     source: tuple[Positions, ...]
@@ -110,7 +115,7 @@ class _PointGroup(NamedTuple):
 def plan_selection(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[Selector]
 ) -> Plan:
-    """Plan an orthogonal selection, which indexes each dimension independently.
+    """Split an orthogonal selection, which indexes each dimension independently, into parts.
 
     Parameters
     ----------
@@ -151,7 +156,7 @@ def plan_selection(
 def count_touched(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
 ) -> int:
-    """Return the number of chunks that an orthogonal selection touches, without planning it."""
+    """Return how many chunks an orthogonal selection touches, without splitting it into parts."""
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
@@ -168,7 +173,9 @@ def count_touched(
 def plan_points(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[slice | Positions]
 ) -> Plan:
-    """Plan a pointwise selection, with NumPy's rules for index arrays that are not adjacent.
+    """Split a pointwise selection into parts, one for each chunk.
+
+    The result has the axis order that NumPy's rules define for index arrays that are not adjacent.
 
     Parameters
     ----------
@@ -214,14 +221,17 @@ def plan_points(
 
 
 def in_range(index: int, size: int) -> int:
-    """Convert a negative index to a positive one; raise IndexError if it is out of bounds."""
+    """Convert a negative index to a positive one. Raise IndexError if it is out of bounds."""
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for a dimension of size {size}")
     return index % size
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Convert negative indices to positive ones; raise IndexError if any is out of bounds."""
+    """Convert negative indices to positive ones.
+
+    Raise IndexError if any of them is out of bounds.
+    """
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
         in_range(extreme, size)
@@ -262,7 +272,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` up to `stop`. At most two chunks are partly selected."""
+    """Split the elements from `start` up to `stop`.
+
+    Only the first and the last chunk can be partly selected.
+    """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
@@ -308,7 +321,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices among the sources by one object, whose id can then be a cache key."""
+    """Replace equal slices by the same object, so that its id can be a cache key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -319,7 +332,7 @@ def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
 
 
 def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
-    """Return whether a source selects all elements of a chunk that are inside the array."""
+    """Return whether `source` selects all elements of a chunk that are inside the array."""
     inside = min(chunk, size - number * chunk)
     if isinstance(source, slice):
         return (source.start, source.stop, source.step) == (0, inside, 1)
@@ -327,7 +340,7 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return a slice with a positive step for the same positions, or None if impossible."""
+    """Return a slice with a positive step for the same positions, or None if there is none."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
@@ -340,7 +353,7 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return a slice with a positive step for the same positions if possible, else `positions`."""
+    """Return a slice with a positive step for the same positions, or else `positions` itself."""
     regular = _as_slice(positions)
     return positions if regular is None else regular
 
@@ -365,8 +378,8 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
     return groups
 
 
-def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the parts along all dimensions into chunk parts, as one iterator per field.
+def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
+    """Combine the parts along all dimensions, and return an iterator for each field of `ChunkPart`.
 
     The Cartesian product is computed by `itertools`, which is faster than Python code.
     """
@@ -374,14 +387,14 @@ def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
 
 
 def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
-    chunks, sources, targets, wholes = _columns(pieces)
+    chunks, sources, targets, wholes = _product_by_field(pieces)
     if not sliced:
         sources, targets = _indices(sources), map(orthogonal_index, targets)
     return map(ChunkPart, chunks, sources, targets, map(all, wholes))
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the NumPy index for the sources of each chunk; identical sources share one index."""
+    """Yield the NumPy index for the sources of each chunk. Identical sources share one index."""
     cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
         ids = tuple(map(id, selectors))
@@ -392,7 +405,7 @@ def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple
 
 
 def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
-    """Return the NumPy index that applies each selector to its dimension independently."""
+    """Return the NumPy index that applies each selector to its own dimension."""
     if sum(isinstance(item, np.ndarray) for item in selectors) < 2:
         return selectors
     return np.ix_(
@@ -413,7 +426,7 @@ def _cross_points(
     assert axes is not None
     back = np.argsort(axes)
     for group in groups:
-        for chunk, source, target, _ in zip(*_columns(pieces), strict=True):
+        for chunk, source, target, _ in zip(*_product_by_field(pieces), strict=True):
             transposed = (*group.chunk, *chunk)
             yield ChunkPart(
                 tuple([transposed[axis] for axis in back]),

@@ -1,4 +1,4 @@
-"""The layout of an array without shards, in which each encoded chunk is a stored object.
+"""Define the layout of an array without shards, in which each chunk is a stored object.
 
 The module `sharding` contains the layout with shards.
 """
@@ -18,9 +18,10 @@ Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """A layout with one stored object per chunk.
+    """A layout in which each chunk is a stored object.
 
-    `spellings` are the chunk keys to try, starting with the keys that the metadata declare.
+    `spellings` contains the chunk keys that the metadata declare, followed by alternative chunk
+    keys if some writers use these for the same metadata.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -30,21 +31,22 @@ class ChunkObjects:
             self.spellings.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of `size`. No two parts share a stored object."""
+        """Yield the parts in lists of `size`. No two lists share a stored object."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each chunk in the order of `chunks`, or None if missing."""
+        """Yield the encoded bytes of each chunk, and None for missing chunks, in order."""
         return self._either(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
-        """Yield byte ranges of encoded chunks, or None for each range of a missing chunk.
+        """Yield byte ranges of encoded chunks, and None for each range of a missing chunk.
 
-        `wanted` lists chunk indices with the (start, length) pairs to read from each chunk.
+        `wanted` contains chunk indices, each with the (start, length) pairs to read from that
+        chunk.
         """
         return self._either(
             lambda keys: store.fetch_ranges(
@@ -59,7 +61,10 @@ class ChunkObjects:
     def _either(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Yield the objects at the declared keys or, if none exists, at the alternative keys."""
+        """Yield the objects at the declared keys.
+
+        If there are none at all, use the alternative keys.
+        """
         fetched = request(self.spellings[0])
         return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 

@@ -35,7 +35,9 @@ Both arguments may be the same array."""
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
-    """Reads the chunks of one plan into one result array. Several threads can share it.
+    """Reads the parts of a plan into a result array.
+
+    Several threads can call it at the same time.
 
     Attributes
     ----------
@@ -69,7 +71,7 @@ class PartReader:
         self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
-        """Read, decode and convert the parts of one batch into the result."""
+        """Read a batch of parts, and write their converted values to the result."""
         windows = self._windows(batch) if self.ranged or self.blocks else None
         if windows is not None:
             self._read_windows(batch, windows)
@@ -102,7 +104,7 @@ class PartReader:
     def _read_in_place(self, part: ChunkPart) -> bool:
         """Read an uncompressed chunk directly into the result.
 
-        Returns False if this is not possible, because the chunk is missing or its elements are not
+        Returns False if this is impossible, because the chunk is missing or its elements are not
         contiguous in the result.
         """
         target = self._target_as_chunk(part)
@@ -128,7 +130,7 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return the part's target in the result if a chunk can be decoded into it, else None."""
+        """Return the region of the result into which a chunk can be decoded directly, or None."""
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -177,7 +179,7 @@ class PartReader:
 
     @cached_property
     def _fill(self) -> Array:
-        """A chunk of fill values, broadcast from a scalar so that it takes no memory."""
+        """A chunk of fill values, which is broadcast from a scalar so that it takes no memory."""
         fill = np.empty((), self.node.dtype)
         fill[()] = self.node.fill_value
         return np.broadcast_to(fill, self.node.chunk_shape)
@@ -185,7 +187,7 @@ class PartReader:
     def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
     ) -> Iterator[Bytes | None]:
-        """Yield the fetched bytes, and add the variable and the chunk to the store's errors."""
+        """Yield the fetched bytes. Add the variable and the chunk to errors of the store."""
         try:
             yield from fetched
         except NczarrError as error:
@@ -204,7 +206,7 @@ class PartReader:
         )
 
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
-        """Return the byte ranges that each part needs, or None if a part needs its whole chunk."""
+        """Return the byte ranges to read, or None if any part needs its whole chunk."""
         windows = []
         for part in batch:
             if part.whole:
@@ -253,7 +255,8 @@ class PartReader:
     ) -> tuple[list[ChunkPart], list[Window]]:
         """Read windows into a reused buffer, and return the parts and windows of missing chunks.
 
-        Without reuse, each window's buffer would be requested from and returned to the system.
+        If the buffer were not reused, its memory would be requested from and returned to the system
+        for each window.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
@@ -276,7 +279,7 @@ class PartReader:
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
 
-        Only the Blosc blocks that contain the ranges are decoded if this is faster.
+        If it is faster, only the Blosc blocks that contain the ranges are decoded.
         """
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)
@@ -289,7 +292,7 @@ class PartReader:
         return [decoded[start : start + length].data for start, length in spans]
 
     def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk by decoding only the blocks that are needed.
+        """Return byte ranges of a decoded Blosc chunk, and decode only the blocks around them.
 
         Returns None if the chunk does not exist, cannot be decoded by blocks, or is faster to
         decode as a whole.
@@ -316,14 +319,14 @@ class PartReader:
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    """Return a memoryview of `box` for each of the consecutive `spans` that together fill it."""
+    """Divide the memory of `box` into consecutive parts, one for each of the `spans`."""
     memory = box.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))
 
 
 def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
-    """Return the fetched ranges of one object as a list, or None if the object does not exist.
+    """Return the ranges of an object as a list, or None if the object does not exist.
 
     Raises
     ------

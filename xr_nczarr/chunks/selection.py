@@ -1,7 +1,7 @@
-"""Compose any sequence of selections and transpositions of an array into one read.
+"""Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can compose selections as well, but it wraps around indices below ``-size``, and treats each
-element of a transposed array as a separate point.
+xarray can combine selections too, but it accepts indices below ``-size`` and wraps them around, and
+it treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments with which to read a selection, and the axis order of the values that are read.
+    """The arguments with which to read a selection, and the order of the axes that are read.
 
     Attributes
     ----------
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values, the corresponding axis of the selection. Axes of length 1 that
-        come from single indices in a pointwise selection are omitted.
+        For each axis of the values that are read, the corresponding axis of the selection. Axes of
+        length 1 that result from single indices in a pointwise selection are left out.
     """
 
     selection: list[Any]
@@ -37,7 +37,7 @@ class ReadRequest(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """A composed selection: the result of all selections and transpositions of an array so far.
+    """The combined result of all selections and transpositions that were applied to an array.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Index the selection with `key`, each of whose items selects along its own axis.
+        """Index the selection. Each item of `key` selects along its own axis.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Index the selection with `key`, whose arrays select points together.
+        """Index the selection. The arrays in `key` select points together.
 
         The axes of the points come first, followed by the axes of slices, as in xarray's
         ``vindex``.
@@ -125,13 +125,13 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def transposed(self, order: Sequence[int]) -> Selection:
-        """Permute the axes of the selection."""
+        """Return the selection with its axes in another order."""
         place = {axis: number for number, axis in enumerate(order)}
         axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
 
     def request(self) -> ReadRequest:
-        """Return the arguments with which to read this selection."""
+        """Return the arguments with which to read the selected values."""
         spans = [axis for spanned in self.axes for axis in spanned]
         if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
             return ReadRequest(list(map(_without_range, self.selectors)), False, spans)
@@ -153,7 +153,7 @@ class Selection(NamedTuple):
         return ReadRequest(selection, True, axes)
 
     def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
-        """Rearrange the values that were read for `request` to the shape of the selection."""
+        """Rearrange the values that were read for `request` into the shape of the selection."""
         axes = request.axes
         if request.pointwise:
             values = values.reshape([self.shape[axis] for axis in axes])
@@ -169,12 +169,12 @@ class Selection(NamedTuple):
 
 @lru_cache(1024)
 def whole(shape: tuple[int, ...]) -> Selection:
-    """Return the selection of all elements of an array."""
+    """Return the selection that contains all elements of an array."""
     return Selection(shape, tuple(map(range, shape)), tuple([(a,) for a in range(len(shape))]))
 
 
 def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
-    """Index a selector with `items`, one for each axis of the selector."""
+    """Index a selector. Each of the `items` applies to one axis of the selector."""
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):
@@ -186,9 +186,10 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return a selector's positions at points, which index some or all of its axes.
+    """Return the positions that a selector has at the given points.
 
-    In the result, the axes of the points come first, followed by the other axes of the selector.
+    The points index some or all axes of the selector. In the result, the axes of the points come
+    first, followed by the other axes of the selector.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):
@@ -206,7 +207,7 @@ def _squeezed(selector: Positions, axes: Sequence[int]) -> tuple[Any, list[int]]
 
 
 def _without_range(selector: Any) -> Any:
-    """Convert a range of positions to a slice, and return any other selector unchanged."""
+    """Convert a range of positions to a slice. Return any other selector unchanged."""
     if not isinstance(selector, range):
         return selector
     if not selector:

@@ -1,4 +1,4 @@
-"""Read inner chunks, whose byte ranges are listed in shard indices, and assemble shards."""
+"""Read chunks from shards, in which an index lists their byte ranges, and assemble shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _indices = SharedCache[_IndexName, Versioned | None](
 
 
 class Shards:
-    """A layout with several chunks in each stored object (shard).
+    """A layout in which each stored object is a shard, which contains several chunks.
 
     Parameters
     ----------
@@ -59,15 +59,15 @@ class Shards:
         ]
 
     def shard_of(self, chunk: Index) -> Index:
-        """Return the grid index of the stored object that contains a chunk."""
+        """Return the grid index of the shard that contains a chunk."""
         return tuple(map(floordiv, chunk, self.chunks_per_shard))
 
     def key_of(self, chunk: Index) -> str:
-        """Return the key of the stored object that contains a chunk."""
+        """Return the key of the shard that contains a chunk."""
         return self.node.chunk_keys.key(self.shard_of(chunk))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of about `size`, with all parts of a shard in the same list."""
+        """Yield the parts in lists of about `size`. All parts of a shard are in the same list."""
         by_shard: dict[Index, list[ChunkPart]] = {}
         for part in parts:
             by_shard.setdefault(self.shard_of(part.chunk), []).append(part)
@@ -81,7 +81,7 @@ class Shards:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each inner chunk in the order of `chunks`, or None if missing.
+        """Yield the encoded bytes of each chunk, and None for missing chunks, in order.
 
         A shard is fetched as a whole if at least half of its chunks are requested. Otherwise its
         index is fetched first, and then the requested chunks. A remote store receives two batches
@@ -105,7 +105,7 @@ class Shards:
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
     ) -> Iterator[Bytes | None]:
-        """Yield chunks of a remote store like `fetch`.
+        """Yield chunks of a remote store as `fetch` does.
 
         If a writer replaces a shard between two requests, the remaining chunks are fetched again,
         up to `tries` times.
@@ -133,10 +133,11 @@ class Shards:
             yield None if place is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch the shards that are read as a whole, by key, after applying whole-shard codecs.
+        """Fetch the shards that should be read as a whole, and return them by key.
 
-        These are shards with such codecs, and shards with at least half of their chunks requested.
-        `counts` maps the key of each shard to the number of requested chunks.
+        These are shards of which at least half of the chunks are requested, and all shards if
+        further codecs are applied to a whole shard. `counts` maps the key of each shard to the
+        number of requested chunks.
         """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -156,11 +157,11 @@ class Shards:
         places: Sequence[ByteRange | None],
         source: _RangeReader,
     ) -> list[ByteRange | None]:
-        """Look up the byte range of each chunk in the shard indices of level `number`.
+        """Look up the byte range of each chunk in the shard indices at nesting level `number`.
 
-        At any level but the last, this is the range of the next level's shard that contains the
-        chunk. A missing chunk has None in place of a range. `places` are the byte ranges of the
-        shards that contain the chunks at this level.
+        Except at the innermost level, this is the range of the nested shard that contains the
+        chunk. The range of a missing chunk is None. `places` contains the byte ranges of the shards
+        at this level that contain the chunks.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -190,21 +191,21 @@ class Shards:
         return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
     def _within(self, number: int, chunk: Index) -> Index:
-        """Return the position of a chunk in a shard of level `number`, in units of its parts.
+        """Return where a chunk is in the index of its shard at nesting level `number`.
 
-        The parts are chunks, or the shards of the next level.
+        The position is counted in chunks or, except at the innermost level, in nested shards.
         """
         outer, inner = self._spans[number], self._spans[number + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
-        """Assemble the stored object of one shard from its encoded inner chunks.
+        """Build a shard from its encoded chunks.
 
         Parameters
         ----------
         chunks
-            Encoded chunks by their grid index in the array. Chunks that are not included are
-            missing in the shard.
+            Encoded chunks by their grid index in the array. All other chunks of the shard will be
+            missing.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -221,7 +222,7 @@ class Shards:
         return self.levels[number].assemble(parts)
 
     def chunks_in(self, shard: Index) -> list[Index]:
-        """Return the grid indices of all chunks of a shard that overlap the array."""
+        """Return the grid indices of all chunks in a shard that are inside the array."""
         node = self.node
         ranges = []
         for position, count, size, chunk in zip(
@@ -233,7 +234,7 @@ class Shards:
 
 
 class _Opened:
-    """Opens each object of a local store once, so that all ranges come from the same version."""
+    """Opens each object of a local store once, so that all reads are from the same version."""
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
         self.store = store
@@ -250,19 +251,19 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing: the chunk is certainly missing, as the index comes from the open file."""
+        """Do nothing, because the index was read from the open file and cannot be outdated."""
 
 
 class _OneVersion:
     """Reads all byte ranges of a remote object from the same version of the object.
 
-    If the store reports versions, reading another version raises _ReplacedError, and shard indices
-    are cached for later reads.
+    If the store reports versions, _ReplacedError is raised when another version is read, and shard
+    indices are cached for later reads.
 
     Parameters
     ----------
     again
-        Whether to fetch cached indices again.
+        Whether to fetch indices again even if they are cached.
     """
 
     def __init__(self, store: Store, *, again: bool) -> None:
@@ -289,9 +290,9 @@ class _OneVersion:
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if a chunk is missing according to a cached index.
+        """Raise _ReplacedError if a chunk is missing from the index of a shard, which was cached.
 
-        The index may be out of date, so the shard is read again.
+        The index may be outdated, so the shard has to be read again.
         """
         if key in self._kept:
             raise self._replaced(key)
@@ -306,7 +307,7 @@ class _OneVersion:
         Raises
         ------
         _ReplacedError
-            If an earlier response for the object had another version.
+            If the version differs from that of an earlier response.
         """
         if response is None:
             return None
@@ -320,7 +321,10 @@ class _OneVersion:
 
 
 class _ReplacedError(Exception):
-    """A shard was replaced after its index was read; `cause` is raised if all retries fail."""
+    """An internal signal that a shard was replaced after its index was read.
+
+    `cause` is raised if all retries fail.
+    """
 
     def __init__(self, cause: StorageError) -> None:
         super().__init__()
@@ -331,7 +335,7 @@ _Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
-    """Reads byte ranges from the `objects` that are in memory, or else from the store."""
+    """Reads byte ranges from the store, or from `objects` that are already in memory."""
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store

@@ -14,7 +14,7 @@ _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
-    """Byte ranges of a chunk that contain all elements of a selection.
+    """Byte ranges of an uncompressed chunk that contain all elements of a selection.
 
     Concatenated, the ranges form an array, which is called the box.
 
@@ -36,10 +36,10 @@ class Window(NamedTuple):
 def byte_window(
     node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...], *, remote: bool
 ) -> Window | None:
-    """Return the byte ranges of the rows that contain the elements `source` of a chunk.
+    """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
-    Returns None if the whole chunk is needed. Fixed-width strings always need the whole chunk,
-    whose size shows whether the width has changed.
+    Returns None if the whole chunk has to be read. This is always the case for fixed-width strings,
+    because the size of the chunk shows whether the width has changed.
 
     Parameters
     ----------
@@ -79,9 +79,10 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return the (start, length) of each run of adjacent rows, and the index relative to the runs.
+    """Return the rows to read, and the index of the selected rows among them.
 
-    Rows that are at most `max_gap` apart are in the same run, together with the rows between them.
+    The rows are (start, length) pairs. Rows that are at most `max_gap` apart are read together with
+    the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):
@@ -100,7 +101,7 @@ def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[
 
 
 def _extent(item: Any) -> tuple[int, int]:
-    """Return the lowest and the highest index that a source selects. Slices have positive steps."""
+    """Return the lowest and the highest selected index. The step of a slice must be positive."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
     return int(item.min()), int(item.max())

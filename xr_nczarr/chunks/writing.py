@@ -1,4 +1,4 @@
-"""Encode and write chunks, and merge values into stored chunks that they only partly cover."""
+"""Encode and write chunks. Merge values into stored chunks that are only partly overwritten."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """Writes the chunks of one plan. Several threads can share it.
+    """Writes the chunks of a plan. Several threads can call it at the same time.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class PartWriter:
     write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
-        """Encode and write one batch, which must contain all parts of each object it affects."""
+        """Encode and write a batch, which must include all parts of each object that it affects."""
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
@@ -59,9 +59,9 @@ class PartWriter:
                         self.store.put([(key, data)])
 
     def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
-        """Encode each chunk that is selected as a whole, and yield its key and bytes.
+        """Yield the key and the encoded bytes of each chunk that is overwritten as a whole.
 
-        A chunk of fill values is deleted instead of encoded.
+        Chunks that contain only fill values are deleted instead.
         """
         for part in batch:
             if part.whole:
@@ -91,9 +91,9 @@ class PartWriter:
         parts: dict[tuple[int, ...], ChunkPart],
         stored: dict[tuple[int, ...], Bytes | None],
     ) -> None:
-        """Write a shard from the chunks of `parts` and the other chunks in `stored`.
+        """Write a shard with new values in `parts`, and with all other chunks from `stored`.
 
-        A shard without chunks is deleted.
+        The shard is deleted if it has no chunks.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
@@ -105,11 +105,11 @@ class PartWriter:
             self.store.delete(key)
 
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
-        """Merge values into a stored chunk, and return the encoded chunk.
+        """Merge new values into a stored chunk, and return the encoded chunk.
 
-        Elements that are not selected keep their stored values. `stored` is the encoded chunk in
-        the store, or None. Returns None if the chunk contains only fill values and need not be
-        stored.
+        `stored` is the encoded chunk in the store, or None if it does not exist. Elements that are
+        not selected keep their stored values. Returns None if the chunk contains only fill values,
+        so that it does not have to be stored.
         """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
@@ -137,7 +137,7 @@ class PartWriter:
             raise
 
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Write fill values to elements beyond the edge of the array.
+        """Write fill values to the elements that are beyond the edge of the array.
 
         If the array was larger before, these elements still have their old values.
         """
@@ -154,10 +154,10 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Return whether a chunk contains only fill values and need not be stored.
+        """Return whether a chunk contains only fill values, so that it does not have to be stored.
 
-        Numbers are compared bitwise, so that -0.0 differs from 0.0, and NaNs differ from each other
-        if their bits do.
+        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bits
+        differ.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
