@@ -1,4 +1,4 @@
-"""The NCZarr conventions: translation between a Zarr hierarchy and a netCDF group, without I/O."""
+"""Translate between Zarr hierarchies and netCDF groups by the NCZarr conventions, without I/O."""
 
 from xr_nczarr.netcdf.annotate import annotate
 from xr_nczarr.netcdf.data_model import Dimension, Group, Variable

@@ -1,4 +1,4 @@
-"""Convert a netCDF group to a Zarr hierarchy, with the annotations of up to two NCZarr layouts."""
+"""Convert a netCDF group to a Zarr hierarchy, with NCZarr metadata in up to two layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_NETCDF_C = {
 
 
 def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
-    """Return the dialects that a Zarr version supports, with the NCZarr layouts of each dialect."""
+    """Return the dialects that a Zarr version supports, and the NCZarr layouts of each dialect."""
     if not zarr.has_groups:
         return {"zarr": ()}
     if zarr.separates_attributes:
@@ -49,7 +49,7 @@ def annotate(
     dialect: str = "nczarr",
     array_dimensions: bool = True,
 ) -> Hierarchy:
-    """Convert a netCDF group to the Zarr hierarchy that stores it.
+    """Convert a netCDF group to the Zarr hierarchy in which it is stored.
 
     The node of each variable must have the shape, dtype (``S1`` for characters, ``S<n>`` or
     ``object`` for strings), chunks, codecs and keys to write.
@@ -87,7 +87,7 @@ def annotate(
 
 
 class _Writer:
-    """Converts netCDF groups to nodes, for one Zarr version and up to two NCZarr layouts."""
+    """Converts netCDF groups to Zarr nodes, for one Zarr version and up to two NCZarr layouts."""
 
     def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
         self.zarr = zarr
@@ -154,15 +154,15 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether a scalar has a named dimension in a layout.
+        """Return whether a scalar is stored along a named dimension in a layout.
 
-        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can also read a
-        scalar with an empty shape, but netcdf-c 4.10 ignores such a scalar.
+        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It could read a scalar
+        with an empty shape, but netcdf-c 4.10 ignores such a scalar.
         """
         return vintage is BESIDE
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return the array with the dtype, fill value and shape that its metadata declare."""
+        """Return the array node with the dtype, fill value and shape to declare in its document."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
         # If every array must have a fill value, xarray stores `_FillValue` separately in pure Zarr.
@@ -196,7 +196,7 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return the fields of a node, with user attributes, annotations, and the types of both.
+        """Add the user attributes of a node, and the types of all attributes, to its fields.
 
         Parameters
         ----------
@@ -242,9 +242,9 @@ class _Writer:
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return the fields to which a node's annotations are added.
+    """Return the fields of a node to which annotations can be added.
 
-    The node keeps its members and sidecars that do not belong to NCZarr, but no attributes.
+    The node keeps members and sidecars that do not belong to NCZarr, but no attributes.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
@@ -259,7 +259,7 @@ def _superblock(vintage: Vintage) -> Json:
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return attribute types in the form of a layout: as a mapping, or as Appendix E's list."""
+    """Return attribute types as a mapping or, for Appendix E of the specification, as a list."""
     if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
@@ -277,7 +277,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def spell_size(dimension: Dimension, dialect: str) -> Json:
-    """Return the JSON for a dimension in the group annotation of a layout."""
+    """Return the JSON that describes a dimension in the group metadata of an NCZarr layout."""
     if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
@@ -301,7 +301,6 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
 
 
 def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a `_FillValue` to a scalar of the array's dtype."""
     if dtype.kind == "S" and isinstance(fill, str):
         return np.bytes_(fill.encode("utf-8", "surrogateescape"))
     return fill if dtype.kind == "O" else np.asarray(fill).astype(dtype)[()]

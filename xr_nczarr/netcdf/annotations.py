@@ -1,9 +1,9 @@
-"""Find and check the annotations, which are the metadata that NCZarr adds to Zarr.
+"""Find and check annotations, which are the metadata that NCZarr adds to Zarr.
 
-Each release of netcdf-c stores annotations in the layout of its time, which is called a vintage
-here. A table lists the place and the member names of every annotation in each vintage. For each
-annotation, the vintages are tried from the newest to the oldest. In any place, the member names of
-all vintages are accepted. Sizes, names and types are checked.
+Over time, releases of netcdf-c have stored annotations in different layouts, which are called
+vintages here. A table lists where each vintage stores its annotations, and what their members are
+called. Vintages are tried from the newest to the oldest for each annotation. Wherever an annotation
+is found, the member names of all vintages are accepted. Sizes, names and types are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """One layout of the annotations.
+    """A layout of NCZarr's annotations, as written by certain releases of netcdf-c.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """The part of a node that contains the annotation `types`."""
+        """The part of a node that contains the annotation with the types of attributes."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -84,9 +84,9 @@ layout.
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Return the places that can contain an annotation, each with the newest vintage using it.
+    """Return where an annotation can be stored, each with the newest vintage that stores it there.
 
-    `holder` and `name` are the fields of `Vintage` that define the place of the annotation.
+    `holder` and `name` are the names of the `Vintage` fields that define the location.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -128,7 +128,7 @@ _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Return whether an attribute belongs to the format rather than to the user."""
+    """Return whether an attribute belongs to the format and not to the user."""
     if name in _HIDDEN:
         return True
     return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
@@ -136,7 +136,7 @@ def is_bookkeeping(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnnotation:
-    """The annotation of a group.
+    """The NCZarr metadata of a group.
 
     Attributes
     ----------
@@ -157,10 +157,10 @@ class GroupAnnotation:
 
 @dataclass(frozen=True, slots=True)
 class ArrayAnnotation:
-    """The annotation of an array.
+    """The NCZarr metadata of an array.
 
-    `references` are fully qualified dimension names, and `type_alias` is the netCDF type. Each is
-    None if the annotation does not contain it.
+    `references` contains fully qualified dimension names, and `type_alias` is the netCDF type. Both
+    are None if the annotation does not contain them.
     """
 
     vintage: Vintage
@@ -169,14 +169,14 @@ class ArrayAnnotation:
 
     @property
     def place(self) -> str:
-        """Location of the dimension names in the metadata, for messages."""
+        """Where the dimension names are in the metadata, for error messages."""
         return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the dialect of a node whose annotation was found in the place of `vintage`.
+    """Return the dialect of a node, given the newest vintage that stores annotations where it does.
 
-    The newest release and the development branch store annotations in the same place.
+    This distinguishes the newest release from the development branch, which uses the same location.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
@@ -187,7 +187,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield the vintage and value of each annotation of a node in `places`, newest first."""
+    """Yield the vintage and the value of each annotation stored in `places`, newest first."""
     attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
     for (holder, name), vintage in places.items():
         members = attributes if holder == "attributes" else getattr(node, holder)
@@ -198,7 +198,7 @@ def _stored_values(
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group, or None if the group has no annotation.
 
-    Damaged members are left out.
+    Invalid members are left out, and their errors are listed in `problems`.
     """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
@@ -218,14 +218,14 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
 
 def has_superblock(node: Node) -> bool:
-    """Return whether a node has a superblock, the annotation of the root of a store."""
+    """Return whether a node has a superblock, the annotation that marks the root of a store."""
     return next(_stored_values(node, _SUPERBLOCK_PLACES), None) is not None
 
 
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Parse a group annotation of any vintage to the (size, unlimited) of each dimension, by name.
+    """Return the size of each dimension in a group annotation, and whether it is unlimited.
 
     Errors are appended to `problems`.
     """
@@ -259,7 +259,7 @@ def _dimensions(
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
     """Return the names of the arrays and of the groups that a group's annotation lists.
 
-    Returns None if a list is missing or damaged, so that the store itself has to be listed.
+    Returns None if a list is missing or damaged. The store itself then has to be listed.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -294,19 +294,19 @@ def find_array(node: Node) -> ArrayAnnotation | None:
 
 
 def is_annotated(node: Node) -> bool:
-    """Return whether a node has an annotation of any vintage, valid or damaged."""
+    """Return whether a node has an annotation of any vintage, even if it is damaged."""
     holders = (node.attributes.values_by_name, node.members, node.sidecars)
     return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
 
 def find_name(node: Node) -> str:
-    """Return the name of the variable whose array is the root of the store."""
+    """Return the name of the variable in a store that consists of a single array."""
     name = node.attributes.values_by_name.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Return the recorded types of a node's attributes by name, as the metadata spell them.
+    """Return the stored types of a node's attributes by name, as the metadata declare them.
 
     The types are not checked.
     """
@@ -330,7 +330,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
-    """Return the key of the document that contains `place`, or None if the key is ambiguous."""
+    """Return the key of the document that contains `place`, or None if this is ambiguous."""
     if zarr.has_variants:
         return None
     document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
@@ -347,14 +347,15 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 def is_universal(root: Node | None) -> bool:
     """Return whether a store has the dialect ``universal``.
 
-    If so, the root has the superblock in its attributes and, as a marker, also in its members.
+    In this dialect, the root has the superblock both in its attributes and, as a marker, in its
+    members.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Return the netCDF-C releases for a dialect, or an empty string for plain Zarr.
+    """Return the netCDF-C releases to which a dialect belongs, or an empty string for plain Zarr.
 
     These are the releases that write the dialect or, for ``universal``, that can read it.
     """
@@ -373,9 +374,9 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelling(value: Mapping[str, Json], member: str) -> str | None:
-    """Return the spelling of a member's name in an annotation, or None if the member is absent.
+    """Return the name that an annotation uses for a member, or None if the member is missing.
 
-    `member` is a field of `Vintage`, such as ``"dimensions"``.
+    `member` is a field of `Vintage`, such as ``"dimensions"``. Vintages differ in these names.
     """
     for name in _SPELLINGS[member]:
         if name in value:
@@ -402,7 +403,7 @@ def _names(
 
 
 def is_name(name: object) -> bool:
-    """Return whether a value can be the name of a dimension, array or group."""
+    """Return whether a value is valid as the name of a dimension, array or group."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")

@@ -1,8 +1,9 @@
-"""Convert attributes between JSON with recorded types and typed netCDF values.
+"""Convert attributes between JSON and typed netCDF values.
 
-The recorded type determines the value of an attribute. If the JSON contradicts that type, because a
-program that knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in
-both directions. In nodes without NCZarr annotations, attributes keep their JSON values.
+NCZarr records the type of each attribute, which determines the value. If the JSON contradicts the
+recorded type, because a program that knows only Zarr has edited it, the type is inferred from the
+JSON. Numbers are exact in both directions. In nodes without NCZarr metadata, attributes keep their
+JSON values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _RANGES = {
 
 
 def json_attributes(attributes: Attributes) -> dict[str, Json]:
-    """Return the user's attributes as JSON values, without attributes that belong to the format."""
+    """Return the user's attributes as JSON values.
+
+    Attributes that belong to the format are left out.
+    """
     return {
         name: value
         for name, value in attributes.values_by_name.items()
@@ -49,9 +53,9 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Decode the user's attributes to values of the recorded `types`.
+    """Convert the user's attributes to values of the types that are recorded in `types`.
 
-    The types can be spelled as in any NCZarr layout. An attribute without a recorded type has the
+    The types can be written as in any NCZarr layout. An attribute without a recorded type has the
     type that netCDF-C infers from its JSON.
     """
     decoded = {}
@@ -68,9 +72,9 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Decode a JSON value to a typed value.
+    """Convert a JSON value to a typed value.
 
-    Returns None for an attribute whose value is the JSON text itself, as a string.
+    Returns None if the value of the attribute is its own JSON text, as a string.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -92,7 +96,10 @@ def _decode(value: Json, recorded: str | None) -> Any:
 
 
 def _typed_numbers(items: list[Json], name: str) -> Any:
-    """Convert JSON values to numbers of the type `name`, or return None if any does not fit."""
+    """Convert JSON values to numbers of the type `name`.
+
+    Return None if any of them does not fit.
+    """
     numbers = [typed_number(item, name) for item in items]
     if None in numbers:
         return None
@@ -100,7 +107,10 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Convert a JSON value to a scalar of the number type `name`, or None if it does not fit."""
+    """Convert a JSON value to a scalar of the number type `name`.
+
+    Return None if it does not fit.
+    """
     low, high = _RANGES[name]
     if item.__class__ is str:
         item = _NOT_FINITE.get(item)
@@ -117,8 +127,8 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. Strings stay a list. Returns None for any other values,
-    which remain JSON text.
+    become uint8, and other numbers float64. Strings stay a list. Returns None for all other values,
+    which are kept as JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -135,9 +145,9 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return decoded attributes with the types that netCDF-C reads.
+    """Return decoded attributes with the types with which netCDF-C reads them.
 
-    In a node without recorded types, netCDF-C infers the types. `node` is the stored node, or None
+    netCDF-C infers the types if a node has no recorded types. `node` is the stored node, or None
     for a group or variable that is not stored.
     """
     if node is None or is_annotated(node):
@@ -149,9 +159,9 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return decoded attributes in the form in which a copy should store them.
 
-    JSON objects, lists and booleans that netCDF represents as strings or numbers become JSON again.
-    Integers of plain Zarr are converted to the types that netCDF-C reads. `node` is the stored
-    node, or None for a group or variable that is not stored.
+    JSON objects, lists and booleans, which netCDF represents as strings or numbers, become JSON
+    again. Integers of plain Zarr are converted to the types that netCDF-C infers. `node` is the
+    stored node, or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -179,11 +189,11 @@ def _is_truth(stored: Json | None) -> bool:
 def decode_fill_value(
     attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, packed: bool
 ) -> Any:
-    """Decode the attribute `_FillValue` to a scalar of a variable's dtype.
+    """Convert the attribute ``_FillValue`` to a scalar of the variable's dtype.
 
-    Returns None if the value does not fit the dtype. If `packed`, bytes other than netCDF text are
-    in Base64, as xarray writes them in Zarr versions that require a fill value. Floats may be in
-    Base64 in any version.
+    Returns None if the value does not fit the dtype. Floats may be in Base64 in any Zarr version.
+    With `packed`, bytes other than netCDF text are in Base64 too, as xarray writes them in Zarr
+    versions that require a fill value.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -216,7 +226,7 @@ def decode_fill_value(
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, packed: bool
 ) -> tuple[Json, str] | None:
-    """Encode a `_FillValue` as JSON, and return it with the name of its type.
+    """Convert a ``_FillValue`` to JSON, and return it with the name of its type.
 
     This is the inverse of `decode_fill_value`. Returns None if an attribute cannot represent fill
     values of the dtype.
@@ -243,7 +253,7 @@ def _packed(number: Any) -> str:
 
 
 def _unpacked(value: Json) -> Json:
-    """Decode a float64 that xarray encoded in Base64 for Zarr v3; return other JSON unchanged."""
+    """Decode a float64 that xarray encoded in Base64 for Zarr v3. Return other JSON unchanged."""
     if not isinstance(value, str) or len(value) != 12 or not _BASE64.fullmatch(value):
         return value
     packed = base64.b64decode(value)
@@ -251,12 +261,12 @@ def _unpacked(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Encode the value of an attribute as JSON, and return it with the name of its type.
+    """Convert the value of an attribute to JSON, and return it with the name of its type.
 
-    The value is a string, a number, a boolean, an array or a sequence of values of one of these
-    kinds, or any JSON. `typed` is for NCZarr, which records the type separately: NaN and infinities
-    become strings, booleans become numbers, and a sequence of one item becomes the item. Without
-    `typed`, the JSON is the same as xarray's `to_zarr` writes.
+    The value is a string, a number, a boolean, an array or a sequence of such values, or any JSON.
+    With `typed`, the JSON is meant for NCZarr, which records the type separately: NaN and
+    infinities become strings, booleans become numbers, and a sequence of one item becomes the item.
+    Without `typed`, the JSON is what xarray's `to_zarr` writes.
 
     Raises
     ------
@@ -287,7 +297,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Convert NumPy objects to Python objects and bytes to str, also in lists and dicts."""
+    """Convert NumPy objects to Python objects and bytes to str, even within lists and dicts."""
     if isinstance(value, str | bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
@@ -300,9 +310,9 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that replaces a value's JSON type, which netCDF lacks.
+    """Return the netCDF type in which an attribute is stored if netCDF lacks the type of its value.
 
-    Returns an empty string for a value that netCDF can represent.
+    Returns an empty string for values that netCDF can represent.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -314,7 +324,7 @@ def substitute_type(value: Any) -> str:
 
 
 def infer_integers(value: Json) -> Json:
-    """Convert JSON integers to the type that netCDF-C infers; return any other value unchanged."""
+    """Convert JSON integers to the type that netCDF-C infers. Return any other value unchanged."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
     if inferred is None:
@@ -323,10 +333,10 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert integers that NumPy has converted to `floats` to an integer array instead.
+    """Return a sequence of integers as an integer array, even if NumPy converts it to floats.
 
-    NumPy does so if some of the integers are above 2⁶³. For a sequence with other values, `floats`
-    is returned.
+    NumPy does this if some of the integers are above 2⁶³. If the sequence has other values, its
+    conversion to `floats` is correct and returned.
     """
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats

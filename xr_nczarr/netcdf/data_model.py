@@ -1,9 +1,9 @@
-"""The netCDF data model of an NCZarr store: groups, dimensions, variables and typed attributes.
+"""Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
 The value of a numeric attribute is a NumPy scalar or a one-dimensional array. The value is a str
-for the type char, and a list of str for the type string, even for a single string. In a node
-without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's type, and
-exists only if the store declares it.
+for the type char, and a list of str for the type string, even if it contains a single string. In a
+node without NCZarr metadata, it is a JSON value. `_FillValue` is a scalar of the variable's type,
+and exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = Literal["number", "char", "string", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A shared dimension.
+    """A dimension that variables of a group and its descendants can share.
 
     Attributes
     ----------
@@ -78,20 +78,23 @@ class Variable:
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether the variable is one-dimensional and has the name of its dimension."""
+        """Whether the variable is one-dimensional and named like its dimension."""
         return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions. The array may differ in size along unlimited dimensions."""
+        """The sizes of the dimensions.
+
+        Along unlimited dimensions, the size of the array can differ.
+        """
         return tuple([dimension.size for dimension in self.dimensions])
 
     @property
     def fill_value(self) -> Any:
         """The value of elements whose chunk is missing, or None if the variable has no array.
 
-        It is zero if the array has no fill value, because netcdf-c then reads zeros, and
-        zarr-python does not store chunks that contain only zeros.
+        If the array has no fill value, this is zero. netcdf-c then reads zeros, and zarr-python
+        does not store chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -101,7 +104,7 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A netCDF group, with its dimensions, variables and child groups by name in stored order.
+    """A netCDF group. Its dimensions, variables and child groups are stored by name, in order.
 
     Attributes
     ----------
@@ -127,13 +130,13 @@ class Group:
     error: NczarrError | None = field(default=None, compare=False)
 
     def walk(self) -> Iterator[Group]:
-        """Yield this group and all groups below it. Parents come before their children."""
+        """Yield this group and all its descendants. Parents come before their children."""
         yield self
         for group in self.groups.values():
             yield from group.walk()
 
     def all_variables(self) -> Iterator[Variable]:
-        """Yield the variables of this group and of all groups below it."""
+        """Yield the variables of this group and of all its descendants."""
         for group in self.walk():
             yield from group.variables.values()
 
@@ -141,10 +144,10 @@ class Group:
 def inherited_dimension(
     name: str, size: int, path: str, group_at: Callable[[str], Group]
 ) -> Dimension | None:
-    """Return the dimension `name` that the group at `path` inherits.
+    """Return the dimension of the given name and size that the group at `path` inherits.
 
     Only the nearest dimension of that name is considered. Returns None if there is no such
-    dimension, or if its size is not `size`.
+    dimension, or if its size differs.
     """
     while path != "/":
         path = parent_path(path)

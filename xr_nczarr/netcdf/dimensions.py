@@ -1,4 +1,4 @@
-"""Find the dimensions of a variable by fully qualified name, by short name, or only by size.
+"""Find the dimensions of variables by fully qualified name, by short name, or only by size.
 
 The sizes of an array and of its unlimited dimension can differ. The size of the dimension is then
 used, and the difference is reported. A shorter array is read as fill values beyond its end, because
@@ -30,7 +30,7 @@ _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy, including dimensions that only arrays mention.
+    """All dimensions of a hierarchy, including those that only arrays mention.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension for a reference, which is a fully qualified or a short name."""
+        """Return the dimension with a fully qualified or short name."""
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
         dimension = self.dimensions.get(reference)
@@ -113,7 +113,7 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define a dimension that is missing in its group, and return the dimension.
+        """Define a dimension that its group does not define, and return the dimension.
 
         This is possible if the group has lost its annotation, or if the dimension is an anonymous
         dimension of netcdf-c.
@@ -141,8 +141,8 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension with a short name.
 
-        This is the dimension of the group, or the nearest inherited dimension if its size is
-        `size`. Otherwise a new dimension is defined in the group.
+        This is a dimension of the group itself, or else the nearest inherited dimension if it has
+        the right size. Otherwise, a new dimension is defined in the group.
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
@@ -153,10 +153,10 @@ class DimensionScope:
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Return an anonymous dimension of this size, which is defined in the root group.
+        """Return an anonymous dimension of the given size, which is defined in the root group.
 
-        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of the
-        variable's anonymous dimensions so far; `size` is appended.
+        The anonymous dimensions of a variable differ from each other. `earlier` contains the sizes
+        of those that were already returned for this variable, and `size` is appended to it.
         """
         root = self.groups["/"]
         same = earlier.count(size)
@@ -168,7 +168,7 @@ class DimensionScope:
         return self.define(root, Dimension(name, f"/{name}", size))
 
     def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
-        """Return `dimension` if an array with `size` elements along it is valid.
+        """Return `dimension` after checking it against the size of an array along it.
 
         If the sizes differ along an unlimited dimension, this is reported in `group`.
 

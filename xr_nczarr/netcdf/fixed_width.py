@@ -1,7 +1,7 @@
 """Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL.
 
 Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, are
-preserved: they become lone surrogates in str, as in Python's file names.
+preserved as lone surrogates in str, like in Python's file names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xr_nczarr.errors import ConflictError, quote
 
 
 def measured_width(values: NDArray[Any]) -> int:
-    """Return the width in bytes that the longest of `values` needs in UTF-8, at least 1."""
+    """Return the size of the longest string in UTF-8, in bytes. It is at least 1."""
     return max(map(len, encoded_items(values.ravel().tolist())), default=1) or 1
 
 
@@ -41,14 +41,14 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
 
 
 def decode_strings(values: NDArray[np.bytes_]) -> NDArray[Any]:
-    """Decode an array of dtype ``S`` to an object array of str."""
+    """Decode an array of fixed-width strings to an object array of str."""
     decoded = np.empty(values.size, object)
     decoded[:] = [value.decode("utf-8", "surrogateescape") for value in values.ravel().tolist()]
     return decoded.reshape(values.shape)
 
 
 def encoded_items(items: list[Any]) -> list[bytes]:
-    """Encode strings in UTF-8; bytes are returned unchanged.
+    """Encode strings in UTF-8. Items that are already bytes are returned unchanged.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
-A defect in the metadata never makes the whole conversion fail. If a variable cannot be used, its
+Defects in the metadata never make the whole conversion fail. If a variable cannot be used, its
 `error` says why. A defect that could be repaired is described in the `reports` of its group.
 """
 
@@ -57,7 +57,7 @@ def interpret(
     group: str = "/",
     subgroups: bool = True,
 ) -> Group:
-    """Convert a hierarchy to the netCDF group that it represents.
+    """Convert a Zarr hierarchy to the netCDF group that it represents.
 
     If the root of the store is an array, the variable takes its name from the attribute
     ``_nczarr_name``. Without this attribute, the variable is called ``data``.
@@ -81,7 +81,7 @@ def interpret(
 
 @dataclass
 class _Interpreter:
-    """The arguments and the intermediate results of one call of `interpret`."""
+    """The state of one call of `interpret`."""
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
@@ -128,20 +128,20 @@ class _Interpreter:
         return self.groups["/"]
 
     def is_searched(self, path: str) -> bool:
-        """Return whether the hierarchy contains all children of the group at `path`."""
+        """Return whether the hierarchy contains all children of a group."""
         below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
         return path == self.group or below
 
     def lists_group(self, path: str) -> bool:
-        """Return whether `path` is the root, or a group that its parent's annotation lists."""
+        """Return whether `path` is the root, or a group that the annotation of its parent lists."""
         annotation = self.annotations.get(parent_path(path))
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def holder(self, path: str) -> Group | None:
-        """Return the group that contains the node at `path`, and add it if it is missing.
+        """Return the parent group of a node. Add the group if it is missing.
 
-        Returns None for a node below an array, which netCDF does not have.
+        Returns None for a node below an array, which netCDF does not allow.
         """
         parent = parent_path(path)
         if parent not in self.groups:
@@ -224,7 +224,7 @@ class _Interpreter:
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None
     ) -> tuple[ArrayNode, Kind]:
-        """Return the array as netCDF interprets it, and the kind of the variable.
+        """Return the array node as netCDF interprets it, and the kind of the variable.
 
         The dtype, fill value and shuffle codec can differ from those in the Zarr metadata.
         """
@@ -244,7 +244,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netcdf-c wrote the store as pure Zarr, so that its types apply."""
+        """Return whether netcdf-c wrote the store as plain Zarr, so that netCDF's types apply."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -254,9 +254,9 @@ class _Interpreter:
     def type_fill_value(
         self, attributes: dict[str, Any], node: ArrayNode, kind: Kind, group: Group
     ) -> None:
-        """Convert `_FillValue` in `attributes` to the variable's dtype, in place.
+        """Convert ``_FillValue`` in `attributes` to the dtype of the variable, in place.
 
-        A value that does not fit the dtype stays as it is, and is reported.
+        A value that does not fit the dtype stays as it is, and the problem is reported.
         """
         is_text = kind in ("char", "string")
         packed = self.zarr.requires_fill_value
@@ -270,9 +270,10 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the Zarr fill value of an array becomes the variable's `_FillValue`.
+        """Return whether the fill value of a Zarr array without ``_FillValue`` masks values.
 
-        The array has no attribute `_FillValue`. `stored` is its dtype in the Zarr metadata.
+        If so, it becomes the ``_FillValue`` of the variable. `stored` is the dtype in the Zarr
+        metadata.
         """
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
@@ -290,9 +291,9 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Sort a group's children as its annotation lists them, and report differences.
+        """Sort a group's children in the order in which its annotation lists them.
 
-        A listed array that is missing becomes a variable with an error.
+        Differences are reported. A listed array that is missing becomes a variable with an error.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():
@@ -318,7 +319,7 @@ class _Interpreter:
 
 
 def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    """Sort `children` in place in the order of `listed`, followed by all other children."""
+    """Sort `children` in place: first in the order of `listed`, then all others."""
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
@@ -353,7 +354,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the fill values of `dtype` that Zarr or netCDF writes by default."""
+    """Return the fill values of a dtype that Zarr or netCDF writes by default."""
     if dtype.hasobject:  # no numbers: NumPy compares numbers with text slowly
         return (zero(dtype), b"")
     # In half precision the value would overflow to infinity.
@@ -362,7 +363,10 @@ def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:
-    """Convert a fill value (a str, a byte as a number, or raw bytes) to fixed-width bytes."""
+    """Convert a fill value to fixed-width bytes.
+
+    It can be a str, a byte as a number, or raw bytes.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -373,9 +377,10 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
     """Correct the fill value of a string array that netcdf-c wrote.
 
-    Zarr stores the fill value as Base64, but netcdf-c writes the plain text, which is also in the
-    attribute `_FillValue`. If parsing that text as Base64 yields the array's fill value, the fill
-    value is replaced by the attribute's value `declared`.
+    In Zarr, fill values of bytes are in Base64, but netcdf-c writes plain text. The attribute
+    ``_FillValue`` contains the same text. If decoding this text as Base64 yields the fill value of
+    the array, the array was written by netcdf-c, and its fill value becomes `declared`, the value
+    of the attribute.
     """
     try:
         is_spelled = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
@@ -388,7 +393,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Set the element size of a shuffle codec to `size`, because netcdf-c stores another size.
+    """Set the element size of a shuffle codec, because netcdf-c stores another size than it uses.
 
     Any other codec is returned unchanged.
     """

@@ -1,6 +1,6 @@
-"""Find the changes to stored documents for new dimension sizes, attributes or children.
+"""Find the changes to stored documents that set dimension sizes or attributes, or add children.
 
-If a node has annotations of two NCZarr layouts, both are changed.
+If a node has annotations in two NCZarr layouts, both are changed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield the holder, path of member names, value and dialect of each annotation of a node.
+    """Yield where each annotation of a node is stored, its value and its dialect.
 
-    The holder and the path have the form that `Change` requires.
+    The location consists of the holder and the member names that `Change` requires.
     """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
@@ -41,7 +41,7 @@ def _annotations(
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
-    """Yield the changes that set the sizes of existing dimensions of a group, or add dimensions."""
+    """Yield the changes that resize the existing dimensions of a group, and add new dimensions."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
         name = spelling(value, "dimensions")
         if name is None:
@@ -64,7 +64,7 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
-    """Yield the changes that add arrays and groups to the lists in a group's annotations."""
+    """Yield the changes that add arrays and groups to the children listed by a group."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = spelling(value, member)
@@ -78,7 +78,7 @@ def attribute_changes(
 ) -> Iterator[Change]:
     """Yield the changes that set the attributes of a group and their types.
 
-    An attribute that equals its value in `stored` is not changed, so that it keeps its exact text.
+    An attribute that equals its value in `stored` is left out, so that it keeps its exact text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)

@@ -1,4 +1,4 @@
-"""NetCDF types, with their default fill values and their spellings in each NCZarr layout."""
+"""Define the types of netCDF, their default fill values, and their names in each NCZarr layout."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Spellings of fixed-width strings are not included; see `attribute_type`.
 
 
 def attribute_type(spelling: object) -> str | None:
-    """Return the name of an attribute's type from its recorded spelling, or None if unknown."""
+    """Convert the name of an attribute's type in any NCZarr layout, or return None if unknown."""
     if not isinstance(spelling, str):
         return None
     name = ATTRIBUTE_TYPES.get(spelling)
@@ -71,7 +71,7 @@ def attribute_type(spelling: object) -> str | None:
 
 
 def spell_type(name: str, dialect: str) -> str:
-    """Return the spelling of an attribute's type in an NCZarr layout."""
+    """Return the name that an NCZarr layout uses for an attribute's type."""
     if dialect == "nczarr-preview":
         return name
     if name in NUMBERS:
@@ -82,9 +82,9 @@ def spell_type(name: str, dialect: str) -> str:
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return netCDF's default fill value for `dtype`.
+    """Return the default fill value of netCDF for a dtype.
 
-    For a dtype that netCDF does not have, the value is NaN if possible, or else zero.
+    For a dtype that netCDF does not have, this is NaN if possible, and zero otherwise.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
@@ -93,7 +93,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return the empty value of `dtype`: zero, False, NaT, an empty string or NUL bytes."""
+    """Return the empty value of a dtype: zero, False, NaT, an empty string or NUL bytes."""
     if dtype.kind in "mM":
         return np.array("NaT", dtype)[()]
     return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
