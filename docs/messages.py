@@ -63,7 +63,15 @@ def text_of(node: ast.expr, names: dict[str, str]) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part, names) for part in node.values)
+        shown = [inserted(part) for part in node.values]
+        twice = {name for name in shown if shown.count(name) > 1}
+        texts = [text_of(part, names) for part in node.values]
+        return "".join(
+            f"{{{ast.unparse(part.value)}}}"
+            if name in twice and isinstance(getattr(part, "value", None), ast.Attribute)
+            else text
+            for part, name, text in zip(node.values, shown, texts, strict=True)
+        )
     if isinstance(node, ast.FormattedValue):
         return f"{{{inserted(node.value)}}}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -72,16 +80,33 @@ def text_of(node: ast.expr, names: dict[str, str]) -> str:
         return f"{text_of(node.body, names)} / {text_of(node.orelse, names)}".strip(" /")
     if isinstance(node, ast.Name):
         return names.get(node.id, f"{{{node.id}}}")
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        if node.func.id == "str":
+            return text_of(node.args[0], names)
+        if node.func.id == "unknown":
+            return f"no {text_of(node.args[0], names)} named {{{inserted(node.args[1])}}}"
     return f"{{{inserted(node)}}}"
 
 
 def inserted(node: ast.expr) -> str:
     """Return the name of an inserted value, without the functions that format it."""
-    while isinstance(node, ast.Call) and node.args:
-        node = node.args[0]
+    if isinstance(node, ast.FormattedValue):
+        return inserted(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+        return ast.unparse(node)
+    if isinstance(node, ast.Call):
+        is_subject = node.args and not isinstance(node.args[0], ast.Constant)
+        return inserted(node.args[0] if is_subject else node.func)
     if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else "…"
+        return "type" if node.attr == "__name__" else node.attr
+    if isinstance(node, ast.Subscript):
+        is_key = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+        return inserted(node.slice if is_key else node.value)
+    if isinstance(node, ast.GeneratorExp):
+        return inserted(node.elt)
+    if isinstance(node, ast.IfExp | ast.Constant):
+        return text_of(node, {})
+    return node.id.strip("_") if isinstance(node, ast.Name) else "…"
 
 
 def page() -> str:

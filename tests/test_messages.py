@@ -36,6 +36,9 @@ def test_messages_in_the_table_contain_named_placeholders(rows):
     assert moved in problems["accessor", "NotFoundError"]
     sizes = "stored data have {size} bytes; expected {nbytes} (chunk {chunk_shape} of {dtype})"
     assert sizes in problems["chunks", "ChunkError"]
+    assert "no option named {name}" in problems["cli", "UsageError"]
+    shapes = "dask block has shape {block.shape}, but its metadata says {shape}"
+    assert shapes in problems["writing", "ConflictError"]
 
 
 def test_the_messages_page_has_a_table_for_each_layer(table, rows):
