@@ -325,7 +325,7 @@ def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_pa
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
     with pytest.warns(xr.SerializationWarning, match="/v is opened as it is stored"):
         dataset = opened(objects)
-    with pytest.raises(UnsupportedError, match="items of variable length"):
+    with pytest.raises(UnsupportedError, match="variable-length items"):
         dataset.load()
 
 

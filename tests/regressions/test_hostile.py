@@ -190,7 +190,7 @@ def test_a_coordinate_too_large_for_an_index_is_not_read(size):
         dataset = xr.open_dataset(objects, engine="nczarr")  # reading absent chunks takes time
     assert list(dataset.coords) == []
     options = {"limits": {"max_index_bytes": 15}, "on_unsupported": "raise"}
-    with pytest.raises(LimitError, match=r"exceeds 15 bytes .*2 values in 1 chunks"):
+    with pytest.raises(LimitError, match=r"2 values in 1 chunks.* more than 15 bytes"):
         xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)
 
 
@@ -227,7 +227,7 @@ def test_compressed_streams_may_have_many_members_but_not_too_many_empty_members
     objects["a/0"] = codec.encode(b"") * 101_000
     with (
         xr.open_dataset(objects, engine="nczarr") as dataset,
-        pytest.raises(ChunkError, match="more than 100,000 members"),
+        pytest.raises(ChunkError, match="more than 100,000 compressed members"),
     ):
         dataset.load()
 

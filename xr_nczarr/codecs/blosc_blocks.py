@@ -84,10 +84,8 @@ class BloscFrame(NamedTuple):
         decoded = np.empty(size, UINT8)
         try:
             blosc.decompress(b"".join([self.header[:4], sizes, *blocks]), decoded)
-        except RuntimeError as failure:
-            raise ChunkError(
-                f"Blosc blocks cannot be decoded: {failure}", remedy=DAMAGED
-            ) from failure
+        except RuntimeError as error:
+            raise ChunkError(f"Blosc blocks cannot be decoded: {error}", remedy=DAMAGED) from error
         return decoded
 
 

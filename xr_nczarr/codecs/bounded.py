@@ -94,7 +94,8 @@ def _stream(
                 yield piece
             if not stream.eof:
                 problem = (
-                    f"compressed stream ends early, after {total:,} decoded bytes ({flow.chunk})"
+                    f"the compressed stream ends after {total:,} decoded bytes, without its "
+                    f"end-of-stream marker ({flow.chunk})"
                 )
                 raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
@@ -103,7 +104,7 @@ def _stream(
             more = follows and total != flow.size
             if members > _MAX_MEMBERS:
                 raise ChunkError(
-                    f"stored data have more than {_MAX_MEMBERS:,} members", remedy=DAMAGED
+                    f"the chunk has more than {_MAX_MEMBERS:,} compressed members", remedy=DAMAGED
                 )
         flow.check_size(total)
 
@@ -147,14 +148,16 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 def _lzma(flow: Flow, codec: Any) -> Step:
     """Build the step for the LZMA formats ``xz``, ``alone`` and ``raw``."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
-        raise MetadataError(f"format is {codec.format}; expected 1, 2 or 3")
+        raise MetadataError(f'codec parameter "format" is {codec.format}; expected 1, 2 or 3')
     memory = _LZMA_MEMORY + 2 * flow.bound
-    for item in codec.filters or ():
-        size = item.get("dict_size", 0) if isinstance(item, dict) else None
+    for lzma_filter in codec.filters or ():
+        size = lzma_filter.get("dict_size", 0) if isinstance(lzma_filter, dict) else None
         if type(size) is not int:
-            raise MetadataError(f"invalid LZMA filter: {quote(item)}")
+            raise MetadataError(f"invalid LZMA filter: {quote(lzma_filter)}")
         if size > memory:
-            raise LimitError(f"dict_size is {size:,}; expected at most {memory:,}")
+            raise LimitError(
+                f'"dict_size" of the LZMA filter is {size:,}; expected at most {memory:,}'
+            )
     raw = codec.format == lzma.FORMAT_RAW
     options = {"filters": codec.filters} if raw else {"memlimit": memory}
     unpack = partial(lzma.LZMADecompressor, codec.format, **options)
@@ -195,7 +198,7 @@ def _lz4(flow: Flow, codec: Any) -> Step:
 
 def _blosc(flow: Flow, codec: Any) -> Step:
     if codec.shuffle not in (-1, 0, 1, 2):
-        raise MetadataError(f"shuffle is {codec.shuffle}; expected 0, 1 or 2")
+        raise MetadataError(f'codec parameter "shuffle" is {codec.shuffle}; expected 0, 1 or 2')
     element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by item size only
 
     def encode(data: Buffer) -> Buffer:
@@ -207,12 +210,12 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
-            f"stored data have {len(data)} bytes; expected at least a Blosc header of 16",
+            f"stored data have {len(data)} bytes, less than the 16 bytes of a Blosc header",
             remedy=DAMAGED,
         )
     size, length = struct.unpack_from("<4xI4xI", data)
     if not 16 <= length <= len(data):
-        problem = f"Blosc header declares {length:,} bytes, but the chunk has {len(data):,}"
+        problem = f"the Blosc header declares {length:,} bytes, but the chunk has {len(data):,}"
         raise ChunkError(problem, remedy=DAMAGED)
     return size, data
 
@@ -220,7 +223,8 @@ def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
 def _pcodec(flow: Flow, codec: Any) -> Step:
     if flow.shape is None:
         raise MetadataError(
-            f"the codec encodes arrays, but follows a codec that encodes to bytes ({flow.chunk})"
+            f"codec {codec.codec_id} encodes arrays, but follows a codec that encodes to bytes "
+            f"({flow.chunk})"
         )
 
     def decompress(data: Buffer, target: NDArray[Any]) -> None:
@@ -307,7 +311,7 @@ def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, i
             bound += size if kind < 2 else _ZSTD_BLOCK
         at += 4 * (descriptor >> 2 & 1) if last else len(data)
     if not 0 < at <= len(data):
-        raise ChunkError("Zstandard frame is missing or truncated", remedy=DAMAGED)
+        raise ChunkError("the Zstandard frame is missing or truncated", remedy=DAMAGED)
     return declared, bound, at
 
 
@@ -347,10 +351,10 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
         try:
             pieces.append(stream.decompress(data, max_bytes + 1))
         except zlib.error as error:
-            raise ChunkError(f"gzip file cannot be decoded ({error})") from error
+            raise ChunkError(f"the gzip file cannot be decompressed ({error})") from error
         _check_document(sum(map(len, pieces)), max_bytes)
         if not stream.eof:
-            raise ChunkError("gzip file is truncated")
+            raise ChunkError("the gzip file is truncated")
         data = stream.unused_data
     return b"".join(pieces)
 
@@ -358,6 +362,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
 def _check_document(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise LimitError(
-            f"decompressed document has at least {size:,} bytes; expected at most {max_bytes:,}",
+            f"the decompressed document has at least {size:,} bytes; expected at most "
+            f"{max_bytes:,}",
             remedy="If you trust the store, pass limits=Limits(max_consolidated_bytes=…)",
         )

@@ -49,7 +49,7 @@ def build_scale_offset(request: StepRequest) -> Step:
         for name, default in (("offset", 0), ("scale", 1))
     )
     if not scale:
-        raise MetadataError("scale is 0; expected a nonzero number")
+        raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
     whole = dtype.kind in "iu"
     exact = (
         partial(_check_integers, dtype=dtype, offset=int(offset), scale=int(scale))
@@ -105,9 +105,9 @@ def _check_integers(
     range_ = np.iinfo(dtype)
     for result in results:
         if not range_.min <= result <= range_.max:
-            action = "decoding a stored" if decoding else "encoding a"
             raise ChunkError(
-                f"{action} value yields {result:,}, which does not fit in {dtype.name}"
+                f"a value would be {'decoded' if decoding else 'encoded'} as {result:,}, which "
+                f"dtype {dtype.name} cannot represent"
             )
 
 
@@ -121,21 +121,33 @@ def build_cast_value(request: StepRequest) -> Step:
     try:
         stored = np.dtype(settings["data_type"])
     except TypeError as error:
-        shown = quote(settings["data_type"])
-        raise MetadataError(f"data_type is {shown}; expected the name of a data type") from error
+        data_type = quote(settings["data_type"])
+        raise MetadataError(
+            f'codec parameter "data_type" is {data_type}; expected the name of a data type'
+        ) from error
     encoded = flow.retyped(stored, flow.shape or ())
     _number_type(encoded)
     rounding, out_of_range = settings["rounding"], settings["out_of_range"]
     if rounding not in _ROUNDINGS:
         choices = ", ".join(_ROUNDINGS)
-        raise MetadataError(f"rounding is {quote(rounding)}; expected one of {choices}")
+        raise MetadataError(
+            f'codec parameter "rounding" is {quote(rounding)}; expected one of {choices}'
+        )
     if out_of_range not in (None, "clamp", "wrap"):
-        raise MetadataError(f"out_of_range is {quote(out_of_range)}; expected clamp or wrap")
+        raise MetadataError(
+            f'codec parameter "out_of_range" is {quote(out_of_range)}; expected clamp or wrap'
+        )
     if out_of_range == "wrap" and stored.kind not in "iu":
-        raise MetadataError(f"out_of_range=wrap requires an integer type, not {stored.name}")
+        raise MetadataError(
+            f'codec parameter "out_of_range" is wrap, which requires an integer data_type, not '
+            f"{stored.name}"
+        )
     maps = settings["scalar_map"] or {}
     if not isinstance(maps, dict) or not maps.keys() <= {"encode", "decode"}:
-        raise MetadataError(f"scalar_map is {quote(maps)}; expected the members encode and decode")
+        raise MetadataError(
+            f'codec parameter "scalar_map" is {quote(maps)}; expected an object with only the '
+            'members "encode" and "decode"'
+        )
     to_stored = Cast(
         dtype, stored, rounding, out_of_range, _pairs(maps.get("encode"), dtype, stored)
     )
@@ -220,7 +232,7 @@ class Cast:
         values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
-            raise self._error(values, ~finite, "Map the value with scalar_map")
+            raise self._error(values, ~finite, 'Map the value with "scalar_map" of the codec')
         rounded = _ROUNDINGS[self.rounding](values)
         range_ = np.iinfo(self.target)
         # A double may not represent range_.max itself exactly.
@@ -252,11 +264,15 @@ class Cast:
 
     def _check_clamp(self, values: Array, outside: Array) -> None:
         if self.out_of_range != "clamp":
-            raise self._error(values, outside, "Set out_of_range, or map the value with scalar_map")
+            raise self._error(
+                values,
+                outside,
+                'Set "out_of_range" of the codec, or map the value with "scalar_map"',
+            )
 
     def _error(self, values: Array, where: Array, remedy: str) -> ChunkError:
         value = values[where].reshape(-1)[0]
-        return ChunkError(f"value {value} does not fit in {self.target.name}", remedy=remedy)
+        return ChunkError(f"value {value} does not fit in dtype {self.target.name}", remedy=remedy)
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
@@ -293,7 +309,9 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 def _number_type(flow: Flow) -> np.dtype[Any]:
     """Return the dtype of the elements; raise UnsupportedError unless it is an integer or float."""
     if flow.shape is None or flow.dtype.kind not in "iuf":
-        raise UnsupportedError(f"the codec requires integers or floats ({flow.chunk})")
+        raise UnsupportedError(
+            f"codecs cast_value and scale_offset require integers or floats ({flow.chunk})"
+        )
     return flow.dtype
 
 
@@ -313,7 +331,8 @@ def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
         )
     if not fits:
         raise MetadataError(
-            f"{name} is {quote(repr(value))}; expected a number that {dtype.name} can represent"
+            f'codec parameter "{name}" is {quote(repr(value))}; expected a number that {dtype} can '
+            "represent"
         )
     return dtype.newbyteorder("=").type(int(number) if range_ is not None else number)
 
@@ -322,11 +341,15 @@ def _pairs(
     listed: Json, source: np.dtype[Any], target: np.dtype[Any]
 ) -> tuple[tuple[Any, Any], ...]:
     if not isinstance(listed, list | tuple | None):
-        raise MetadataError(f"scalar_map contains {quote(listed)}; expected a list of pairs")
+        raise MetadataError(
+            f'codec parameter "scalar_map" contains {quote(listed)}; expected a list of pairs'
+        )
     pairs = []
     for item in listed or ():
         if not isinstance(item, list | tuple) or len(item) != 2:
-            raise MetadataError(f"scalar_map contains {quote(item)}; expected a pair")
+            raise MetadataError(
+                f'codec parameter "scalar_map" contains {quote(item)}; expected a pair of values'
+            )
         value, result = item
         pairs.append((_scalar(value, source, "scalar_map"), _scalar(result, target, "scalar_map")))
     return tuple(pairs)

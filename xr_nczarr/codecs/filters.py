@@ -29,7 +29,7 @@ def build_shuffle(request: StepRequest) -> Step | None:
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
-        raise MetadataError(f"elementsize is {size}; expected a positive integer")
+        raise MetadataError(f'codec parameter "elementsize" is {size}; expected a positive integer')
     size = size or flow.shuffled  # netcdf-c stores 0
     if size < 2 or flow.bound < 2 * size:
         return None
@@ -85,22 +85,26 @@ def build_typed(request: StepRequest) -> Step:
         dtype, stored = codec.dtype, codec.astype
     if dtype.hasobject or stored.hasobject or not dtype.itemsize or not stored.itemsize:
         raise MetadataError(
-            f"dtypes are {quote(dtype)} and {quote(stored)}; expected types of fixed size"
+            f"codec {spec.name} requires fixed-size dtypes, not {quote(dtype)} and {quote(stored)}"
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"dtype {quote(dtype)} does not match the size of the input ({flow.chunk})"
+            f"the input of codec {spec.name} cannot be divided into items of dtype {quote(dtype)} "
+            f"({flow.chunk})"
         )
     if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
-        raise UnsupportedError(f"dtype is {quote(dtype)}; expected the byte order of the array")
+        raise UnsupportedError(
+            f'codec parameter "dtype" is {quote(dtype)}; expected the byte order of the array'
+        )
     if spec.name == "fixedscaleoffset":
         for name in ("scale", "offset"):
             value = getattr(codec, name)
             if type(value) not in (int, float) or not abs(value) < sys.float_info.max:
-                shown = quote(repr(value))
-                raise MetadataError(f"{name} is {shown}; expected a finite number")
+                raise MetadataError(
+                    f'codec parameter "{name}" is {quote(repr(value))}; expected a finite number'
+                )
         if not codec.scale:
-            raise MetadataError("scale is 0; expected a nonzero number")
+            raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
     count = flow.size // dtype.itemsize
     shape = flow.shape if flow.shape and flow.count == count else (count,)
     step = wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))
@@ -141,7 +145,7 @@ def build_sized(request: StepRequest) -> Step:
     """Build the step for a codec whose encoded size depends only on the input size."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
-        raise MetadataError(f"the codec requires booleans ({flow.chunk})")
+        raise MetadataError(f"codec {name} requires booleans ({flow.chunk})")
     codec = request.construct(numcodecs.registry.codec_registry.get(name, _Crc32c))
     size = None if flow.size is None else _encoded_size(name, flow.size)
     decoded, encoded = (

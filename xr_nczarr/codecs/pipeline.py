@@ -125,11 +125,13 @@ class Flow:
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
             return
-        many = f"more than {self.bound:,}" if cut or self.size is None else f"{size:,}"
-        if self.limited and self.size is None:
-            raise LimitError(f"decoded data have {many} bytes ({self.chunk})", remedy=RAISE_LIMIT)
-        expected = "" if self.size is None else f"; expected {self.size:,}"
-        raise ChunkError(f"decoded data have {many} bytes{expected} ({self.chunk})", remedy=DAMAGED)
+        excess = f"decoded data have more than {self.bound:,} bytes"
+        if self.size is not None:
+            actual = excess if cut else f"decoded data have {size:,} bytes"
+            raise ChunkError(f"{actual}; expected {self.size:,} ({self.chunk})", remedy=DAMAGED)
+        if self.limited:
+            raise LimitError(f"{excess} ({self.chunk})", remedy=RAISE_LIMIT)
+        raise ChunkError(f"{excess} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
         """Raise ChunkError if `count` is not the number of elements in this flow."""
@@ -195,7 +197,9 @@ class StepRequest:
         configuration = self.spec.configuration
         unknown = sorted(map(str, configuration.keys() - defaults.keys()))
         if unknown:
-            raise MetadataError(f"the codec has unknown parameters: {quote(', '.join(unknown))}")
+            raise MetadataError(
+                f"codec {self.spec.name} has unknown parameters: {quote(', '.join(unknown))}"
+            )
         return {
             name: _like(value, configuration.get(name, value), name)
             for name, value in defaults.items()
@@ -221,9 +225,9 @@ class StepRequest:
         settings.pop("id", None)
         try:
             return codec_class.from_config(settings)
-        except (*FAILURES, SyntaxError) as failure:
-            problem = f"the codec rejects its configuration: {reason_of(failure)}"
-            raise MetadataError(problem) from failure
+        except (*FAILURES, SyntaxError) as error:
+            problem = f"codec {self.spec.name} rejects its configuration: {reason_of(error)}"
+            raise MetadataError(problem) from error
 
 
 def _like(default: Any, value: Json, name: str) -> Json:
@@ -232,8 +236,10 @@ def _like(default: Any, value: Json, name: str) -> Json:
     # netcdf-c up to 4.9.3 wrote integers as strings.
     if type(default) is int and isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value):
         return int(value)
-    expected = f"a value of type {type(default).__name__}"
-    raise MetadataError(f"{name} is {quote(repr(value))}; expected {expected}")
+    raise MetadataError(
+        f'codec parameter "{name}" is {quote(repr(value))}; expected a value of type '
+        f"{type(default).__name__}"
+    )
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
@@ -249,10 +255,10 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
             # Written by kerchunk (fill_hdf_strings) for vlen_encode="null" and "encode".
             raise ChunkError(
-                f"decoded data are Python objects, but the metadata declare {quote(flow.dtype)}, a "
-                "type of fixed size",
+                f"decoded data are Python objects, but the metadata declare the fixed-size dtype "
+                f"{quote(flow.dtype)}",
                 remedy="If kerchunk created the metadata, create them again with "
-                'vlen_encode="leave" or "embed"',
+                'vlen_encode="leave" or vlen_encode="embed"',
             )
         flat = bytes_of(ensure_contiguous_ndarray(decoded))
         flow.check_size(len(flat))
@@ -334,7 +340,7 @@ class ChunkCodec:
         flow = self.flow
         chunk = np.asarray(chunk, flow.dtype, order="C")
         if chunk.shape != flow.shape:
-            raise ChunkError(f"chunk has shape {chunk.shape}; expected {flow.shape}")
+            raise ChunkError(f"the chunk has shape {chunk.shape}; expected {flow.shape}")
         if flow.size == 0:
             return self.encode_buffer(b"")  # type: ignore[no-any-return]
         encoded = self.encode_buffer(chunk if flow.size is None else bytes_of(chunk))
@@ -354,9 +360,9 @@ class ChunkCodec:
                 difference = np.abs(np.subtract(decoded, values, dtype="f8"))
                 same |= np.isfinite(decoded) & (difference <= tolerance)
         if not np.all(same):
-            value, changed = (array[~same].ravel()[0] for array in (values, decoded))
+            value, result = (array[~same].ravel()[0] for array in (values, decoded))
             raise ChunkError(
-                f"the filters do not preserve {value}, which would decode to {changed}",
+                f"the filters would change the value {value} to {result}",
                 remedy="Write the variable with other filters, or call drop_encoding() to discard "
                 "the filters of the source",
             )
@@ -398,5 +404,5 @@ class ChunkCodec:
         return data
 
     def _failed(self, action: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
-        problem = f"data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
+        problem = f"the data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)

@@ -58,9 +58,9 @@ def _load(entry_point: EntryPoint) -> Any:
         return entry_point.load()
     except Exception as error:
         raise UnsupportedError(
-            f"the package of codec {quote(repr(entry_point.name))} cannot be imported: "
+            f"the package that provides codec {quote(entry_point.name)} cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install zarr 3.1 or later, and the dependencies of that package",
+            remedy="Install zarr 3.1 or later, and all dependencies of that package",
         ) from error
 
 
@@ -71,12 +71,14 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
-        raise UnsupportedError("the codec is not supported for items of variable length")
+        raise UnsupportedError(f"codec {spec.name} does not support variable-length items")
     codec_class = _load(entry_point)
     try:
         adapter = _Adapter(codec_class, spec.document, flow)
     except Exception as error:
-        problem = f"the codec rejects its configuration or dtype {flow.dtype}: {reason_of(error)}"
+        problem = (
+            f"codec {spec.name} rejects its configuration or dtype {flow.dtype}: {reason_of(error)}"
+        )
         raise MetadataError(problem) from error
     return Step(adapter.decode, adapter.encode, adapter.encoded(request))
 
@@ -100,6 +102,7 @@ class _Adapter:
             prototype=buffer_prototype,
         )
         members = {"name": document} if isinstance(document, str) else document
+        self.name = quote(members["name"])
         self.codec = codec_class.from_dict(members).evolve_from_array_spec(self.spec)
         self.from_elements = not isinstance(self.codec, BytesBytesCodec)
         self.to_elements = isinstance(self.codec, ArrayArrayCodec)
@@ -108,9 +111,11 @@ class _Adapter:
             resolved = self.codec.resolve_metadata(self.spec)
             self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
         if self.stored.dtype.hasobject:
-            raise ValueError("the codec encodes to items of variable length")
+            raise ValueError(f"codec {self.name} encodes to variable-length items")
         if self.from_elements and flow.shape is None:
-            raise ValueError("the codec encodes arrays, but follows a codec that encodes to bytes")
+            raise ValueError(
+                f"codec {self.name} encodes arrays, but follows a codec that encodes to bytes"
+            )
 
     def encoded(self, request: StepRequest) -> Flow:
         """Return the flow of the encoded data."""
@@ -120,14 +125,14 @@ class _Adapter:
         """Decode `data` to bytes, and check that they match the metadata."""
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
         if self.from_elements:
-            return self._checked(decoded, self.flow, "decodes")
+            return self._checked(decoded, self.flow)
         self.flow.check_size(len(decoded))
         return decoded
 
     def encode(self, data: Any) -> Any:
         """Encode elements or bytes to bytes, even if the codec itself encodes to elements."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
-        return self._checked(encoded, self.stored, "encodes") if self.to_elements else encoded
+        return self._checked(encoded, self.stored) if self.to_elements else encoded
 
     def _wrapped(self, data: Any, flow: Flow, elements: bool) -> Any:
         prototype = self.spec.prototype
@@ -135,13 +140,15 @@ class _Adapter:
             return prototype.nd_buffer.from_numpy_array(flow.elements(data))
         return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
 
-    def _checked(self, elements: NDArray[Any], flow: Flow, verb: str) -> NDArray[np.uint8]:
+    def _checked(self, elements: NDArray[Any], flow: Flow) -> NDArray[np.uint8]:
         """Return the bytes of `elements`, or raise ChunkError if they do not match the flow."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
-            problem = f"the codec {verb} to {elements.dtype} of shape {elements.shape}"
-            expected = f"{flow.dtype} of shape {flow.shape}"
-            raise ChunkError(f"{problem}; expected {expected} ({flow.chunk})", remedy=DAMAGED)
+            raise ChunkError(
+                f"codec {self.name} returned {elements.dtype} of shape {elements.shape}; expected "
+                f"{flow.dtype} of shape {flow.shape} ({flow.chunk})",
+                remedy=DAMAGED,
+            )
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
@@ -161,8 +168,9 @@ class _Adapter:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise  # PanicException: codecs in Rust raise it for damaged data
-            problem = f"the codec failed ({self.flow.chunk}): {reason_of(error)}"
+            problem = f"codec {self.name} failed ({self.flow.chunk}): {reason_of(error)}"
             raise ChunkError(problem, remedy=DAMAGED) from error
         if result is None:
-            raise ChunkError(f"the codec returned None ({self.flow.chunk})", remedy=DAMAGED)
+            problem = f"codec {self.name} returned None instead of data ({self.flow.chunk})"
+            raise ChunkError(problem, remedy=DAMAGED)
         return np.ascontiguousarray(result.as_numpy_array())

@@ -94,7 +94,7 @@ def compile_codec(
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
-            "no codec encodes the items of variable length",
+            "no codec encodes the variable-length items of the array",
             remedy="Add one of the codecs vlen-utf8, vlen-bytes, vlen-array, json2 and msgpack2",
             place="codecs",
         )
@@ -165,12 +165,12 @@ def flow_of(
     """
     if dtype.hasobject and dtype.kind != "O":
         raise UnsupportedError(
-            f"fields of variable length are not supported (dtype {quote(dtype)})"
+            f"dtype {quote(dtype)} has variable-length fields, which are not supported"
         )
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
     chunk = f"chunk {shape} of {quote(dtype)}"
     if size > max_bytes:
-        problem = f"{chunk} has {size:,} bytes; expected at most {max_bytes:,}"
+        problem = f"a {chunk} has {size:,} bytes; expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
         return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffled=_POINTER)
@@ -194,8 +194,8 @@ def compile_chain(
             builder = _find_builder(spec, custom, plugins)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
-                    f"codec {spec.name} cannot encode items of variable length",
-                    remedy="Add a codec for such items before it, for example vlen-utf8",
+                    f"codec {spec.name} cannot encode variable-length items",
+                    remedy="Add a codec for such items before this codec, for example vlen-utf8",
                 )
             step = builder(StepRequest(spec, encoded, limits))
             if step is None:
@@ -203,7 +203,7 @@ def compile_chain(
             steps.append(replace(step, place=_place(spec)))
             if (step.encoded.size or 0) > max_bytes:
                 raise MetadataError(
-                    f"encoded data have {step.encoded.size:,} bytes; expected at most "
+                    f"codec {spec.name} encodes to {step.encoded.size:,} bytes; expected at most "
                     f"{max_bytes:,} ({flow.chunk})"
                 )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
@@ -224,7 +224,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":
         raise RefusedError(
-            "chunks are pickled objects, which can run any code when read",
+            "chunks are pickled objects, and reading them can run any code",
             remedy='If you trust their writer, open with codecs={"pickle": numcodecs.Pickle}',
             place=_place(spec),
         )
@@ -232,7 +232,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         if spec.place != "codecs":
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
-                remedy="Write with zarr_format=3, or with other codecs (codecs=[] disables all)",
+                remedy="Write with zarr_format=3, or pass other codecs (codecs=[] disables them)",
                 place=_place(spec),
             )
         return _OF_VERSION_3[name]
@@ -266,25 +266,27 @@ def check_known(name: str) -> None:
         *numcodecs_registry.entries,
     }
     if name not in known and registered_codecs.kind_of(name) is None:
-        error = unknown("codec", name, known)
-        raise UnsupportedError(error.problem, remedy=error.remedy)
+        remedy = unknown("codec", name, known).remedy
+        raise UnsupportedError(f"no codec named {quote(name)!r}", remedy=remedy)
 
 
 def _load_class(spec: CodecSpec) -> Any:
     """Return the class of a codec that another package registers with numcodecs."""
     quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
-        problem = f"no codec named {quoted}"
         remedy = (
             "Install the package that registers it with numcodecs, or open the store in Python "
             f"with codecs={{{quoted}: CodecClass}}"
         )
-        raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
+        raise UnsupportedError(f"no codec named {quoted}", remedy=remedy, place=_place(spec))
     try:
         return numcodecs_registry.entries[spec.name].load()
-    except (ImportError, AttributeError) as failure:
-        problem = f"the package of codec {quoted} cannot be imported: {reason_of(failure)}"
-        raise UnsupportedError(problem, place=_place(spec)) from failure
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedError(
+            f"the package that provides codec {quote(spec.name)} cannot be imported: "
+            f"{reason_of(error)}",
+            place=_place(spec),
+        ) from error
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:

@@ -62,7 +62,9 @@ def build_transpose(request: StepRequest) -> Step | None:
         order = axes if order == "C" else axes[::-1]
     is_list = isinstance(order, list | tuple) and flow.shape is not None
     if not is_list or sorted(map(repr, order)) != sorted(map(repr, axes)):
-        raise MetadataError(f"order is {quote(order)}; expected each of {axes} once")
+        raise MetadataError(
+            f'codec parameter "order" is {quote(order)}; expected a permutation of {axes}'
+        )
     if list(order) == axes or flow.count < 2:
         return None
     objects = flow.dtype.hasobject
@@ -88,11 +90,15 @@ def build_vlen(request: StepRequest) -> Step:
     """Build the step for variable-length strings, bytes or arrays with 32-bit length prefixes."""
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
-        raise MetadataError(f"the codec requires items of variable length ({flow.chunk})")
+        raise MetadataError(
+            f"codec {request.spec.name} requires variable-length items ({flow.chunk})"
+        )
     codec = request.construct()
     dtype = getattr(codec, "dtype", UINT8)
     if dtype.hasobject or not dtype.itemsize:
-        raise MetadataError(f"dtype is {quote(dtype)}; expected a type of fixed size")
+        raise MetadataError(
+            f'codec parameter "dtype" is {quote(dtype)}; expected a fixed-size dtype'
+        )
 
     def decode(data: Buffer) -> NDArray[Any]:
         flow.check_count(int.from_bytes(data[:4], "little"))
@@ -117,7 +123,9 @@ def build_text(request: StepRequest) -> Step:
     if request.spec.name == "json2":
         encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
         if encoding not in ("utf-8", "utf8", "ascii"):
-            raise UnsupportedError(f"encoding is {quote(encoding)}; expected utf-8")
+            raise UnsupportedError(
+                f'codec parameter "encoding" is {quote(encoding)}; expected utf-8'
+            )
         parse, growth = partial(_parse_json, max_bytes=limits.max_chunk_bytes), _CHARACTER_BYTES
     else:
         parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
@@ -139,11 +147,10 @@ def build_text(request: StepRequest) -> Step:
 
 def _parse_json(data: Buffer, max_bytes: int) -> Json:
     text = str(data, "utf-8")
-    values = text.count(",")
-    if values > 1 << 16 and values * _VALUE_BYTES > max_bytes:
+    commas = text.count(",")
+    if commas > 1 << 16 and commas * _VALUE_BYTES > max_bytes:
         raise LimitError(
-            f"JSON of {values:,} commas may take more than {max_bytes:,} bytes when parsed, at "
-            f"{_VALUE_BYTES} bytes for each value",
+            f"parsing JSON with {commas:,} commas may need more than {max_bytes:,} bytes of memory",
             remedy=RAISE_LIMIT,
         )
     return json.loads(text, strict=False)
@@ -153,7 +160,7 @@ def _flatten(items: Json) -> list[Json]:
     """Flatten nested lists of items. The outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError(
-            "decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
+            "the decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
         )
     *values, _, shape = items
     rows = [values]
@@ -161,7 +168,8 @@ def _flatten(items: Json) -> list[Json]:
         for row in rows:
             if type(length) is not int or not isinstance(row, list) or len(row) != length:
                 raise ChunkError(
-                    f"decoded lists do not have the declared shape {quote(shape)}", remedy=DAMAGED
+                    f"the decoded lists do not have the declared shape {quote(shape)}",
+                    remedy=DAMAGED,
                 )
         rows = [item for row in rows for item in row]
     return rows
@@ -181,7 +189,9 @@ def build_categorize(request: StepRequest) -> Step:
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
-        dtypes = f"dtype {quote(codec.dtype)} and astype {quote(codec.astype)}"
-        raise MetadataError(f"{dtypes} do not match the input ({flow.chunk})")
+        raise MetadataError(
+            f'codec parameters "dtype" ({quote(codec.dtype)}) and "astype" '
+            f"({quote(codec.astype)}) do not match the input ({flow.chunk})"
+        )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

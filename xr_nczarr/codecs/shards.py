@@ -61,10 +61,9 @@ class ShardIndex:
         self._places = np.argsort(self._order)
         big = any(item.configuration.get("endian") == "big" for item in spec.index_codecs)
         stored = (*[self.grid[axis] for axis in order], 2)
-        name = f"shard of shape {spec.shape}"
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
             raise LimitError(
-                f"index of a {name} with {math.prod(self.grid):,} inner chunks has {size:,} bytes; "
+                f"the index of a shard of shape {spec.shape} has {size:,} bytes; "
                 f"expected at most {limits.max_chunk_bytes:,}",
                 remedy=RAISE_LIMIT,
                 place="index_codecs",
@@ -73,12 +72,14 @@ class ShardIndex:
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
         length = self._codec.encoded.size
         if length is None:
-            problem = "shard indexes of variable length are not supported"
+            problem = "shard indexes of variable size are not supported"
             raise UnsupportedError(problem, place="index_codecs")
         self.length: int = length
         self.start = 0 if spec.index_at_start else -length
         self._floor = length if spec.index_at_start else 0
-        shard = Flow(name, UINT8, None, None, limits.max_chunk_bytes, limited=True)
+        shard = Flow(
+            f"shard of shape {spec.shape}", UINT8, None, None, limits.max_chunk_bytes, limited=True
+        )
         self._around = compile_chain(spec.codecs, shard, limits, custom or {})
         self.wrapped = bool(spec.codecs)
 
@@ -157,5 +158,7 @@ def _grid(shape: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) != len(inner) or any(
         part < 1 or whole % part for whole, part in zip(shape, inner, strict=True)
     ):
-        raise MetadataError(f"inner chunks of shape {inner} do not divide a shard of shape {shape}")
+        raise MetadataError(
+            f"inner chunks of shape {inner} do not evenly divide a shard of shape {shape}"
+        )
     return tuple(whole // part for whole, part in zip(shape, inner, strict=True))
