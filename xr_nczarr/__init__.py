@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
     if name == "references":
         return import_module("xr_nczarr.references")
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module 'xr_nczarr' has no attribute {name!r}")
     return getattr(import_module(f"xr_nczarr.{_LAZY[name]}"), name)
 
 

@@ -143,7 +143,7 @@ class NczarrAccessor:
         opening = self._opening()
         if opening is None:
             raise NotFoundError(
-                "the store that this object was opened from is unknown",
+                "this object does not record the store from which it was opened",
                 remedy="Call the method on the Dataset opened with engine='nczarr', or pass the "
                 "URL to the xr_nczarr function of the same name",
             )

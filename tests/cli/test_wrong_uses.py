@@ -57,11 +57,11 @@ WRONG = {
     "unknown option before": ("--jsn info s", "no option named '--jsn'. The options are --completion"),
     "limits given twice": (
         "info s --limit max_depth=9 --option limits={}",
-        "limits is given twice, by --option and by --limit",
+        "limits is set twice, by --option and by --limit",
     ),
     "storage options given twice": (
         "info s --storage-option anon=true --option storage_options={}",
-        "storage_options is given twice, by --option and by --storage-option",
+        "storage_options is set twice, by --option and by --storage-option",
     ),
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
     "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
@@ -96,7 +96,7 @@ WRONG = {
     "unknown codec": (["copy", "s", "out", "--codecs", '[{"id": "nope"}]'], "no codec named 'nope'"),
     "codec with a word for a level": ("copy s out --codecs zstd:x", "with a level if the codec has one, such as zstd:3"),
     "shuffle with a level": ("copy s out --codecs shuffle:4", "with a level if the codec has one, such as zstd:3"),
-    "codecs twice": ("copy s out --codecs zstd --zlib 4", "--codecs excludes --zlib and --shuffle"),
+    "codecs twice": ("copy s out --codecs zstd --zlib 4", "--codecs cannot be combined with --zlib or --shuffle"),
     "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], "or a JSON list of objects with an id"),
     "chunks of no dimension": (
         "copy s out --chunks tim=3",
@@ -127,7 +127,7 @@ WRONG = {
     "upgrade of plain Zarr": ("upgrade v2", "the store is plain Zarr, without NCZarr metadata to upgrade. Pass --annotate to add"),
     "consolidate over HTTP": ("consolidate {http}/s", "plain HTTP is read-only"),
     # ---- damage
-    "cut chunk": ("dump cut", "t2m/0.0.0, codec zlib (compressor): compressed stream ends early, after"),
+    "cut chunk": ("dump cut", "t2m/0.0.0, codec zlib (compressor): the compressed stream ends after"),
     "flipped bits": ("dump flipped", "t2m/0.0.0, codec zlib (compressor): "),
 }  # fmt: skip
 

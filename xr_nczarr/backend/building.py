@@ -236,9 +236,9 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
     scalars = [name for name, variable in variables.items() if not variable.dims]
     for name in filter(dimensions.__contains__, scalars):
         error = MetadataError(
-            "the scalar variable has the same name as a dimension of other variables, which "
-            "xarray does not allow within one Dataset",
-            remedy="Leave out the scalar, or the variables along the dimension, with "
+            "the scalar variable has the same name as a dimension of other variables; xarray does "
+            "not allow this in one Dataset",
+            remedy="Leave out either the scalar or the variables along the dimension with "
             "drop_variables",
             store=source.opened.store.name,
             variable=source.path_of(name),

@@ -93,7 +93,8 @@ class TruthValues:
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
-                    f"boolean data contain the missing value {value}, which bool cannot represent",
+                    f"boolean data contain the missing value {value}, which dtype bool cannot "
+                    "represent",
                     remedy="Open the dataset with mask_and_scale=False, which decodes every value "
                     "except 0 to True",
                 )
@@ -263,17 +264,18 @@ def undecodable(
     """
     if isinstance(error, NczarrError):
         return error
-    text = reason_of(error)
+    reason = reason_of(error)
     missing = None if array is None else _missing_chunk(array, whole)
     problem = MetadataError(
-        f"xarray cannot decode the variable ({text})",
+        f"xarray cannot decode the variable ({reason})",
         remedy="Correct the attributes and apply xarray.decode_cf, or leave the variable out with "
         "drop_variables",
         place=None if attribute is None else f"attribute {attribute}",
     )
     if missing is not None:
         problem = MetadataError(
-            f"the chunk is missing, and xarray cannot decode the fill value in its place ({text})",
+            "the chunk is missing, and xarray cannot decode the fill value that replaces it "
+            f"({reason})",
             remedy="Write the chunk again, or leave the variable out with drop_variables",
             key=missing.key,
         )

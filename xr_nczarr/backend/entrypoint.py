@@ -263,7 +263,8 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     for name, values in _OF_ENGINE_ZARR.items():
         value = arguments[name]
         if value not in values:
-            raise TypeError(f"engine nczarr does not support {name}={value!r}. {_REMEDIES[name]}")
+            remedy = _REMEDIES[name]
+            raise TypeError(f"the nczarr engine does not support {name}={value!r}. {remedy}")
     options = OpenOptions.of(arguments)
     if options.zarr_format is None:
         options = replace(options, zarr_format=arguments["zarr_version"])

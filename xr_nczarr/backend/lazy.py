@@ -258,8 +258,9 @@ def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
     except Exception as error:
         # xarray adds a note that names the variable and prints its whole value.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
+        reason = ": ".join([*notes, reason_of(error)])
         raise MetadataError(
-            f"xarray cannot decode the variable ({': '.join([*notes, reason_of(error)])})",
+            f"xarray cannot decode the variable ({reason})",
             remedy="Open the dataset with decode_cf=False, or leave the variable out with "
             "drop_variables",
             store=store,

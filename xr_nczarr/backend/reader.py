@@ -147,7 +147,9 @@ class StoredGroup:
         shape: tuple[int, ...],
         attributes: dict[str, Any],
     ) -> None:
-        unread = UnreadableArray(NczarrError("placeholder arrays cannot be read"), dtype, shape)
+        unread = UnreadableArray(
+            NczarrError("the values of a placeholder array cannot be read"), dtype, shape
+        )
         self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)
 
@@ -256,9 +258,8 @@ class StoredGroup:
         if node.dtype.itemsize * length <= limit and _INDEX_CHUNK_BYTES * chunks <= limit:
             return None
         return LimitError(
-            f"the dimension coordinate exceeds {limit:,} bytes (max_index_bytes): it has "
-            f"{length:,} values in {chunks:,} chunks, each counted as at least "
-            f"{_INDEX_CHUNK_BYTES:,} bytes",
+            f"the dimension coordinate has {length:,} values in {chunks:,} chunks; its index may "
+            f"need more than {limit:,} bytes (max_index_bytes)",
             remedy="Leave the coordinate out with drop_variables, or pass "
             "limits=Limits(max_index_bytes=…)",
         )

@@ -295,7 +295,7 @@ def _reversed(target: slice | Positions, length: int) -> slice:
 
 def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if positions.ndim != 1:
-        raise IndexError(f"orthogonal index has {positions.ndim} dimensions; expected 1")
+        raise IndexError(f"the orthogonal indexer has {positions.ndim} dimensions; expected 1")
     if positions.size == 0:
         return _NOTHING
     positions = all_in_range(positions, size)

@@ -317,7 +317,8 @@ class _OneVersion:
 
     def _replaced(self, key: str) -> _ReplacedError:
         problem = "the shard was repeatedly replaced while it was being read"
-        return _ReplacedError(StorageError(problem, store=self.store.name, key=key))
+        remedy = "Read the chunk again when no other program writes to the store"
+        return _ReplacedError(StorageError(problem, remedy=remedy, store=self.store.name, key=key))
 
 
 class _ReplacedError(Exception):

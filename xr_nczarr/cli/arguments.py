@@ -66,11 +66,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with a message from argparse and the usage of the subcommand."""
-        places = [str(action.metavar) for action in self._get_positional_actions()]
-        message = message.removeprefix("argument ").replace(
+        arguments = [str(action.metavar) for action in self._get_positional_actions()]
+        problem = message.removeprefix("argument ").replace(
             "the following arguments are required: ", "missing "
         )
-        raise UsageError(f"{message}. Usage: {self.prog} [OPTIONS] {' '.join(places)}")
+        raise UsageError(f"{problem}. Usage: {self.prog} [OPTIONS] {' '.join(arguments)}")
 
     def in_flags(self, message: str) -> str:
         """Return a message with keyword arguments, such as overwrite=True, rewritten as flags."""
@@ -176,14 +176,15 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     for name in flags:
         if getattr(parsed, name):
             if name in options:
-                raise UsageError(f"{name} is given twice, by --option and by {flags[name]}")
+                flag = flags[name]
+                raise UsageError(f"{name} is set twice, by --option and by {flag}")
             options[name] = getattr(parsed, name)
     try:
         OpenOptions(**options)
     except ValueError as error:
         words = {"None": "null", "True": "true", "False": "false"}
-        message = re.sub("None|True|False", lambda word: words[word[0]], str(error))
-        raise UsageError(f"--option: {message}") from error
+        reason = re.sub("None|True|False", lambda word: words[word[0]], str(error))
+        raise UsageError(f"--option: {reason}") from error
     return options
 
 

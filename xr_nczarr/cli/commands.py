@@ -138,7 +138,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         arguments = keywords(parsed, xr_nczarr.copy)
         if parsed.shuffle or parsed.zlib is not None:
             if parsed.codecs is not None:
-                raise UsageError("--codecs excludes --zlib and --shuffle. Leave out either")
+                raise UsageError("--codecs cannot be combined with --zlib or --shuffle")
             words = ["shuffle"] * parsed.shuffle + [f"zlib:{parsed.zlib}"] * bool(parsed.zlib)
             arguments["codecs"] = _codecs(",".join(words) or "none")
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments)
