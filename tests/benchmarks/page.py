@@ -28,8 +28,8 @@ Measured on {day} on a machine with {processors} processors ({processor}) under 
 value is the median of {rounds} rounds.
 
 - The second column is the time of xr_nczarr, unless a row has another unit.
-- The third column contains ratios: the time of another contestant divided by that of xr_nczarr.
-  Above 1, the other is slower.
+- The third column contains ratios: the time of another contestant divided by the time of
+  xr_nczarr. Above 1, the other is slower.
 - *Bare work* is the same reading and decoding, in as little Python as possible. *At most …* is a
   fixed time or size.
 - Most ratios have a goal. {missed} of {aimed} are below their goal: they are **bold**, and the last
