@@ -184,7 +184,7 @@ class Table(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys."""
+        """Number of keys in the table."""
         return len(self.entries) + sum(map(len, self.columns.values()))
 
     def load(self, keys: Sequence[str]) -> None:
@@ -291,8 +291,9 @@ class TableBuilder:
     ) -> None:
         """Add references to chunks of one array.
 
-        Each array has a row for each reference: the chunk index, the number of the URL, and the
-        offset and length in bytes. Offset and length are both -1 for a whole object.
+        The arguments besides `family` are NumPy arrays with a row for each reference: its chunk
+        index, the number of its URL, and its offset and length in bytes. Offset and length are both
+        -1 for a whole object.
         """
         parts = indices, url_numbers, offsets, lengths
         # The smallest integer type that can represent all values, of which none is below -1.

@@ -149,7 +149,10 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of an expression: its number of nodes. A long string counts as several."""
+    """Return the cost of an expression, which is its number of nodes.
+
+    A long string counts as several nodes.
+    """
     if isinstance(expression, str):
         return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))

@@ -69,8 +69,6 @@ class _Solver(NamedTuple):
 
 
 class _Templates(NamedTuple):
-    """The compiled templates of a generator."""
-
     key: Callable[[Values], str]
     url: Callable[[Values], str]
     offset: Callable[[Values], Any] | None

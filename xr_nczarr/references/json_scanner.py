@@ -211,10 +211,10 @@ class _Block:
     def _group_keys(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[Family | None], Numbers]:
-        """Group the keys by the form of their prefix and chunk index.
+        """Group the keys by the array to which they belong.
 
-        Return the family of each group, or None for keys that are not chunk keys, and the group of
-        each key as a position in this list.
+        Return the family of the chunk keys of each array, and the position in this list for each
+        key. The family is None for keys that are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)

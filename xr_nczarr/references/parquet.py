@@ -41,11 +41,10 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
     Parameters
     ----------
     metadata
-        The directory's ``.zmetadata``.
+        The content of the directory's ``.zmetadata``.
     fetch
-        Function that yields files of the directory in order, with None for files that do not
-        exist. It is called when chunks are looked up, and is pickled with the set.
-
+        Function that yields files of the directory in order, with None for files that do not exist.
+        It is called when chunks are looked up, and is pickled with the set.
     limits
         `max_consolidated_bytes` limits the text in each file.
 
@@ -87,7 +86,7 @@ class ParquetTable(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys, including those of missing chunks."""
+        """Number of keys in the table, including those of missing chunks."""
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
@@ -169,9 +168,9 @@ class ParquetTable(ByFields):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Number of chunks along each dimension, by the key of the array.
+        """Number of chunks along each dimension, by the path of the array with a slash at the end.
 
-        An array with invalid metadata has None.
+        The value is None for an array with invalid metadata.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))

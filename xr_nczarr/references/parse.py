@@ -80,9 +80,9 @@ def parse_references(
         ``"jinja2"`` allows everything in jinja2's immutable sandbox. Such templates can run
         forever: use it only for trusted sets.
     limits
-        `max_references` limits the number of references of generators that cannot be kept as
-        formulas and are expanded. References whose templates have hundreds of terms count several
-        times. `max_consolidated_bytes` limits the size of the document.
+        `max_references` limits how many references are expanded from generators that cannot be
+        kept as formulas. References whose templates have hundreds of terms count several times.
+        `max_consolidated_bytes` limits the size of the document.
 
     Raises
     ------
@@ -395,8 +395,6 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
 
 
 def _domain(value: Any, place: str) -> Domain:
-    """Return the values of a dimension, which are declared as a range or as a list."""
-
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
@@ -416,10 +414,17 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Add all references that a generator declares to `refs`.
+    """Add to `refs` every reference that a generator declares.
 
-    Generators are expanded if their key template cannot be inverted. `remaining` is the number of
-    references that the limits still allow after that.
+    This is necessary if the key template cannot be inverted. `remaining` is the number of
+    references that the limits still allow afterwards.
+
+    Raises
+    ------
+    LimitError
+        If `remaining` is negative.
+    ReferenceSetError
+        If a key is declared twice.
     """
     if remaining < 0:
         raise LimitError(

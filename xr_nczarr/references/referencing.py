@@ -102,7 +102,7 @@ def write(
         Whether to write generators (``gen``), which describe many regularly spaced chunks by one
         formula and make the document small. This package reads generators. fsspec and kerchunk
         read them only with ``simple_templates=False``; without that option, they silently return
-        missing values. VirtualiZarr always does so. Parquet files cannot contain generators.
+        missing values, as VirtualiZarr always does. Parquet files cannot contain generators.
     inline_below
         Chunks smaller than this number of bytes are stored inline in the set.
     record_size

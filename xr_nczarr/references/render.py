@@ -104,8 +104,8 @@ def portable(table: Table) -> Table:
     no other form. Codec parameters that netcdf-c writes as strings become numbers. The element size
     of a shuffle codec, which netcdf-c writes as 0, is filled in. A floating-point `_FillValue` is
     encoded as xarray does for Zarr v3, because VirtualiZarr converts the set to v3. Other readers
-    of v2 ignore it and use the array's own fill value. Documents of netcdf-c that are not valid
-    JSON stay unchanged.
+    of v2 ignore this attribute and use the array's own fill value. Documents of netcdf-c that are
+    not valid JSON stay unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():

@@ -45,21 +45,21 @@ class ReferenceOptions:
     fo
         The reference set (a path, a URL or a dictionary) if the target is ``reference://``.
     target_protocol, target_options
-        Protocol and options for the document, and for targets in the same place: the scheme and
-        host (or bucket) of the document.
+        Protocol and options for the document, and for targets with the same scheme and host (or
+        bucket).
     remote_protocol, remote_options
         Protocol and options for the targets. Without a protocol, the options apply to all
         protocols.
     template_overrides, templates
         See `parse_references`.
     allow
-        URL prefixes, or paths, to which a remote set may refer in addition to its own place. For
-        any set, they also permit URLs whose protocol does more than transfer bytes.
+        URL prefixes, or paths, to which a remote set may refer in addition to its own host or
+        bucket. For any set, they also permit URLs whose protocol does more than transfer bytes.
     by_place
         Storage options, or an fsspec filesystem, by URL prefix (``"s3://bucket/"``) or by protocol
         (``"s3"``). fsspec's option ``fs``, a filesystem or a mapping by protocol, is merged in.
     own
-        All other options, which apply to the place of the document.
+        All other options, which apply to the host or bucket of the document.
     filesystem
         The filesystem of the document, if the target is an fsspec mapper or open file. It is used
         in place of options.

@@ -112,7 +112,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into expressions, whose values are concatenated to its result.
+        """Compile a template into expressions. Its result is the concatenation of their values.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Compile a node of jinja2's syntax tree, including its operands."""
+        """Compile a node of jinja2's syntax tree and its operands into one expression."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template is nested more than {_DEEPEST} levels deep, or has more than "
@@ -195,7 +195,7 @@ class Templates:
     ) -> Expression:
         """Compile a template that another template refers to by name.
 
-        `scope` is the scope of the other template, and `arguments` are those of the call.
+        `scope` contains the names known at the reference, and `arguments` are those of the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(

@@ -201,7 +201,7 @@ def _region(profile: str | None) -> str | None:
     Raises
     ------
     NoEquivalent
-        If the profile sets more than credentials and region.
+        If the profile contains settings other than credentials and a region.
     """
     from botocore.exceptions import BotoCoreError
 

@@ -35,7 +35,6 @@ class _FrontStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all stores that access the same objects."""
         return self.source.identity
 
     @property
@@ -194,7 +193,7 @@ class PrefetchingStore(_FrontStore):
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, which are cut from the objects of the wave if possible."""
+        """Yield the bytes of each range, cut from the objects of the wave if it contains them."""
         fetched = self.wave.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)

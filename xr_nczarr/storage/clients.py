@@ -119,7 +119,6 @@ class _ByObstore(Connection):
         return self._client
 
     def with_rules(self, rules: Rules) -> _ByObstore:
-        """Return a connection to the same place with different rules."""
         connection = _ByObstore(self.url, self.options, rules, self._arguments)
         connection._client = self.client().with_rules(rules)
         return connection
@@ -155,8 +154,8 @@ class _ByObstore(Connection):
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
     """Return the arguments for obstore, or None if fsspec must be used instead.
 
-    The reason for using fsspec is logged. If the caller requires obstore, it is raised as an
-    UnsupportedError.
+    The reason for using fsspec is logged. If the caller requires obstore, an UnsupportedError with
+    this reason is raised instead.
     """
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):

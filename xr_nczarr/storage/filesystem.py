@@ -25,7 +25,7 @@ _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 
 
 class FilesystemClient(Transport):
-    """The files below a root in an fsspec filesystem."""
+    """A client for the files below a folder of an fsspec filesystem."""
 
     _shows_folders = False
 

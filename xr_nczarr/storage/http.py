@@ -272,7 +272,10 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Return a new session with these options that checks each request and redirect."""
+        """Return a new session that checks each of its requests and redirects.
+
+        `options` are those of `aiohttp.ClientSession`.
+        """
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
@@ -286,7 +289,7 @@ class Client:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and remove private headers if it leads to another server."""
+        """Check a redirect, and remove headers that may be secret if it leads to another server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority

@@ -95,7 +95,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 def plain_name(name: str) -> str:
     """Return a name without differences in case or in the encoding of accents.
 
-    Two names with the same result are one name on some file systems.
+    Some file systems treat two names as one if this function returns the same result for both.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 

@@ -302,7 +302,10 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Parse the value of ``mode=`` into words, at most one for each key of `_CHOICES`."""
+    """Parse the value of ``mode=`` into choices by name.
+
+    The value ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.
+    """
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
         choice = next((name for name, words in _CHOICES.items() if word in words), None)

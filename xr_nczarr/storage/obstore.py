@@ -69,7 +69,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class ObstoreClient(RemoteClient):
-    """The objects below a path in an obstore store.
+    """A client for the objects below a path in an obstore store.
 
     Parameters
     ----------

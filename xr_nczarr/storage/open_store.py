@@ -226,7 +226,6 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _kind_of_file(path: str) -> str:
-    """Return a description of a file's format for messages, based on its first bytes."""
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",

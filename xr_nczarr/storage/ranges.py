@@ -25,7 +25,7 @@ class ByteRange(NamedTuple):
 class _Sized(Protocol):
     @property
     def length(self) -> int:
-        """Number of bytes."""
+        """Length of the range in bytes."""
 
 
 _Range = TypeVar("_Range", bound=_Sized)
@@ -101,7 +101,7 @@ def cut_ranges(
 ) -> Iterator[Bytes | None]:
     """Yield the bytes of each range, cut from the object at the same position in `objects`.
 
-    A missing object is None, and yields None.
+    None in `objects` stands for a missing object. For such an object, None is yielded.
     """
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)

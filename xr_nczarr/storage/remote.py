@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """The requested byte range, as messages show it, or None for a whole object."""
+        """A description of the requested byte range for messages, or None for a whole object."""
         if self.start is None:
             return None
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
@@ -88,7 +88,7 @@ class Rules:
     max_object_bytes
         Maximum size of an object. Reading a larger object stops with an error. None means no limit.
     returns_pages
-        Whether a web page in place of a whole object is returned. Otherwise it raises an error.
+        Whether a web page in place of a whole object is returned. Otherwise, it raises an error.
     objects_are_small
         Whether objects are so small that many fit in memory, and more can be requested at once.
     """
@@ -463,8 +463,8 @@ class RemoteStore(Store):
 def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
-    If `start` is negative, the request includes all bytes up to the end, because HTTP can count
-    from the end only in this way.
+    If `start` is negative, the request includes all bytes up to the end. HTTP has no other way to
+    count from the end.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)

@@ -110,7 +110,8 @@ class Retry:
 def foreign_errors() -> tuple[type[Exception], ...]:
     """Return the exception classes that fsspec filesystems raise.
 
-    These are built-in classes, and classes from those libraries that are already imported.
+    Besides built-in classes, these are the classes of aiohttp, botocore, gcsfs and azure-core, if
+    these libraries have been imported.
     """
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))

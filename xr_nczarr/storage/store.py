@@ -35,8 +35,8 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
-    All other methods have default implementations based on these four; a subclass may override
-    them.
+    All other methods have default implementations, which are based on these four methods and which
+    a subclass may override.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range with the version of its object, or None if it is missing.
+        """Yield the bytes of each range with its object's version, or None for a missing object.
 
         The version is a string that changes whenever the object changes, or None if it is unknown.
         """

@@ -120,7 +120,7 @@ preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_i
 
 
 def write(descriptor: int, view: memoryview) -> int:
-    """Write all bytes of `view`, and return their number."""
+    """Write all bytes of `view` to an open file, and return the number of bytes written."""
     done = 0
     while done < len(view):
         done += os.write(descriptor, view[done:])
@@ -171,7 +171,7 @@ def open_to_create(path: str) -> int:
 
 
 def replace(source: str, target: str) -> None:
-    """Rename a file, replacing any existing file of the new name."""
+    """Rename a file, replacing any existing file at the new path."""
     _patiently(os.replace, source, target)
 
 

@@ -220,9 +220,9 @@ def _server(url: str) -> str:
 
 
 def _folder(url: str) -> str:
-    """Return the value for the option ``allow`` that permits a URL: its folder.
+    """Return the value for the option ``allow`` that permits a URL: the folder of the URL.
 
-    Only the whole of a chained URL can be allowed.
+    For a chained URL, this is the URL itself, because only complete chained URLs can be allowed.
     """
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 

@@ -41,7 +41,7 @@ def local_path(url: str) -> str | None:
 
 
 def is_rooted(path: str) -> bool:
-    """Return whether a path starts with a root or a drive."""
+    """Return whether a path starts with a path separator or with a Windows drive."""
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 

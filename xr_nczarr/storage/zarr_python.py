@@ -34,7 +34,7 @@ _clients_lock = ProcessLock()
 
 
 class ZarrPythonClient(RemoteClient):
-    """The objects below a path in a zarr-python store.
+    """A client for the objects below a path in a zarr-python store.
 
     The asynchronous methods of the store run concurrently in zarr-python's own event loop.
 
@@ -218,7 +218,10 @@ class ZarrPythonClient(RemoteClient):
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless `key` is the key of a marker of an unfinished write."""
+        """Raise UnsupportedError unless the object at `key` only marks an unfinished write.
+
+        Stores limited to Zarr v3 reject `key`. Only such markers can be kept in memory instead.
+        """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
                 f"stores of type {type(self.store).__name__} are limited to Zarr v3",

@@ -224,7 +224,7 @@ class ZipStore(Store):
         LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever the zip file does, or None for a remote file."""
+        """Return a string that changes whenever the zip file changes, or None for a remote file."""
         if not isinstance(self.folder, LocalStore):
             return None
         return file_fingerprint(f"{self.folder.root}/{self.key}")
