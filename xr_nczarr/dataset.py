@@ -20,7 +20,7 @@ from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Consolidated, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
-from xr_nczarr.options import Endian, OpenOptions
+from xr_nczarr.options import OpenOptions
 from xr_nczarr.references import open_record_set, open_target
 from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
 
@@ -161,7 +161,7 @@ class OpenedStore:
 
     def array(self, variable: Variable) -> ChunkedArray:
         """Return the chunked array of a variable, from which stored values can be read."""
-        node = readable_node(variable, self.options.assume_endian)
+        node = readable_node(variable)
         return ChunkedArray(node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
@@ -183,7 +183,7 @@ class OpenedStore:
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
             broken = variable.node is None
-            node = None if broken else readable_node(variable, self.options.assume_endian)
+            node = None if broken else readable_node(variable)
             yield ReadableVariable(variable, names, node)
 
 
@@ -261,6 +261,11 @@ def open_netcdf(
         )
     if options.assume_endian is None:
         _warn_of_big_endian(root, store)
+    else:
+        for variable in root.all_variables():
+            if variable.node is not None:
+                dtype = variable.node.dtype.newbyteorder(options.assume_endian)
+                variable.node = replace(variable.node, dtype=dtype)
     required = FORMATS[hierarchy.zarr_format].requires_fill_value
     if not (zero_masks or required) and masks is None:
         _log_unmasked_zeros(root, store)
@@ -283,8 +288,8 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
     if names:
         warnings.warn(
             f"{store.name}: variables declared as big-endian ({', '.join(names)}) may contain "
-            "little-endian numbers, which netCDF-C up to 4.9.2 stored by mistake. Pass "
-            "assume_endian='little' if their values are wrong",
+            "little-endian numbers, which netCDF-C up to 4.9.2 stored by mistake. If their values "
+            "are wrong, pass assume_endian='little' to open or copy the store",
             stacklevel=2,
         )
 
@@ -321,16 +326,15 @@ def open_whole(
     return opened, opened.group(options.group)
 
 
-def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:
-    """Return a variable's array with the shape, fill value and byte order used for reading.
+def readable_node(variable: Variable) -> ArrayNode:
+    """Return a variable's array with the shape and fill value used for reading.
 
     The array takes its shape from the variable's dimensions. Chunks beyond the stored shape are
-    missing and are read as fill values. `assume_endian` overrides the byte order unless it is None.
+    missing and are read as fill values.
     """
     node = variable.node
     assert node is not None
     shape, fill_value = variable.shape or node.shape, variable.fill_value
-    if shape == node.shape and fill_value is node.fill_value and not assume_endian:
+    if shape == node.shape and fill_value is node.fill_value:
         return node
-    dtype = node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype
-    return replace(node, shape=shape, fill_value=fill_value, dtype=dtype)
+    return replace(node, shape=shape, fill_value=fill_value)

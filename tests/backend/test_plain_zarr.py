@@ -487,15 +487,20 @@ def test_strings_and_scalars_in_plain_zarr_from_netcdf_c_are_read(tmp_path):
 # ---- NCZarr
 
 
-def test_big_endian_numbers_in_old_nczarr_layouts_warn_once(tmp_path):
-    data = np.arange(3, dtype="<i4")  # under a big-endian type, as netcdf-c 4.9.0 wrote them
+def store_of_swapped_numbers(path):
+    """Write a store whose big-endian arrays contain little-endian numbers, as netcdf-c did."""
+    data = np.arange(3, dtype="<i4")
     note = {"_NCZARR_ARRAY": {"dimrefs": ["/x"], "storage": "chunked"}}
     group = {"dims": {"x": 3}, "vars": ["v", "w"], "groups": []}
     names = {".zgroup": {"zarr_format": 2, "_NCZARR_SUPERBLOCK": {}, "_NCZARR_GROUP": group}}
     for name in "vw":
         names |= {f"{name}/.zarray": array_document((3,), ">i4") | note, f"{name}/.zattrs": {}}
         names[f"{name}/0"] = data.tobytes()
-    store = put(tmp_path / "s", names)
+    return put(path, names)
+
+
+def test_big_endian_numbers_in_old_nczarr_layouts_warn_once(tmp_path):
+    store = store_of_swapped_numbers(tmp_path / "s")
     with pytest.warns(UserWarning, match="declared as big-endian .*/v, /w.*assume_endian") as seen:
         wrong = xr.open_dataset(store, engine="nczarr").v
     assert len(seen) == 1
@@ -503,6 +508,17 @@ def test_big_endian_numbers_in_old_nczarr_layouts_warn_once(tmp_path):
     with warnings.catch_warnings(action="error"):
         dataset = xr.open_dataset(store, engine="nczarr", assume_endian="little").v
     assert dataset.values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("target", ["t.nczarr", "t.nc"])
+def test_a_copy_corrects_the_byte_order_of_old_nczarr_layouts(tmp_path, target):
+    source, target = store_of_swapped_numbers(tmp_path / "s"), str(tmp_path / target)
+    with warnings.catch_warnings(action="error"):
+        xr_nczarr.copy(source, target, assume_endian="little")
+        assert xr_nczarr.diff(source, target, assume_endian="little").whole
+    engine = "netcdf4" if target.endswith(".nc") else "nczarr"
+    with xr.open_dataset(target, engine=engine) as dataset:
+        assert dataset.v.values.tolist() == dataset.w.values.tolist() == [0, 1, 2]
 
 
 def test_big_endian_numbers_of_later_layouts_do_not_warn():

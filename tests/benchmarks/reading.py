@@ -23,7 +23,7 @@ from xr_nczarr.options import OpenOptions
 def ours(path: Path | str, storage_options: Mapping[str, Any] | None = None) -> ChunkedArray:
     """Return the chunk engine's array, without xarray."""
     opened = open_netcdf(path, OpenOptions(storage_options=storage_options))
-    return ChunkedArray(readable_node(opened.root.variables["field"], None), opened.store)
+    return ChunkedArray(readable_node(opened.root.variables["field"]), opened.store)
 
 
 def everything(array: ChunkedArray) -> np.ndarray:

@@ -105,7 +105,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         help="path or URL of the new store, or path of a netCDF file that ends in .nc",
     )
     add_subset(parser)
-    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
+    _add_opening(parser)
     parser.add_argument(
         "--zarr-format",
         default="2",
@@ -151,7 +151,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     for name in ("first", "second"):
         parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
     add_subset(parser)
-    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
+    _add_opening(parser)
     parser.add_argument("--metadata", action="store_true", help="do not compare values")
     parser.add_argument(
         "-s", dest="special", action="store_true", help="also compare how values are stored"
@@ -246,6 +246,13 @@ COMMANDS = {
     add.__name__: add
     for add in (dump, info, explain, verify, copy, diff, upgrade, consolidate, references, demo)
 }
+
+
+def _add_opening(parser: argparse.ArgumentParser) -> None:
+    """Add the options for opening any kind of source: the engine, and the byte order of chunks."""
+    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
+    order = "byte order of the chunks, overriding the metadata of the store"
+    parser.add_argument("--assume-endian", choices=("little", "big"), help=order)
 
 
 def _version(text: str) -> str:

@@ -26,6 +26,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import find_format
 from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
+from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
@@ -94,6 +95,7 @@ def copy(
     codecs: Sequence[Mapping[str, Any]] | None = None,
     consolidated: bool | None = None,
     skip_unsupported: bool = False,
+    assume_endian: Endian = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
@@ -144,6 +146,9 @@ def copy(
     skip_unsupported
         Whether to leave out variables and attributes whose type the target lacks, such as compound
         types, instead of raising an error.
+    assume_endian
+        Byte order of the chunks, ``"little"`` or ``"big"``, overriding the metadata of a Zarr
+        store. Other sources are not affected.
     storage_options, target_options
         Filesystem options for `source` and for `target`.
     limits
@@ -194,8 +199,11 @@ def copy(
     for codec in codecs or ():
         check_known(codec["id"])
     recoding = Recoding(chunks=chunks or {}, codecs=codecs)
+    options = OpenOptions(
+        storage_options=storage_options, limits=limits, assume_endian=assume_endian
+    )
     with closing(
-        open_input(source, engine, storage_options, limits, **subset, netcdf_types=file is not None)
+        open_input(source, engine, options, **subset, netcdf_types=file is not None)
     ) as origin:
         origin.check_dimensions(recoding.chunks)
         if file is not None:
@@ -220,7 +228,9 @@ def copy(
         mark = None if before is None else _resume_marker(before, plan)
         # A killed copy that is run again recognizes its lock, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
-        arguments = str((name, subset, zarr_format, dialect, chunks, codecs, consolidated))
+        arguments = str(
+            (name, subset, zarr_format, dialect, chunks, codecs, consolidated, assume_endian)
+        )
         owner = hashlib.sha256(arguments.encode()).hexdigest
         locked = Transaction.locked(store, owner, locking="always", force=overwrite)
         with locked as transaction:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes
 from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
 from xr_nczarr.tools.html import page, preformatted
@@ -104,6 +105,7 @@ def diff(
     special: bool = False,
     rtol: float = 0.0,
     atol: float = 0.0,
+    assume_endian: Endian = None,
     storage_options: Mapping[str, Any] | None = None,
     second_options: Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
@@ -125,6 +127,8 @@ def diff(
         Whether to also compare how values are stored: chunks, filters and byte order.
     rtol, atol
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
+    assume_endian
+        Byte order of the chunks, overriding the metadata of both Zarr stores; see `copy`.
     storage_options, second_options
         Storage options for `first` and for `second`.
     limits
@@ -151,10 +155,12 @@ def diff(
     """
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
+    options = OpenOptions(limits=limits, assume_endian=assume_endian)
     with ExitStack() as stack:
         trees, names, unread = [], [], []
-        for source, options in sources:
-            opened = open_input(source, engine, options, limits, **subset, netcdf_types=True)
+        for source, filesystem_options in sources:
+            opening = replace(options, storage_options=filesystem_options)
+            opened = open_input(source, engine, opening, **subset, netcdf_types=True)
             origin = stack.enter_context(closing(opened))
             recoding = Recoding(chunks={}, codecs=None)
             trees.append(origin.tree(FileLayout(), recoding, skip_unsupported=True))

@@ -20,7 +20,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
-from xr_nczarr.model import Limits, Node, child_path, group_path, parent_path
+from xr_nczarr.model import Node, child_path, group_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
@@ -243,8 +243,7 @@ class DatasetInput(Input):
 def open_input(
     source: Any,
     engine: str | None,
-    options: Mapping[str, Any] | None,
-    limits: Limits | Mapping[str, int] | None,
+    options: OpenOptions,
     *,
     group: str | None = None,
     variables: Collection[str] | None = None,
@@ -256,9 +255,7 @@ def open_input(
     Parameters
     ----------
     options
-        Filesystem options.
-    limits
-        Limits of reading, for the engine ``nczarr`` only.
+        Options for opening the source. Other engines only take `storage_options`.
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types
@@ -276,14 +273,15 @@ def open_input(
         source = os.path.expanduser(source)
     if engine is None and not is_netcdf_file(source):
         engine = "nczarr"
-    keywords: dict[str, Any] = {"storage_options": options} if options else {}
+    storage_options = options.storage_options
+    keywords: dict[str, Any] = {"storage_options": storage_options} if storage_options else {}
     others: dict[str, Any] = {"group": group} if group else {}
     if engine == "nczarr":
-        others["limits"] = limits
+        others |= {"limits": options.limits, "assume_endian": options.assume_endian}
     positions = positions_of(select or {}, source, engine=engine, **keywords, **others)
     subset = Subset(group=group_path(group), variables=variables, positions=positions)
     if engine == "nczarr":
-        opened = open_netcdf(source, OpenOptions(storage_options=options, limits=limits))
+        opened = open_netcdf(source, options)
         return _of_store(opened, subset, typed if netcdf_types else undecoded)
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
@@ -317,7 +315,7 @@ def _of_store(
     def values_of(variable: Variable) -> ExplicitlyIndexed:
         if variable.error is not None:
             raise variable.error.located(store=opened.store.name)
-        node = readable_node(variable, None)
+        node = readable_node(variable)
         check_codec(node)
         store = opened.store.narrowed(node.chunk_keys)  # pickled to dask workers
         stored = ChunkedArray(node, store, opened.options.reading)

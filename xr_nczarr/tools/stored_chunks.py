@@ -132,7 +132,7 @@ def _counted(
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
     """Return all objects that can exist according to the metadata, counted as missing."""
     return {
-        variable.path: StoredChunks(readable_node(variable, opened.options.assume_endian))
+        variable.path: StoredChunks(readable_node(variable))
         for variable in opened.root.all_variables()
         if variable.node is not None and variable.error is None
     }

@@ -251,7 +251,7 @@ class _Array:
         stored: StoredChunks | None,
         sample: int | None,
     ) -> None:
-        node = readable_node(variable, opened.options.assume_endian)
+        node = readable_node(variable)
         self.path = variable.path
         self.array = ChunkedArray(node, opened.store, replace(opened.options.reading, threads=1))
         _ = self.array.codec, self.array.layout
