@@ -182,3 +182,14 @@ def test_diff_compares_large_variables_part_by_part(tmp_path: Path) -> None:
         assert xr_nczarr.diff(tmp_path / "one", tmp_path / "two").whole
 
     assert peak_memory(compare) < 180 << 20
+
+
+@pytest.mark.parametrize("value", [{"a": [1, {"b": "ü"}]}, [{"a": 1}, {}]], ids=["object", "list"])
+def test_whitespace_in_json_attributes_is_no_difference(tmp_path, value):
+    dataset, paths = xr.Dataset(attrs={"info": value}), [tmp_path / "2.zarr", tmp_path / "3.zarr"]
+    for path, version in zip(paths, (2, 3), strict=True):
+        dataset.to_zarr(path, zarr_format=version, consolidated=False)
+    assert xr_nczarr.diff(*paths).whole
+    changed = {"info": str(value)}
+    xr.Dataset(attrs=changed).to_zarr(paths[0], mode="w", zarr_format=2, consolidated=False)
+    assert not xr_nczarr.diff(*paths).whole

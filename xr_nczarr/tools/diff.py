@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.errors import Place, quote
+from xr_nczarr.errors import MetadataError, Place, quote
+from xr_nczarr.formats.documents import render_json
+from xr_nczarr.formats.json_text import parse_json
 from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import Kind
@@ -113,7 +115,7 @@ def diff(
     """Compare two datasets, which can be stores, reference sets, netCDF files or other files.
 
     Stored (not decoded) values are compared, part by part. NaN equals NaN. The order of dimensions,
-    variables and attributes in a group does not matter.
+    variables and attributes in a group does not matter, nor does whitespace in JSON attributes.
 
     Parameters
     ----------
@@ -264,11 +266,10 @@ class _Comparing:
 
     def _attributes(self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
         for name in _merged(first, second):
-            texts = [
-                _attribute_text(attributes[name]) if name in attributes else None
-                for attributes in (first, second)
-            ]
-            self._add(f"{path}:{name}", *texts)
+            values = [attributes.get(name) for attributes in (first, second)]
+            if not _is_same_json(*values):
+                texts = [None if value is None else _attribute_text(value) for value in values]
+                self._add(f"{path}:{name}", *texts)
 
     def _add(self, path: str, first: str | None, second: str | None) -> None:
         if first != second:
@@ -282,6 +283,21 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
     values = np.asarray(data)
     return decode_strings(values) if kind == "string" and values.dtype.kind == "S" else values
+
+
+def _is_same_json(first: Any, second: Any) -> bool:
+    """Return whether both attributes are JSON objects or lists of equal content.
+
+    netCDF-C reads them as the text in the metadata, which programs indent differently.
+    """
+    texts = [value for value in (first, second) if isinstance(value, str)]
+    if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):
+        return False
+    try:
+        one, other = (render_json(parse_json(text, max_depth=Limits().max_depth)) for text in texts)
+    except MetadataError:  # text that is not JSON
+        return False
+    return one == other
 
 
 def _attribute_text(value: Any) -> str:
