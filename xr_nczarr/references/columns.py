@@ -95,14 +95,14 @@ class Column:
     shape
         Largest chunk index along each dimension, plus 1.
     codes
-        Position in C order of each row's chunk in a grid of this shape, in ascending order. None if
-        every chunk has a row.
+        For each row, the position of its chunk in a grid of this shape, in C order. The positions
+        ascend. None if every chunk has a row.
     urls
         The distinct URLs.
     url_numbers
-        Position in `urls` of each row's URL.
+        For each row, the position of its URL in `urls`.
     offsets, lengths
-        Offset and length of each row in bytes, or -1 for a whole object.
+        For each row, the offset and length in bytes, or -1 for a whole object.
     """
 
     family: Family
@@ -268,7 +268,7 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The families of the chunk keys of all references added so far."""
+        """The `Family` of each array for which references were added."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:

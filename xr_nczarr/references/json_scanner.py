@@ -173,7 +173,7 @@ class _Block:
         return rows, length, rows == count
 
     def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Return the separator in chunk indices, and the position of the index in each key."""
+        """Return the separator within chunk indices, and where the index begins in each key."""
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)

@@ -150,9 +150,10 @@ def expand(
     templates: Language = "safe",
     limits: Limits | Mapping[str, int] | None = None,
 ) -> dict[str, str | list[str | int]]:
-    """Expand a document to version 0: a string, ``[url]`` or ``[url, offset, length]`` per key.
+    """Expand a document to version 0, which lists every reference explicitly.
 
-    The parameters and errors are those of `parse_references`.
+    The result contains inline data as a string, a whole object as ``[url]``, and a byte range as
+    ``[url, offset, length]``. The parameters and errors are those of `parse_references`.
 
     Examples
     --------

@@ -443,7 +443,7 @@ def is_same_place(name: str, other: str) -> bool:
 
 
 def boot() -> str:
-    """Return a string that identifies the current boot of the machine; empty if unknown.
+    """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
     Until the machine is rebooted, files keep content that was not flushed to the disk.
     """

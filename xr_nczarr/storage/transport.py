@@ -386,13 +386,13 @@ class Transport(RemoteClient):
 
 
 def is_http(filesystem: Any) -> bool:
-    """Return whether a filesystem is plain HTTP."""
+    """Return whether an fsspec filesystem accesses plain web servers, without a cache."""
     protocols = filesystem.protocol
     return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether a filesystem is plain HTTP or a cache of it.
+    """Return whether an fsspec filesystem accesses plain web servers, with or without a cache.
 
     Such a filesystem lists the links on web pages as files.
     """
