@@ -50,8 +50,8 @@ class Resolved:
             )
         if self.location.group:
             raise UnsupportedError(
-                f"the target is the group {quote(self.location.group)!r} of a store",
-                remedy="Pass the store as the target, and the group as group=",
+                f"the target is the group {quote(self.location.group)!r}; expected a store",
+                remedy="Pass the store as the target, and the path of the group as group=",
                 store=self.store.name,
             )
         self.store.check_writable()

@@ -52,7 +52,7 @@ class Underway:
     def __enter__(self) -> None:
         with self._changed:
             if self._ended:
-                raise RuntimeError("cannot start a task of a write that has ended")
+                raise RuntimeError("a task cannot be started after its write has ended")
             self._count += 1
 
     def __exit__(self, *_: object) -> None:

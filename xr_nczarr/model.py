@@ -97,7 +97,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, limit in self._by_name().items():
             if not isinstance(limit, Real):
-                raise ValueError(f"{name} in limits must be a number, not {limit!r}")
+                raise ValueError(f"limit {name} must be a number, not {limit!r}")
 
     def _by_name(self) -> dict[str, Any]:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}

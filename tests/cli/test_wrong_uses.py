@@ -24,11 +24,11 @@ WRONG = {
     "nothing there": ("info nothing", "nothing: the path does not exist"),
     "empty folder": ("info empty", f"empty: {NO_STORE}"),
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
-    "store within a store": ("info outer", "To open a store within a store, pass --option 'group=…'"),
+    "store within a store": ("info outer", "To open a group, pass the path of its store and --option 'group=…'"),
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
     "interrupted copy": (
         "info unfinished",
-        "the store is incomplete, because a write was interrupted. Run the same write or copy again "
+        "the store is incomplete because a write was interrupted. Run the same write or copy again "
         "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not valid JSON"),

@@ -169,7 +169,7 @@ def test_the_error_for_a_member_of_the_wrong_type_names_its_path():
         assert raised.value.place == "there"
     with pytest.raises(MetadataError, match='expected "C" or "F"'):
         read_text("A", "order", ("C", "F"))
-    with pytest.raises(MetadataError, match="there: required member is missing"):
+    with pytest.raises(MetadataError, match="there: the required member is missing"):
         required({}, "there")
 
 

@@ -565,8 +565,8 @@ def test_the_limit_applies_to_chunks_but_not_to_shards():
     ("codecs", "dtype", "named"),
     [
         ([CodecSpec("shuffle"), CodecSpec("delta", {"dtype": "<f8"})], "<f8", "shuffle, delta"),
-        ([CodecSpec("json2")], "O", "variable length"),
-        ([], [("a", "<i4"), ("b", ">i4")], "different byte orders"),
+        ([CodecSpec("json2")], "O", "variable-length items"),
+        ([], [("a", "<i4"), ("b", ">i4")], "fields of different byte orders"),
         ([], "f16", "no data type"),
     ],
 )

@@ -178,13 +178,13 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
     for name, kind in (_TIMES | _FIXED).items():
         if dtype.kind == kind and dtype.itemsize and dtype.subdtype is None:
             return {"name": name, "configuration": configuration}
-    raise UnsupportedError(f"Zarr v3 has no data type for {quote(dtype)}", place="data_type")
+    raise UnsupportedError(f"Zarr v3 has no data type for dtype {quote(dtype)}", place="data_type")
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
     """Build the error for a dtype from another package than NumPy that a Zarr version lacks."""
     return UnsupportedError(
-        f"{version} has no data type for {dtype.name}",
+        f"{version} has no data type for dtype {dtype.name}",
         remedy="Convert the variable with astype",
         place="data_type",
     )

@@ -55,12 +55,12 @@ class Document:
         largest = limits.max_consolidated_bytes if consolidated else limits.max_metadata_bytes
         if not isinstance(data, bytes | str):
             data = bytes(data)
-        values = data.count(",") if isinstance(data, str) else data.count(b",")
-        if len(data) + _VALUE_BYTES * values > largest:
+        commas = data.count(",") if isinstance(data, str) else data.count(b",")
+        if len(data) + _VALUE_BYTES * commas > largest:
             option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
             raise LimitError(
-                f"JSON of {len(data):,} bytes with {values:,} commas may take more than "
-                f"{largest:,} bytes when parsed, at {_VALUE_BYTES} bytes for each value ({option})",
+                f"parsing {len(data):,} bytes of JSON with {commas:,} commas may need more than "
+                f"{largest:,} bytes of memory ({option})",
                 remedy=f"If you trust the store, pass limits=Limits({option}=…)",
                 key=key,
             )
@@ -277,7 +277,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
     """Return a member of the object at `place`. Raise MetadataError if the member is missing."""
     if name not in members:
         place = name if place is None else f"{place}.{name}"
-        raise MetadataError("required member is missing", place=place)
+        raise MetadataError("the required member is missing", place=place)
     return members[name]
 
 

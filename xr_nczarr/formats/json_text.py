@@ -125,19 +125,19 @@ def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
     try:
         return _decode(strict.text, max_depth)
     except json.JSONDecodeError as error:
-        problem = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
-        raise MetadataError(f"the document is not valid JSON: {problem}") from error
+        located = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
+        raise MetadataError(f"the document is not valid JSON: {located}") from error
     except MetadataError:
         raise
     except ValueError as error:
-        raise MetadataError(f"an integer has too many digits: {error}") from error
+        raise MetadataError(f"an integer of the document has too many digits: {error}") from error
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise MetadataError(f"an object has more than one member named {quote(twice)!r}")
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise MetadataError(f"an object has more than one member named {quote(name)!r}")
     return members
 
 
@@ -174,7 +174,7 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"more than {_MAX_REWRITTEN:,} numbers and words are not valid JSON"
+                f"the document has more than {_MAX_REWRITTEN:,} values that are not valid JSON"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)

@@ -44,14 +44,16 @@ def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
     try:
         return np.dtype(fields), json.dumps(value, ensure_ascii=False)
     except ValueError as error:
-        raise MetadataError(f"NumPy rejects the fields: {error}", place=place) from error
+        raise MetadataError(
+            f"NumPy rejects the fields of the data type: {error}", place=place
+        ) from error
 
 
 def _parse_typestring(text: str, place: str) -> DType:
     match = _TYPESTRING.fullmatch(text)
     if match is None:
         raise UnsupportedError(
-            f"data type {quote(text)!r} is not supported; expected a typestring such as <f4",
+            f"data type {quote(text)!r} is not supported; expected a typestring such as '<f4'",
             place=place,
         )
     if match["text"]:
@@ -64,7 +66,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
         raise unexpected(value, "a field with a name, a type and optionally a shape", place)
     dtype, _ = parse_data_type(value[1], place)
     if dtype.hasobject:
-        raise UnsupportedError("fields of variable length are not supported", place=place)
+        raise UnsupportedError("variable-length fields are not supported", place=place)
     shape = value[2] if len(value) == 3 else []
     return (
         read_text(value[0], place),
@@ -87,7 +89,7 @@ def check_size(size: int, value: Json, place: str) -> None:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
         raise LimitError(
-            f"an item has {size:,} bytes; expected at most {MAX_ITEM_BYTES:,}", place=place
+            f"the data type has {size:,} bytes; expected at most {MAX_ITEM_BYTES:,}", place=place
         )
 
 
@@ -115,7 +117,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
     described = _describe(dtype)
     if parse_data_type(described)[0] != dtype:
         raise UnsupportedError(
-            f"data type {dtype} is not supported; expected a type without padding"
+            f"data type {dtype} has padding between its fields, which is not supported"
         )
     return described
 

@@ -110,7 +110,7 @@ class V2(Format):
         version = members.get("zarr_consolidated_format")
         if version is None:
             raise MetadataError(
-                "required member is missing, so the document is not consolidated metadata",
+                "the required member is missing, so the document is not consolidated metadata",
                 remedy="Open with consolidated=False to read the metadata of each node",
                 place="zarr_consolidated_format",
             )

@@ -288,6 +288,7 @@ def _render_chunk_keys(path: str, keys: ChunkKeys) -> Json:
     for encoding in V3.chunk_key_encodings:
         if keys == _chunk_keys(path, encoding, keys.separator):
             return {"name": encoding, "configuration": {"separator": keys.separator}}
+    example_key = keys.key((0, 0))
     raise UnsupportedError(
-        f"Zarr v3 does not support chunk keys such as {quote(keys.key((0, 0)))}", variable=path
+        f"Zarr v3 does not support chunk keys such as {quote(example_key)}", variable=path
     )

@@ -62,7 +62,10 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
 
 def _check_real(dtype: DType, place: str) -> None:
     if dtype.kind not in "iuf":
-        raise UnsupportedError(f"the codec requires integers or floats, not {dtype}", place=place)
+        raise UnsupportedError(
+            f"codecs cast_value and scale_offset require integers or floats, not {dtype}",
+            place=place,
+        )
 
 
 def _as_json_number(number: Any) -> Json:

@@ -83,7 +83,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
         elif spec.name not in _OF_EACH_ELEMENT:
-            problem = f"codec {quote(spec.name)} cannot decode a single inner chunk of a shard"
+            problem = f"codec {quote(spec.name)} cannot decode single inner chunks of a shard"
             raise UnsupportedError(problem, place=place)
         dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
@@ -244,7 +244,7 @@ def byte_order(dtype: DType) -> str | None:
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
         raise UnsupportedError(
-            f"fields with different byte orders are not supported: {quote(dtype)}",
+            f"dtype {quote(dtype)} has fields of different byte orders, which are not supported",
             place="data_type",
         )
     return None if little and big else "little" if little else "big"
@@ -256,7 +256,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
         raise UnsupportedError(
-            "Zarr v3 does not support the array's codecs for items of variable length"
+            "Zarr v3 does not support the codecs of this array for variable-length items"
         )
     _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)

@@ -221,9 +221,11 @@ class V3Draft(Format):
         separator = node.chunk_keys.separator
         expressible = not node.shards and not node.chunk_runs
         if not expressible or node.chunk_keys != self.chunk_keys(node.path, separator=separator):
-            what = "shards" if node.shards else f"chunk keys such as {node.chunk_keys.key((0, 0))}"
+            feature = (
+                "shards" if node.shards else f"chunk keys such as {node.chunk_keys.key((0, 0))}"
+            )
             raise UnsupportedError(
-                f"the Zarr v3 draft does not support {quote(what)}", variable=node.path
+                f"the Zarr v3 draft does not support {quote(feature)}", variable=node.path
             )
         data_type = render_data_type(node.dtype, node.type_name)
         declared, _ = parse_data_type(data_type, fallback=True)

@@ -57,7 +57,7 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
         if zarr.resolved(documents) != zarr:
             raise UnsupportedError(
                 f"the store uses a variant of Zarr {zarr.version} that cannot be written",
-                remedy="Write its contents to a new store",
+                remedy="Write the data to a new store",
                 store=store,
             )
     return zarr

@@ -135,8 +135,8 @@ def parse_journal(document: Document) -> Journal:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
-            remedy="Remove the journal if the store opens correctly with consolidated=True. "
-            "Without consolidated metadata, remove it and check the lengths of all arrays",
+            remedy="Open the store with consolidated=True. If it is correct, remove the journal. "
+            "Without consolidated metadata, remove the journal and check the lengths of all arrays",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended, has_chunks(document))

@@ -251,7 +251,7 @@ class _Search:
                 state = "is missing from the store" if stored is None else "has changed"
                 raise MetadataError(
                     f"the consolidated metadata are stale: this document {state}",
-                    remedy="Open with consolidated=False, and consolidate the store again",
+                    remedy="Open the store with consolidated=False, or consolidate it again",
                     key=consolidated_key,
                     place=key,
                 )
@@ -475,20 +475,20 @@ class _Search:
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:
             return NotFoundError(
-                "the store is incomplete, because a write was interrupted",
+                "the store is incomplete because a write was interrupted",
                 remedy="Run the same write or copy again to complete the store, or remove it",
             )
         keys = dict.fromkeys(zarr.root_keys()[0] for zarr in candidates)
         return NotFoundError(
             f"no Zarr metadata found ({', '.join(keys)})",
-            remedy="Check the path. To open a store within a store, pass group=",
+            remedy="Check the path. To open a group, pass the path of its store and group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
         keys = ", ".join(filter(None, (zarr.consolidated_key for zarr in candidates)))
         return NotFoundError(
             f"no consolidated metadata found ({keys})",
-            remedy="Open with consolidated=None or False, or consolidate the store",
+            remedy="Open the store with consolidated=None or consolidated=False, or consolidate it",
         )
 
 

@@ -123,7 +123,9 @@ class _Writer:
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
-            raise variable.error or NczarrError("the variable has no array", variable=variable.path)
+            raise variable.error or NczarrError(
+                "the variable has no array in the store", variable=variable.path
+            )
         node = self.stored_form(variable, variable.node)
         fields = _annotation_fields(node)
         # By its short name, readers would not find a dimension that a nearer dimension hides.

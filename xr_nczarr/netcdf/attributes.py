@@ -289,7 +289,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
             return _json(list(value)), JSON
     if np.ma.is_masked(value):
-        raise UnsupportedError(f"attribute value is masked; expected {_EXPECTED}")
+        raise UnsupportedError(f"the attribute value is masked; expected {_EXPECTED}")
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
@@ -344,14 +344,14 @@ def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.n
         return np.array(values, "uint64")
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
-    raise UnsupportedError("no integer type can hold all integers of the attribute")
+    raise UnsupportedError("no integer dtype can represent all values of the attribute")
 
 
 def _json(value: Json) -> Json:
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
-        raise UnsupportedError(f"attribute value cannot be stored as JSON ({error})") from error
+        raise UnsupportedError(f"the attribute value cannot be stored as JSON ({error})") from error
     return value
 
 
@@ -361,7 +361,7 @@ def _text(value: str | bytes) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnsupportedError(f"attribute value is not valid UTF-8 ({error})") from error
+        raise UnsupportedError(f"the attribute value is not valid UTF-8 ({error})") from error
 
 
 def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
@@ -371,7 +371,7 @@ def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
         array = array.astype("float32")
     if array.dtype.name not in NUMBERS or array.ndim > 1:
         raise UnsupportedError(
-            f"attribute value is an array of {array.dtype} with {array.ndim} dimensions; "
+            f"the attribute value is an array of {array.dtype} with {array.ndim} dimensions; "
             f"expected {_EXPECTED}"
         )
     numbers = [_json_number(number) for number in array.ravel()]

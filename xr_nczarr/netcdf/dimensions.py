@@ -127,7 +127,7 @@ class DimensionScope:
         lost = owner in self.groups and owner not in self.annotations
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
-                f"dimension {quote(reference)} is not defined by any group",
+                f"no group defines the dimension {quote(reference)}",
                 remedy="Use the name of a dimension that a group annotation defines",
                 place=place,
             )

@@ -72,8 +72,8 @@ def _encoded_item(value: object) -> bytes:
         )
     if "\0" in value:
         raise ConflictError(
-            "a string contains a NUL character, which would end a netCDF string",
-            remedy="Remove the NUL, or write plain Zarr with dialect='zarr'",
+            "a string contains a NUL character, which marks the end of a netCDF string",
+            remedy="Remove the NUL character, or write plain Zarr with dialect='zarr'",
         )
     try:
         return value.encode("utf-8", "surrogateescape")

@@ -300,7 +300,7 @@ class _Interpreter:
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
                 error = NotFoundError(
-                    f"the array is listed in {place}, but missing from the store", variable=path
+                    f"the array is listed in {place}, but is missing from the store", variable=path
                 )
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
                 group.reports.append(f"{quote(path)} is listed in {place}, but missing")
@@ -336,7 +336,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     misfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
     if misfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
         raise MetadataError(
-            f"invalid value {alias!r}; expected a type that {dtype} can represent",
+            f"type alias {alias!r} does not fit dtype {dtype}",
             place="_nczarr_array.type_alias",
         )
     if alias == "char" or node.type_name == ">S1":
