@@ -1,4 +1,4 @@
-"""Partial decoding of a Blosc frame, by assembling the required blocks into a smaller frame.
+"""Decode parts of a Blosc frame, by copying the required blocks into a smaller frame.
 
 Source: c-blosc's ``README_CHUNK_FORMAT``. The header of 16 bytes is followed by a table of block
 starts. The blocks are stored in any order, and only the last block of the data can be shorter.
@@ -25,7 +25,7 @@ _MIN_BLOCK = 1 << 10  # the starts of smaller blocks would be larger than the bl
 
 
 class BloscFrame(NamedTuple):
-    """The sizes and positions in a Blosc frame, as its header declares them.
+    """The sizes in the header of a Blosc frame, and the positions that follow from them.
 
     Attributes
     ----------
@@ -40,11 +40,11 @@ class BloscFrame(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """Byte range of the table of block starts: first byte and length."""
+        """The byte range (start and length) of the table that contains the start of each block."""
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the sorted numbers of the blocks that contain some byte ranges of the data.
+        """Return the sorted numbers of the blocks that contain byte ranges of the decoded data.
 
         `spans` contains the start and the length of each range.
         """
@@ -56,7 +56,7 @@ class BloscFrame(NamedTuple):
         return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the byte range (start, length) in the frame of each block in `numbers`.
+        """Return the byte range (start, length) in the frame of each of the requested blocks.
 
         Raises
         ------
@@ -76,7 +76,10 @@ class BloscFrame(NamedTuple):
         return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode the stored `blocks` with these `numbers`, and return their concatenated data."""
+        """Decode some blocks of the frame, and return their concatenated data.
+
+        `blocks` contains the stored bytes of the blocks in `numbers`.
+        """
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
         size = sum(min(self.block, self.size - number * self.block) for number in numbers)
@@ -90,9 +93,9 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse the header of a frame, or return None if the frame cannot be decoded by blocks.
+    """Parse the header of a Blosc frame, or return None if it cannot be decoded block by block.
 
-    The frame must contain `size` bytes of data, compressed and split into blocks.
+    The frame must contain `size` bytes of data, which are compressed and split into blocks.
     """
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:

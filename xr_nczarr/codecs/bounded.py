@@ -1,10 +1,10 @@
-"""Compressors whose decoders never return more bytes than the metadata declare.
+"""Define compressors whose decoders never return more bytes than the metadata declare.
 
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
 Blosc frames declare the size of their data, which is checked before memory is allocated. The
-declared length of a Blosc frame is checked as well, because Blosc's decoder would otherwise read
-beyond the end of the buffer. Extra bytes after the end of a stream are ignored, because netcdf-c
-does not truncate a chunk when it overwrites it with a shorter one.
+declared length of a Blosc frame is checked too, because Blosc's decoder would otherwise read beyond
+the end of the buffer. Extra bytes after the end of a stream are ignored, because netcdf-c does not
+truncate a chunk when it overwrites it with a shorter one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the step for a numcodecs compressor; parameters must have the type of their default."""
+    """Build the step for a numcodecs compressor.
+
+    Each parameter must have the type of its default.
+    """
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
     codec = request.construct(settings=request.settings(**defaults))
@@ -65,15 +68,15 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the step for a decompressor of the standard library, whose output can be limited.
+    """Build the step for a compressor of the standard library, whose decompressor accepts a limit.
 
     Parameters
     ----------
     unpack
         Function that creates a decompressor.
     magic
-        Signature at which another member of a multi-member file begins. None for formats without
-        such files.
+        Signature with which each further member of a multi-member file begins. None for formats
+        without such files.
     max_piece
         Maximum output of one call in bytes, for decompressors that return their unconsumed input.
     """
@@ -123,7 +126,7 @@ def _stream(
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
-    """Build the step for zlib streams, or for gzip files of one or more members."""
+    """Build the step for zlib streams, or for gzip files with one or more members."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
@@ -170,10 +173,10 @@ def _framed(
     measure: Callable[[Buffer], tuple[int | None, Buffer]],
     decompress: Callable[..., Any],
 ) -> Step:
-    """Build the step for frames that declare the size of their data.
+    """Build the step for a compressor whose frames declare the size of their data.
 
     The size is checked before memory is allocated. `measure` returns the size, and the frame
-    without trailing bytes. A size of None means that `measure` has already checked the frame.
+    without trailing bytes. If it returns None as the size, it has checked the frame itself.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -192,7 +195,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the step for numcodecs' LZ4 format: one block, after its size in four bytes."""
+    """Build the step for numcodecs' LZ4 format, which is one block after its size in four bytes."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -252,10 +255,10 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 @lru_cache(1)
 def _zstd_decoder() -> Callable[..., Any]:
-    """Return a function that decodes Zstandard frames, optionally into a target array.
+    """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    It uses the package zstandard for small frames, if installed. numcodecs creates a context for
-    each call, which takes longer than decoding a small frame.
+    It decodes small frames with the package zstandard, if that is installed. numcodecs creates a
+    new context for each call, which takes longer than decoding a small frame.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     try:
@@ -280,12 +283,11 @@ def _zstd_decoder() -> Callable[..., Any]:
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Measure Zstandard frames: declared data size, upper bound on this size, and end offset.
+    """Return the declared size of Zstandard frames, an upper bound of the size, and where they end.
 
-    Without a declared size in one of the frames, the first item is None. Frames are measured until
-    their data have the `expected` size; the bytes after these frames are ignored.
-
-    Source: RFC 8878, section 3.1.
+    The declared size is None if any of the frames does not declare it. Frames are read until their
+    data have the `expected` size, and the bytes after them are ignored. Source: RFC 8878, section
+    3.1.
     """
     declared: int | None = 0
     bound = at = 0
@@ -332,7 +334,7 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 
 
 def decompressed(data: bytes, max_bytes: int) -> bytes:
-    """Decompress a gzip file or a Zstandard frame, and return any other data unchanged.
+    """Decompress a gzip file or Zstandard frames. Return any other data unchanged.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The v3 codecs ``scale_offset`` and ``cast_value``, which are exact or raise an error.
+"""Define the codecs ``scale_offset`` and ``cast_value`` of Zarr v3.
 
-Source: the registered extensions of these names. If the specification requires an error for a
-value, reading and writing raise ChunkError.
+Both are exact or raise an error: ChunkError is raised for each value for which the specification
+requires an error. Source: the registered extensions of these names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXACT_IN_DOUBLES = 1 << 53
 
 
 def _away(values: Array) -> Array:
-    """Round to the nearest integer, with halves away from zero."""
+    """Round to the nearest integer, and round halves away from zero."""
     whole = np.trunc(values)
     return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
 
@@ -40,7 +40,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def build_scale_offset(request: StepRequest) -> Step:
-    """Build the step that stores ``(value - offset) * scale``, computed in the values' dtype."""
+    """Build the step that stores ``(value - offset) * scale`` in the dtype of the values."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(offset=None, scale=None)
@@ -87,8 +87,8 @@ def _check_integers(
 ) -> None:
     """Raise ChunkError if scaling and shifting integers overflows their type.
 
-    Only the smallest and the largest value are checked, because both operations are monotonic. When
-    decoding, a stored value that is not a multiple of the scale also raises ChunkError.
+    Both operations are monotonic, so it suffices to check the smallest and the largest value. On
+    decoding, ChunkError is also raised for stored values that are not multiples of the scale.
     """
     if not values.size:
         return
@@ -170,7 +170,7 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The conversion of numbers to another dtype, in one direction of ``cast_value``.
+    """A conversion of numbers to another dtype, as ``cast_value`` specifies for one direction.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Cast:
     pairs: tuple[tuple[Any, Any], ...] = ()
 
     def __call__(self, values: Array, out: Array) -> None:
-        """Write the converted values into `out`.
+        """Convert the values, and write the results into `out`.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class Cast:
         out[...] = values  # NumPy takes integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
-        """Write floats to `out` as integers, rounded by the rule `rounding`."""
+        """Convert floats to integers with the rule in `rounding`, and write them into `out`."""
         values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
@@ -276,10 +276,10 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round `values` to floats by the rule `rounding`, starting from the `nearest` floats.
+    """Change floats that NumPy rounded to nearest to the result of another rounding rule.
 
-    In `nearest`, infinity represents the power of two above the largest float, so that smaller
-    values can be rounded down from it.
+    In `nearest`, infinity stands for the power of two above the largest float. Values below that
+    power can be rounded down from it.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -307,7 +307,10 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:
-    """Return the dtype of the elements; raise UnsupportedError unless it is an integer or float."""
+    """Return the dtype of the elements.
+
+    Raise UnsupportedError if it is neither an integer nor a float.
+    """
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(
             f"codecs cast_value and scale_offset require integers or floats ({flow.chunk})"
@@ -316,7 +319,7 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert a number in the configuration to a scalar of `dtype`. Floats can be strings."""
+    """Convert a number from the configuration to a scalar. Floats may be given as strings."""
     number = value
     if isinstance(value, str):
         try:
@@ -356,5 +359,4 @@ def _pairs(
 
 
 def _as_elements(target: Array, flow: Flow) -> Array:
-    """View the bytes in `target` as elements with the dtype and shape of `flow`."""
     return target.view(flow.dtype).reshape(flow.shape or ())

@@ -1,4 +1,4 @@
-"""Checksums and filters, which transform bytes or elements without compressing them."""
+"""Define checksums and filters, which transform bytes or elements without compressing them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Build the step for HDF5's shuffle, which groups the bytes of all elements by their position.
+    """Build the step for HDF5's shuffle filter, or return None if it would not change the data.
 
-    The first bytes of all elements come first, followed by the second bytes, and so on. Trailing
-    bytes that do not fill an element stay in place. Returns None if shuffling would not change the
-    data.
+    The filter stores the first bytes of all elements, then the second bytes, and so on. Trailing
+    bytes that do not fill an element stay in place.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -55,11 +54,10 @@ def build_shuffle(request: StepRequest) -> Step | None:
 
 
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
-    """Merge byte planes into elements: plane *n* holds byte *n* of every element.
+    """Merge byte planes into elements, so that plane *n* provides byte *n* of every element.
 
-    Two planes are merged with shifts of 16-bit words, which are vectorized and twice as fast as
-    strided copies. More planes are copied one by one with strides, or all at once if they are
-    short.
+    Two planes are merged by shifting 16-bit words. This is vectorized, and twice as fast as strided
+    copies. More planes are copied one by one with strides or, if they are short, all at once.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -114,7 +112,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return how much `values` of `dtype` may change when a filter stores them as `stored`."""
+    """Return by how much values may change when a filter stores them in the dtype `stored`."""
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -130,7 +128,7 @@ def _tolerance(
 
 
 def build_bitround(request: StepRequest) -> Step:
-    """Build the step that rounds floats on encoding and leaves them unchanged on decoding."""
+    """Build the step that rounds floats when they are encoded. Decoding does not change them."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -142,7 +140,7 @@ def build_bitround(request: StepRequest) -> Step:
 
 
 def build_sized(request: StepRequest) -> Step:
-    """Build the step for a codec whose encoded size depends only on the input size."""
+    """Build the step for a codec whose encoded size depends only on the size of its input."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(f"codec {name} requires booleans ({flow.chunk})")
@@ -159,7 +157,7 @@ def build_sized(request: StepRequest) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Decode like numcodecs, but without copying the data."""
+        """Return the data without copying them, unlike numcodecs, if the checksum is correct."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
@@ -179,7 +177,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """CRC-32C in pure Python. Its 10 MB/s are fast enough for shard indices."""
+    """CRC-32C in pure Python. Its speed of 10 MB/s is sufficient for shard indices."""
 
     codec_id = "crc32c"
     location = "end"

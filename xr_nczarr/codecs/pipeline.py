@@ -1,4 +1,4 @@
-"""Compiled codec chains.
+"""Define compiled codec chains.
 
 A `Flow` describes the data between two codecs, a `Step` is one compiled codec, and a `ChunkCodec`
 is the whole chain of an array.
@@ -52,7 +52,7 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The type and size of the data between two steps of a codec chain.
+    """The type and the size of the data between two codecs of a chain.
 
     The data are elements of a `dtype` and `shape`, or a stream of bytes (uint8, `shape` None).
 
@@ -83,35 +83,38 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the flow after a step that encodes to elements of `dtype` and `shape`."""
+        """Return the `Flow` after a codec that produces elements of the given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the flow after a step that encodes to a stream of bytes."""
+        """Return the `Flow` after a codec that produces a stream of bytes."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the flow after a compressor, whose bound allows for data that grow slightly."""
+        """Return the `Flow` after a compressor.
+
+        Its bound allows for incompressible data that grow slightly.
+        """
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a flow of unknown size, bounded by the caller's limit.
+        """Return the `Flow` after a codec with unknown output size, bounded by the caller's limit.
 
-        `growth` is the factor by which the data may grow in memory when they are decoded. The
-        bound is smaller by that factor, but at least 64 KiB.
+        `growth` is the factor by which decoding may increase the size of the data in memory. The
+        bound is smaller by this factor, but at least 64 KiB.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View bytes as elements of this flow; return Python objects unchanged."""
+        """View bytes as elements with the dtype and the shape. Return Python objects unchanged."""
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, cut: bool = False) -> None:
-        """Check that data of `size` bytes are possible in this flow.
+        """Check the size of decoded data against the metadata and the caller's limit.
 
         If `cut` is True, decoding stopped after `size` bytes, before the end of the data.
 
@@ -134,7 +137,7 @@ class Flow:
         raise ChunkError(f"{excess} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
-        """Raise ChunkError if `count` is not the number of elements in this flow."""
+        """Raise ChunkError if the number of decoded elements differs from the metadata."""
         if count != self.count:
             problem = f"decoded data have {count:,} items; expected {self.count:,} ({self.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)
@@ -142,7 +145,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One codec, compiled for the data that it encodes.
+    """A codec, compiled for the type and the size of the data that it encodes.
 
     Attributes
     ----------
@@ -173,20 +176,20 @@ class Step:
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
-    """Return infinity, so that any difference between original and decoded values is allowed."""
+    """Return infinity, so that decoded values may differ from the original values by any amount."""
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The argument of a function that builds a step: the codec's spec and the flow it encodes."""
+    """The argument of functions that build a `Step`: a codec, and the data that it encodes."""
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the codec's parameters, with `defaults` for the parameters that are not set.
+        """Return the parameters of the codec, with `defaults` for parameters that are not set.
 
         Raises
         ------
@@ -206,7 +209,7 @@ class StepRequest:
         }
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
-        """Create the codec object.
+        """Create a codec object from its configuration.
 
         Parameters
         ----------
@@ -243,7 +246,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Build a step that runs a numcodecs codec and checks the decoded size."""
+    """Build the step for a numcodecs codec, which also checks the size of the decoded data."""
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):
@@ -272,12 +275,12 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
 
 
 def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a view of a C-contiguous array as bytes."""
+    """Return a view of a C-contiguous array as an array of bytes."""
     return array.reshape(-1).view(UINT8)
 
 
 class ChunkCodec:
-    """The compiled codec chain of an array, which encodes and decodes single chunks.
+    """The compiled codec chain of an array, which encodes and decodes whole chunks.
 
     Attributes
     ----------
@@ -305,10 +308,10 @@ class ChunkCodec:
         self.lossy = bool(self._tolerances) and unlimited_tolerance not in self._tolerances
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Decode the stored bytes of one chunk into its elements.
+        """Decode the stored bytes of a chunk to its elements.
 
-        `out`, a C-contiguous array of the chunk's shape and dtype, is filled and returned. Without
-        `out`, the result may be a read-only view of `data`.
+        If `out` is passed, it is filled and returned. It must be C-contiguous and have the shape
+        and dtype of the chunk. Otherwise, the result may be a read-only view of `data`.
 
         Raises
         ------
@@ -330,7 +333,9 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Encode one chunk; without codecs, the result may be a view of its memory.
+        """Encode a chunk.
+
+        If there are no codecs, the result may be a view of the chunk's memory.
 
         Raises
         ------
@@ -347,10 +352,10 @@ class ChunkCodec:
         return encoded.data if isinstance(encoded, np.ndarray) else encoded
 
     def check_round_trip(self, data: Bytes, index: Any, values: NDArray[Any]) -> None:
-        """Raise ChunkError if decoding `data` does not reproduce `values` at `index`.
+        """Raise ChunkError if decoding `data` does not reproduce the values that were encoded.
 
-        `index` is the NumPy index of the values in the chunk. Differences within the tolerance of
-        the filters are allowed.
+        `index` is the NumPy index of `values` in the chunk. Differences within the tolerance of the
+        filters are allowed.
         """
         decoded = self.decode(data)[index]
         with np.errstate(all="ignore"):
@@ -370,7 +375,7 @@ class ChunkCodec:
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
         """Decode stored bytes to a flat buffer of bytes, or to an array of Python objects.
 
-        If the chain `fills`, `out` is filled and returned instead; otherwise `out` is ignored.
+        If `fills` is True, `out` is filled and returned instead. Otherwise, `out` is ignored.
         """
         steps = self._steps
         size = self.encoded.size
@@ -392,7 +397,7 @@ class ChunkCodec:
         return data
 
     def encode_buffer(self, data: Buffer) -> Any:
-        """Encode a flat buffer of bytes, or an array of objects, into the stored bytes."""
+        """Encode a flat buffer of bytes, or an array of Python objects, to the stored bytes."""
         for step in self._steps:
             try:
                 data = step.encode(data)

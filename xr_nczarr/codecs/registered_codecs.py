@@ -1,4 +1,4 @@
-"""Codecs that other packages register with zarr-python, through ``zarr.codecs`` entry points.
+"""Use codecs that other packages register with zarr-python, by entry points named ``zarr.codecs``.
 
 zarr-python is imported only if the metadata name a codec that is not in any other registry.
 """
@@ -22,7 +22,7 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point of a Zarr v3 codec, or None if no installed package provides it."""
+    """Return the entry point of a Zarr v3 codec, or None if no installed package provides one."""
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
     is_version_3 = spec.place == "codecs" and isinstance(name, str)
@@ -35,9 +35,9 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a codec: ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
+    """Return the kind of a registered codec, or None if no installed package provides the codec.
 
-    Returns None if no installed package provides the codec.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
     """
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
@@ -51,7 +51,7 @@ def kind_of(name: str) -> str | None:
 
 
 def _load(entry_point: EntryPoint) -> Any:
-    """Load a codec class, or raise UnsupportedError if its package cannot be imported."""
+    """Load a codec class. Raise UnsupportedError if its package cannot be imported."""
     try:
         import zarr.core.dtype  # noqa: F401  (since 3.1)
 
@@ -65,9 +65,10 @@ def _load(entry_point: EntryPoint) -> Any:
 
 
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
-    """Build the step for a codec class with zarr-python's interface.
+    """Build the step for a codec class that has zarr-python's interface.
 
-    The step checks the decoded size. The encoded size is bounded only by the caller's limit.
+    The step checks the size of the decoded data. The size of the encoded data is bounded only by
+    the caller's limit.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -84,7 +85,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
 
 
 class _Adapter:
-    """Adapts a codec with zarr-python's interface to the functions of a `Step`."""
+    """Adapts a codec that has zarr-python's interface to the functions of a `Step`."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
@@ -118,11 +119,10 @@ class _Adapter:
             )
 
     def encoded(self, request: StepRequest) -> Flow:
-        """Return the flow of the encoded data."""
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
     def decode(self, data: Buffer) -> Any:
-        """Decode `data` to bytes, and check that they match the metadata."""
+        """Decode data to bytes, and check these against the metadata."""
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
         if self.from_elements:
             return self._checked(decoded, self.flow)
@@ -130,7 +130,7 @@ class _Adapter:
         return decoded
 
     def encode(self, data: Any) -> Any:
-        """Encode elements or bytes to bytes, even if the codec itself encodes to elements."""
+        """Encode elements or bytes to bytes, even if the codec itself produces elements."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
         return self._checked(encoded, self.stored) if self.to_elements else encoded
 
@@ -141,7 +141,7 @@ class _Adapter:
         return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
 
     def _checked(self, elements: NDArray[Any], flow: Flow) -> NDArray[np.uint8]:
-        """Return the bytes of `elements`, or raise ChunkError if they do not match the flow."""
+        """Return elements as bytes. Raise ChunkError if their dtype or shape is unexpected."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             raise ChunkError(
@@ -152,7 +152,7 @@ class _Adapter:
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
-        """Call an asynchronous method of the codec, and return the resulting elements or bytes.
+        """Run an asynchronous method of the codec, and return its result as a NumPy array.
 
         Raises
         ------

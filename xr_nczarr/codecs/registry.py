@@ -1,4 +1,4 @@
-"""Find the builder for each codec name, and compile the codec chain of an array."""
+"""Find the function that builds each codec, and compile the codec chains of arrays."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compile_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> ChunkCodec:
-    """Compile the codec chain of an array's chunks.
+    """Compile the codec chain with which the chunks of an array are encoded and decoded.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ def check_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> None:
-    """Check that all codecs of an array, including those of its shards, are known and allowed.
+    """Check that all codecs of an array and its shards are known and allowed.
 
-    This raises the same errors as `compile_codec`, except for errors in configurations and sizes.
+    The errors are those of `compile_codec`, except for errors in configurations and sizes.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
@@ -118,10 +118,10 @@ def check_codec(
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Raise ConflictError if a numeric v3 codec cannot store the array's fill value.
+    """Raise ConflictError if the numeric codecs of Zarr v3 cannot store the fill value of an array.
 
-    ``cast_value`` must also preserve the fill value exactly. The specification requires this
-    because partial chunks contain fill values.
+    ``cast_value`` must preserve the fill value exactly. The specification requires this because
+    partial chunks contain fill values.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
@@ -154,7 +154,7 @@ def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
 def flow_of(
     dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
 ) -> Flow:
-    """Return the flow of a chunk's decoded elements.
+    """Return a `Flow` that describes the decoded elements of a chunk.
 
     Raises
     ------
@@ -186,7 +186,10 @@ def compile_chain(
     custom: Mapping[str, type],
     plugins: bool = False,
 ) -> ChunkCodec:
-    """Compile the codecs `specs`, in encoding order, into a chain for the elements of `flow`."""
+    """Compile codecs into a chain that encodes and decodes the elements that `flow` describes.
+
+    `specs` contains the codecs in the order of encoding.
+    """
     steps: list[Step] = []
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
@@ -215,7 +218,11 @@ def _place(spec: CodecSpec) -> str:
 
 
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
-    """Return the builder for a codec from the caller, this package, numcodecs or a plugin."""
+    """Return the function that builds a codec.
+
+    The caller's codecs take precedence over those of this package, which are followed by those of
+    numcodecs and of plugins.
+    """
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
         # numcodecs decodes pickles only if that is enabled for the whole process.
@@ -248,9 +255,10 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 
 
 def registered_kind(name: str) -> str | None:
-    """Return the kind of a codec that only a plugin of zarr-python provides, or None for any other.
+    """Return the kind of a codec, or None if it is known without a plugin of zarr-python.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. It is also None if no
+    plugin provides the codec.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
@@ -258,7 +266,7 @@ def registered_kind(name: str) -> str | None:
 
 
 def check_known(name: str) -> None:
-    """Raise UnsupportedError if no installed package provides a codec called `name`."""
+    """Raise UnsupportedError if no installed package provides a codec of this name."""
     known = {
         *_OF_VERSION_3,
         *_OURS,

@@ -1,4 +1,4 @@
-"""Codecs that lay out elements as bytes: byte order, axis order and variable-length items."""
+"""Define the codecs for byte order, axis order and variable-length items."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the step that swaps bytes, or return None if the bytes are in the dtype's order.
+    """Build the step that swaps bytes, or return None if the dtype already has the stored order.
 
     NumPy's own dtypes always have the stored byte order. Dtypes of other packages keep the native
-    order in memory, because filling an array of the other byte order writes wrong values
-    (ml_dtypes 0.6).
+    order in memory, because NumPy writes wrong values when it fills an array of such a dtype in the
+    other byte order (ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -51,7 +51,7 @@ def build_bytes(request: StepRequest) -> Step | None:
 
 
 def build_transpose(request: StepRequest) -> Step | None:
-    """Build the step that stores the axes in another order, where ``"F"`` reverses all axes.
+    """Build the step that stores the axes in another order. The order ``"F"`` reverses all axes.
 
     Returns None if the transposition does not change the bytes.
     """
@@ -87,7 +87,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 
 
 def build_vlen(request: StepRequest) -> Step:
-    """Build the step for variable-length strings, bytes or arrays with 32-bit length prefixes."""
+    """Build the step for variable-length strings, bytes or arrays, which store 32-bit lengths."""
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(
@@ -116,7 +116,10 @@ def build_vlen(request: StepRequest) -> Step:
 
 
 def build_text(request: StepRequest) -> Step:
-    """Build the step for numcodecs' JSON or msgpack: a list of items, then dtype and shape."""
+    """Build the step for numcodecs' JSON and msgpack codecs, which store lists of items.
+
+    The last two items of a list are the dtype and the shape.
+    """
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
     codec, growth = request.construct(), _PACKED_GROWTH
@@ -157,7 +160,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Flatten nested lists of items. The outermost list ends with a dtype and the shape."""
+    """Return the items of nested lists. The outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError(
             "the decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
@@ -176,14 +179,14 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Build the step for pickled objects, which requires that the caller allows ``pickle``."""
+    """Build the step for pickled objects. The caller must have allowed the codec ``pickle``."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the step that stores each string as the number of its label in a list.
+    """Build the step that stores each string as its number in a list of labels.
 
     A string that is not among the labels is stored as 0, which is decoded to an empty string.
     """

@@ -1,6 +1,6 @@
-"""Shard indices, which list the offsets and lengths of inner chunks, without any I/O.
+"""Parse and build shard indices, which contain the offset and length of each inner chunk.
 
-Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
+There is no I/O here. Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 class ShardIndex:
-    """The format of the shard index at one level of sharding.
+    """The format of the index in each shard. Nested shards have a format for each level.
 
     A shard consists of inner chunks or, above the last level, of the shards of the next level.
     These shards are also called inner chunks here.
@@ -84,7 +84,7 @@ class ShardIndex:
         self.wrapped = bool(spec.codecs)
 
     def parse(self, data: Bytes, object_size: int | None = None) -> NDArray[np.uint64]:
-        """Parse a stored index into the offset and length in bytes of each inner chunk.
+        """Parse the stored index of a shard.
 
         Parameters
         ----------
@@ -122,12 +122,15 @@ class ShardIndex:
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """Return the offset and length of an inner chunk in bytes, or None if it is missing."""
+        """Return the offset and the length of an inner chunk in bytes, or None if it is missing."""
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
-        """Assemble a shard from encoded inner chunks. Chunks that `parts` omits are missing."""
+        """Build a shard from its encoded inner chunks.
+
+        All chunks that are not in `parts` are missing.
+        """
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
         bodies = []
@@ -139,7 +142,7 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Decode stored bytes with the codecs that are applied to the whole shard."""
+        """Decode a stored object with the codecs that are applied to the whole shard."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
