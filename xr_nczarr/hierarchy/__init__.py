@@ -1,4 +1,4 @@
-"""Find the nodes of a store, and render or change their metadata documents."""
+"""Find the groups and arrays of a store, and render or change their metadata documents."""
 
 from xr_nczarr.hierarchy.changes import (
     edit_documents,

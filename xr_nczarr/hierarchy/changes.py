@@ -1,4 +1,4 @@
-"""Render the documents of a new hierarchy, and change the documents of an existing hierarchy."""
+"""Render the documents of a new hierarchy, or change the documents of an existing hierarchy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from xr_nczarr.model import Hierarchy, Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
-    """Render the documents of a hierarchy by their keys, in the order of writing.
+    """Render the documents of a hierarchy by key, in the order of writing.
 
-    A node's documents precede its parent's documents, and the root's documents come last. An
+    The documents of a node come before those of its parent, and those of the root come last. An
     interrupted write therefore does not look like a complete dataset.
     """
     zarr = FORMATS[hierarchy.zarr_format]
@@ -43,7 +43,7 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 
 
 def writable_format(hierarchy: Hierarchy, store: str) -> Format:
-    """Return the format in which to render new nodes of an opened hierarchy.
+    """Return the format in which to render new nodes of an existing hierarchy.
 
     Raises
     ------
@@ -83,10 +83,10 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
 def refresh_consolidated(
     hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Render the consolidated metadata for the nodes at `paths`.
+    """Render the consolidated metadata of a hierarchy, restricted to the nodes at `paths`.
 
-    The documents in `changed`, by key, replace documents of `hierarchy`. Returns a dict with one
-    key, or an empty dict if the Zarr version has no consolidated metadata.
+    The documents in `changed`, by key, replace those of the hierarchy. Returns a dict with one key,
+    or an empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -17,7 +17,7 @@ _RECORDS = ".zmetadata"  # also a document of parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """The store is the folder of a parquet reference set instead of a Zarr store.
+    """The store is the folder of a parquet reference set, and not a Zarr store.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set, not to Zarr v2."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set, and not to Zarr v2."""
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -47,7 +47,7 @@ def is_record_document(data: Bytes) -> bool:
 
 @dataclass
 class DocumentSource:
-    """Fetches metadata documents from a store.
+    """Fetches and parses the metadata documents of a store.
 
     Attributes
     ----------
@@ -117,10 +117,11 @@ class DocumentSource:
     def _without_pages(
         self, present: dict[str, Bytes], requested: Sequence[str]
     ) -> dict[str, Bytes]:
-        """Remove objects from `present` that are the server's HTML page for missing objects.
+        """Remove HTML pages that the server sends in place of missing objects.
 
-        The page is found by requesting the journal, a key that hardly ever exists. Any other HTML
-        page, such as a login form, raises an error, because it may hide a document that exists.
+        To learn what such a page looks like, the journal is requested, which hardly ever exists.
+        Any other HTML page, such as a login form, raises an error, because it may hide a document
+        that exists.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
@@ -136,10 +137,10 @@ class DocumentSource:
 def are_absent(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether root documents to which access is denied can be treated as missing.
+    """Return whether root documents can be treated as missing although access to them is denied.
 
     A public bucket that cannot be listed returns 403 for missing objects. The documents are not
-    needed if there are consolidated metadata that `consolidated` allows to use, or if the other
+    needed if there are consolidated metadata that `consolidated` allows using, or if the other
     documents identify the only candidate format.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):

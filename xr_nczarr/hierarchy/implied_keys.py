@@ -1,4 +1,4 @@
-"""Find existing documents and chunks without listing the store, by the keys that metadata imply."""
+"""Find documents and chunks of a store that cannot be listed, by the keys that metadata imply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCH_KEYS = 1024
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
     """Return all keys at which a hierarchy can have documents.
 
-    `sidecars` are the names of additional documents that each node can have.
+    `sidecars` contains the names of additional documents that each node can have.
     """
     zarr, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
     keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
@@ -27,7 +27,7 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[st
 def existing_chunks(
     store: Store, keys: ChunkKeys, extent: Sequence[int]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the key and size of each existing chunk or shard of an array.
+    """Yield the key and the size of each existing chunk or shard of an array.
 
     Each possible key takes one request.
 

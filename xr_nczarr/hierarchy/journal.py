@@ -1,4 +1,4 @@
-"""The journal of a write, which stores the earlier state of documents that change together.
+"""Define the journal of a write, which stores the earlier state of documents that change together.
 
 The journal is one object at the root of a store. It is written before the first document changes,
 and removed after the last document has changed. While the journal exists, readers use the earlier
@@ -28,7 +28,7 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The earlier state of objects that change together: metadata documents, and sometimes chunks.
+    """The earlier state of documents, and sometimes chunks, that change together.
 
     Attributes
     ----------
@@ -56,9 +56,10 @@ class Journal:
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Create the journal of a change to `documents`.
+        """Create the journal for a change to documents.
 
-        `stored` is the current content of each document, or None for a new document.
+        `documents` is their new content. `stored` is their current content, or None for new
+        documents.
         """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
@@ -73,7 +74,7 @@ class Journal:
         """Return the earlier content of the objects by key, or None if the change is complete.
 
         `stored` is the current content of `keys`. If another program has changed any of the objects
-        in the meantime, all objects stay as they are, and the result is an empty dict.
+        in the meantime, none of them may be restored, and the result is an empty dict.
         """
         is_ours = True
         is_complete = True
@@ -98,7 +99,7 @@ class Journal:
 
 
 def open_journal(store: Store) -> Journal | None:
-    """Read the journal that an interrupted write left in the store, or return None without one."""
+    """Read the journal that an interrupted write left, or return None if there is none."""
     (data,) = store.fetch([JOURNAL])
     with Place(store=store.name):
         return None if data is None else parse_journal(Document(JOURNAL, data))
@@ -107,7 +108,7 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    A journal without chunks is not needed to read consolidated metadata, so even a damaged journal
+    A journal without chunks is not needed to read consolidated metadata. Even if it is damaged, it
     must not prevent reading them.
     """
     content = document.content

@@ -1,4 +1,4 @@
-"""Find the nodes of a store, with as few round trips as the store's metadata allow."""
+"""Find the groups and arrays of a store, with as few round trips as its metadata allow."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def open_hierarchy(
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
-    """Read the metadata of all nodes in a store.
+    """Read the metadata of all groups and arrays in a store.
 
     A batch of concurrent requests finds the Zarr version and the root. If there are consolidated
     metadata, no more requests are needed. Otherwise each level of groups takes another batch. If
@@ -112,7 +112,7 @@ def open_hierarchy(
 
 @dataclass
 class _Search:
-    """The arguments and the intermediate results of one call of `open_hierarchy`."""
+    """The state of one call of `open_hierarchy`."""
 
     store: Store
     group: str
@@ -165,7 +165,7 @@ class _Search:
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
     ) -> tuple[dict[str, Document], Format]:
-        """Fetch the root's documents and recognize the Zarr version.
+        """Fetch the documents of the root, and recognize the Zarr version.
 
         The documents of rare versions are fetched only if no other version is recognized.
         """
@@ -190,7 +190,7 @@ class _Search:
         raise self._nothing_found(candidates)
 
     def _has_arrays(self, zarr: Format) -> bool:
-        """Return whether one of the first `_PROBED` directories below the root is an array."""
+        """Return whether any of the first 100 directories in the root is an array."""
         try:
             listing = self.probed.list_names("")
         except UnsupportedError:
@@ -232,7 +232,7 @@ class _Search:
                 raise self._too_deep(path)
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
-        self._bound(len(by_path))
+        self._check_count(len(by_path))
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
             self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
         return Hierarchy(
@@ -274,7 +274,7 @@ class _Search:
                 for path, kind in children.items()
                 if self._wanted(path)
             }
-            self._bound(len(self.nodes) + len(kinds))
+            self._check_count(len(self.nodes) + len(kinds))
             nodes = self._parse(kinds)
             for node in nodes:
                 self._add(node)
@@ -285,10 +285,11 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Read the groups along the path that the caller requested, without listing any group.
+        """Read the groups on the path that the caller requested, without listing any group.
 
-        The result contains only the requested group. It is empty if a group along the path has no
-        document, is not a group, or is not among the children that its parent's metadata list.
+        Returns a list that contains only the requested group. The list is empty if a group on the
+        path has no document, is not a group, or is not among the children that its parent's
+        metadata list.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -308,7 +309,7 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at some paths. Paths without a node are skipped.
+        """Fetch and parse the nodes at the given paths. Paths without a node are skipped.
 
         Documents are fetched in one batch of requests (from a local store, in two). If the kind of
         a node is known, only documents of that kind are fetched.
@@ -337,7 +338,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
-        """Yield the children of each group, from metadata or a listing: their kinds by path."""
+        """Yield the kinds of each group's children by path, from metadata or from a listing."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -354,16 +355,17 @@ class _Search:
             yield {child_path(group.path, name): kind for name, kind in kinds.items()}
 
     def _listing(self, path: str) -> Listing | NczarrError:
-        """List the children of a group; return the error if the store cannot be listed."""
+        """List the children of a group, or return the error if the store cannot be listed."""
         try:
             return self.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Return the kinds of a group's children by name, from its sidecars or else its listing.
+        """Return the kinds of a group's children by name, taken from its sidecars or its listing.
 
-        Without sidecars, `listing` is raised if it is the error of a store that cannot be listed.
+        If the store could not be listed, `listing` is the error, which is raised if there are no
+        sidecars.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
@@ -384,7 +386,7 @@ class _Search:
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
         """Return the children that a group's sidecars list, or None if they contain no list.
 
-        The sidecars of the group's ancestors are read as well, and added to their nodes.
+        The sidecars of the group's ancestors are read too, and added to their nodes.
         """
         paths = [group.path]
         while not self.with_sidecars and paths[-1] != "/":
@@ -399,7 +401,10 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents, or only those for nodes of its `kind` if known."""
+        """Return the keys of a node's documents.
+
+        If its kind is known, leave out those of the other kind.
+        """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             own_key = self.zarr.document_key(path, kind)
@@ -415,13 +420,13 @@ class _Search:
         return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
-        """Return whether `path` is the requested group, or a node above or below it."""
+        """Return whether `path` is the requested group, or one of its ancestors or descendants."""
         if self.group == "/":
             return True
         return f"{path}/".startswith(f"{self.group}/") or self._leads(path)
 
     def _leads(self, path: str) -> bool:
-        """Return whether `path` is the requested group or a group above it."""
+        """Return whether `path` is the requested group or one of its ancestors."""
         return f"{self.group}/".startswith(f"{path}/")
 
     def _add(self, node: Node) -> None:
@@ -429,10 +434,10 @@ class _Search:
             self.nodes[node.path] = node
 
     def break_replaced(self) -> None:
-        """Turn arrays whose files were overwritten by a similarly named array into broken nodes.
+        """Replace arrays whose files were overwritten by another array with broken nodes.
 
-        Some file systems do not distinguish names such as "a" and "A". The metadata then name both
-        arrays, but the files of one array have replaced the other's files.
+        Some file systems do not distinguish names such as "a" and "A". The metadata then contain
+        both arrays, but the files of one array have replaced those of the other.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return
@@ -454,8 +459,7 @@ class _Search:
                         path=path, error=error, shape=node.shape, attributes=node.attributes
                     )
 
-    def _bound(self, count: int) -> None:
-        """Raise LimitError if there are more nodes than `max_nodes`."""
+    def _check_count(self, count: int) -> None:
         if count > self.limits.max_nodes:
             raise LimitError(
                 f"the store has more than {self.limits.max_nodes:,} nodes (max_nodes)",
@@ -493,6 +497,9 @@ class _Search:
 
 
 def _kinds(children: Children) -> Kinds:
-    """Return the kinds of listed children by name, with None for a name listed as both kinds."""
+    """Return the kinds of children by name.
+
+    The kind is None for a name that is listed as both kinds.
+    """
     arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
     return arrays | {name: None if name in arrays else "group" for name in children[1]}
