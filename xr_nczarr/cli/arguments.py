@@ -1,4 +1,4 @@
-"""Define the parser for a subcommand, and the arguments that several subcommands share."""
+"""Define the parser of a subcommand, and the arguments that several subcommands share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """Raised if the arguments of a command are invalid, whatever the store contains."""
+    """The arguments of a command are invalid, regardless of what the store contains."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser for a subcommand.
+    """The argument parser of a subcommand.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self._run = add(self)
 
     def run(self, words: Sequence[str]) -> Any:
-        """Parse words of the command line, and run the subcommand.
+        """Parse the arguments of the subcommand, and run it.
 
         Returns
         -------
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            If the words are invalid. The message shows the usage of the subcommand.
+            If the arguments are invalid. The message shows the usage of the subcommand.
         """
         parsed, unparsed = self.parse_known_args(words)
         for word in unparsed:
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{problem}. Usage: {self.prog} [OPTIONS] {' '.join(arguments)}")
 
     def in_flags(self, message: str) -> str:
-        """Return a message with keyword arguments, such as overwrite=True, rewritten as flags."""
+        """Replace keyword arguments in a message, such as overwrite=True, by flags."""
         from ast import literal_eval
         from shlex import quote as shell_quote
 
@@ -109,7 +109,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a store and for the options with which it is opened."""
+    """Add the arguments for a store and for the options with which to open it."""
     parser.add_argument(
         "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
     )
@@ -120,7 +120,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
-    """Add the option ``--storage-option``, or ``--NAME-option`` for another `name`."""
+    """Add the option ``--storage-option``, or ``--NAME-option`` if another `name` is passed."""
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
@@ -144,7 +144,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parsed arguments that are keyword arguments of a function.
+    """Return the parsed arguments that a function accepts as keyword arguments.
 
     If the function can show progress, it does so on a terminal, unless ``--quiet`` was passed.
     """
@@ -158,7 +158,7 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments that `add_target` adds, as keyword arguments for opening a store.
+    """Return the options for opening a store that `add_target` defines, as keyword arguments.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
-    """Add options that select a part of a dataset: variables, positions or labels, and a group."""
+    """Add options that select a part of a dataset by variables, positions, labels or group."""
     variables = "select only these variables, and the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
@@ -208,8 +208,8 @@ def names(text: str) -> list[str]:
 def selection(text: str) -> dict[str, Any]:
     """Parse a selection such as ``time=0:10,lat=45.5``.
 
-    Integers, and ranges of integers with colons, are positions. Anything else is a label. Two
-    labels separated by a slash are a range that includes both.
+    Integers, and ranges of integers with colons, are positions. Everything else is a label. Two
+    labels with a slash between them are a range that includes both.
     """
     by_name: dict[str, Any] = {}
     for item in filter(None, text.split(",")):

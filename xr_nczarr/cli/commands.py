@@ -1,7 +1,7 @@
 """Define the subcommands, one function each.
 
 Each function adds the arguments of its subcommand to a parser, and returns the function that runs
-the subcommand. That function returns the result to print, as a value of `xr_nczarr.tools`, or None.
+the subcommand. That function returns the result to print (a value of `xr_nczarr.tools`), or None.
 Slow imports are postponed until a subcommand runs.
 """
 

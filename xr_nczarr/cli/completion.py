@@ -1,4 +1,4 @@
-"""Complete command lines in a shell, with scripts that ask the command for candidates."""
+"""Complete command lines in a shell. The shell's script asks the command for candidates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def script(shell: str = "", *_: str) -> str:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return completions for the last word, given the words before it."""
+    """Return the completions of the last word on a command line."""
     *before, last = words or [""]
     if not before:
         return [name for name in COMMANDS if name.startswith(last)]

@@ -38,7 +38,7 @@ def demo() -> None:
 
 
 def write_climate(url: str) -> None:
-    """Write the demonstration store with netcdf-c, with packed, shuffled and deflated values."""
+    """Write the demonstration store with netcdf-c. Its values are packed, shuffled and deflated."""
     import netCDF4
     import numpy as np
 

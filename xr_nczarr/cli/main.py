@@ -1,4 +1,4 @@
-"""Run the ``nczarr`` command: report errors, and set the exit code."""
+"""Run the ``nczarr`` command, report errors, and set the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the ``nczarr`` command and return its exit code.
+    """Run the ``nczarr`` command, and return its exit code.
 
     The code is 0 for success, 1 if problems or differences were found, and 2 if the command failed.
     A failed command prints a one-line message to standard error. An interrupted command returns
@@ -93,7 +93,13 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Run an option that takes the place of a subcommand; raise UsageError if it is unknown."""
+    """Run an option that replaces a subcommand, such as ``--version``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such option or subcommand.
+    """
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":
