@@ -290,7 +290,7 @@ class _OneVersion:
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if a chunk is missing from the index of a shard, which was cached.
+        """Raise _ReplacedError if a cached index says that a chunk is missing from its shard.
 
         The index may be outdated, so the shard has to be read again.
         """
