@@ -1,4 +1,4 @@
-"""The xarray engine for NCZarr, Zarr of every version, and reference sets."""
+"""Open and write NCZarr, Zarr of every version, and reference sets with xarray."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

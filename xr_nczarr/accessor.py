@@ -1,4 +1,4 @@
-"""The accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
+"""Define the accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
 xarray has no entry point for accessors, and importing this module does not import xarray. The
 accessors are registered as soon as xarray is imported, whether before or after this module.
@@ -114,16 +114,12 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Compute the requests and bytes needed to read a selection; see `xr_nczarr.explain`."""
+        """Return the requests and bytes that reading a selection takes; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
 
     def _opening(self) -> Opening | None:
-        """Return the target and options with which this engine opened the object.
-
-        Returns None if the object was not opened with this engine.
-        """
         from xr_nczarr.backend.encoding import OPENING_KEY, Opening
 
         opening = self._obj.encoding.get(OPENING_KEY)
@@ -132,13 +128,14 @@ class NczarrAccessor:
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
         """Return the target from which the object was opened, and keyword arguments for `function`.
 
-        The arguments are the options used to open the object, as far as `function` accepts them.
+        The arguments are the options with which the object was opened, as far as `function` accepts
+        them.
 
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, or has since lost its encoding. Also if
-            it was opened in another process from a target that is neither a path nor a URL.
+            If the object was not opened with this engine, or has lost its encoding since. Also if
+            it was opened in another process, and the target is neither a path nor a URL.
         """
         opening = self._opening()
         if opening is None:
@@ -168,13 +165,13 @@ def _register() -> None:
 class _XarrayFinder:
     """An import hook that registers the accessors as soon as xarray is imported.
 
-    It does not find xarray itself, but delegates to the other finders on `sys.meta_path`.
+    It does not find xarray itself, but asks the other finders on `sys.meta_path`.
     """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module spec of xarray, with a loader that also registers the accessors.
+        """Return the module spec of xarray, with a loader that registers the accessors too.
 
         Returns None for any other module.
         """

@@ -34,7 +34,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target, together with its location and the store that was opened there."""
+    """A target that was resolved to a location and an open store."""
 
     location: Location
     access: Access
@@ -90,7 +90,7 @@ class Resolved:
 
 
 def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
-    """Resolve `target` to a location and a store, without making remote requests.
+    """Resolve a target to its location and its store, without making remote requests.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """An open store with its hierarchy and its tree of netCDF groups.
+    """An open store, with its hierarchy and its netCDF groups.
 
     Attributes
     ----------
@@ -127,7 +127,11 @@ class OpenedStore:
     target_group: str = ""
 
     def group(self, path: str | None) -> Group:
-        """Return the group at `path`, relative to `target_group`. None means `target_group`.
+        """Return the group at `path`.
+
+        If the target names a group, `path` is relative to that group.
+
+        None means the group that the target names, or the root.
 
         Raises
         ------
@@ -147,7 +151,7 @@ class OpenedStore:
         return group
 
     def _present_groups(self) -> str:
-        """Return a sentence for an error message that lists the groups of the whole store."""
+        """Return a sentence for error messages that lists the groups of the store."""
         options = replace(self.options, group=None, storage_options=None)
         try:
             walked = open_netcdf(self.store, options).root.walk()
@@ -160,12 +164,12 @@ class OpenedStore:
         return f"The groups are {listed}" if names else "There are no groups"
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return the chunked array of a variable, from which stored values can be read."""
+        """Return the chunked array of a variable, from which its stored values can be read."""
         node = readable_node(variable)
         return ChunkedArray(node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Return the dimensions that are visible in the group at `path`, by short name.
+        """Return the dimensions that the variables of a group can use, by short name.
 
         A group inherits the dimensions of its ancestors. A dimension hides an inherited dimension
         of the same name.
@@ -178,7 +182,7 @@ class OpenedStore:
         return visible
 
     def readable(self, group: Group) -> Iterator[ReadableVariable]:
-        """Yield the variables of a group, each with its dimension names and its array."""
+        """Yield the variables of a group with their dimension names and the array nodes to read."""
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
@@ -188,7 +192,7 @@ class OpenedStore:
 
 
 class ReadableVariable(NamedTuple):
-    """A netCDF variable, with the dimension names and the array that are needed to read it.
+    """A netCDF variable, with the dimension names and the array node that reading requires.
 
     Attributes
     ----------
@@ -275,7 +279,7 @@ def open_netcdf(
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:
-    """Warn about variables that netCDF-C up to 4.9.2 may have stored in the wrong byte order."""
+    """Warn about variables whose bytes netCDF-C up to 4.9.2 may have stored in the wrong order."""
     names = [
         variable.path
         for group in root.walk()
@@ -295,7 +299,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log the variables of a reference set in which the fill value 0 does not mark missing data."""
+    """Log which arrays of a reference set have a fill value of 0 that is not treated as missing."""
     names = [
         variable.path
         for variable in root.all_variables()
@@ -318,7 +322,7 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_whole(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open a whole store, and return it together with its group at ``options.group``.
+    """Open a whole store, and return it with the group that ``options.group`` names.
 
     `open_netcdf` describes `documents`.
     """
@@ -327,10 +331,10 @@ def open_whole(
 
 
 def readable_node(variable: Variable) -> ArrayNode:
-    """Return a variable's array with the shape and fill value used for reading.
+    """Return the array node of a variable, adapted for reading the variable.
 
-    The array takes its shape from the variable's dimensions. Chunks beyond the stored shape are
-    missing and are read as fill values.
+    The shape is that of the variable's dimensions. Chunks beyond the stored shape are missing, so
+    they are read as fill values. The fill value is zero if the array has none.
     """
     node = variable.node
     assert node is not None

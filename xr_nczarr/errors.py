@@ -1,8 +1,8 @@
-"""The exceptions of this package. Each of them is also a built-in exception.
+"""Define the exceptions of this package. Each of them is also a built-in exception.
 
 An error is raised where it is detected, and gains context as it propagates: the codec adds its
-step, the chunk engine the key and the chunk index, and the store its name. The message is formatted
-only when the error is printed.
+step, the chunk engine adds the key and the chunk index, and the store adds its name. The message is
+formatted only when the error is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_NAMES = 20
 
 
 def quote(name: object) -> str:
-    """Return an untrusted name as one line for a message.
+    """Return an untrusted name as a single line for error messages.
 
     Unprintable characters are escaped, and the result is truncated to 200 characters.
     """
@@ -29,7 +29,7 @@ def quote(name: object) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class and message of an error on one line, or its class if it has no message."""
+    """Return the class of an error and its message, if it has one, as a single line."""
     text, kind = quote(error).strip(), type(error).__name__
     return f"{kind}: {text}" if text else kind
 
@@ -76,7 +76,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set the given fields unless they already have a value, and return this error."""
+        """Set fields that do not have a value yet, such as `key`, and return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -100,7 +100,7 @@ class NczarrError(Exception):
 
 
 class Place:
-    """A context manager that adds fields, such as the key, to an `NczarrError` raised within it.
+    """A context manager that adds fields, such as the key, to any `NczarrError` raised within it.
 
     Fields that already have a value are kept.
     """
@@ -175,14 +175,16 @@ class StorageConnectionError(StorageError, ConnectionError):
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
-    """Build the error for a `value` at `place` that is not as `expected`."""
+    """Build the error for a metadata value that differs from what the specification allows."""
     return MetadataError(
         f"invalid value {quote(reprlib.repr(value))}; expected {expected}", place=place
     )
 
 
 def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
-    """Build the error for a name that does not exist, with the existing `names` and close matches.
+    """Build the error for a name that does not exist.
+
+    It lists the existing names and close matches.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Dataclasses for the hierarchy of nodes in a store, independent of the Zarr version.
+"""Define dataclasses for the groups and arrays of a store, independent of the Zarr version.
 
 Every Zarr version is parsed into these dataclasses. After parsing, only the name in
 `Hierarchy.zarr_format` depends on the version. Instances contain plain values, can be pickled, are
@@ -24,12 +24,15 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default value, whose type distinguishes it from an equal number that the caller passed."""
+    """The default of a limit.
+
+    Its type distinguishes it from an equal number that the caller passed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on the memory that reading a store can allocate.
+    """Limits on the memory that reading a store can allocate.
 
     With ``trust="none"``, the defaults of all limits are much smaller.
 
@@ -75,7 +78,7 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
-        """Convert an option value to `Limits`.
+        """Convert the value of the option `limits` to a `Limits` object.
 
         A mapping overrides some of the defaults. None means the defaults.
 
@@ -103,7 +106,10 @@ class Limits:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}
 
     def strict(self) -> Limits:
-        """Return `STRICT_LIMITS`, for an untrusted store, except for limits that the caller set."""
+        """Return the limits for an untrusted store.
+
+        Limits that the caller set keep their values.
+        """
         limits = self._by_name().items()
         passed = {name: limit for name, limit in limits if not isinstance(limit, _Default)}
         return replace(STRICT_LIMITS, **passed)
@@ -124,10 +130,10 @@ STRICT_LIMITS = Limits(
 
 
 class Literals(Protocol):
-    """A protocol for JSON documents whose members can be returned in their original spelling."""
+    """A protocol for JSON documents that can return the exact text of each member."""
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of member `name`, exactly as the document spells it."""
+        """Return the JSON text of a member, exactly as it is in the document."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -150,7 +156,7 @@ class Attributes(Mapping[str, Json]):
         return f"Attributes({dict(self.values_by_name)!r})"
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of an attribute, as stored or, without a `source`, rendered."""
+        """Return the JSON text of an attribute as it is stored. If it is not stored, render it."""
         if self.source is None:
             return json.dumps(self.values_by_name[name], ensure_ascii=False)
         return self.source.literal(name)
@@ -158,7 +164,7 @@ class Attributes(Mapping[str, Json]):
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """One codec of an array, by its registry name and configuration.
+    """A codec of an array, with its name and configuration.
 
     Attributes
     ----------
@@ -185,11 +191,10 @@ class CodecSpec:
 class ChunkKeys:
     """The mapping from chunk indices to keys.
 
-    The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
-
-    If the metadata declare no separator, `alternative` is a second separator. It is tried if no
-    chunk exists under the first. zarr-python before 2.8 wrote nested chunks without recording their
-    separator. If the metadata declare the separator, `alternative` is an empty string.
+    The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions. If
+    the metadata declare the separator, `alternative` is an empty string. Otherwise, it is a second
+    separator to try if no chunk exists under the first. zarr-python before 2.8 wrote nested chunks
+    without recording their separator.
     """
 
     prefix: str
@@ -198,13 +203,13 @@ class ChunkKeys:
     alternative: str = field(default="", compare=False)
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object (chunk or shard) at an index of the chunk grid."""
+        """Return the key of a stored object (chunk or shard), given its index in the chunk grid."""
         return self.prefix + self.separator.join(map(str, index)) if index else self.scalar
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """One level of sharding: the layout of inner chunks within a shard.
+    """The layout of shards at one level of nesting, as the sharding codec declares it.
 
     Attributes
     ----------
@@ -236,7 +241,7 @@ class ShardSpec:
 
 @dataclass(slots=True, kw_only=True)
 class ArrayNode:
-    """An array of the hierarchy.
+    """An array in the hierarchy of a store.
 
     Attributes
     ----------
@@ -291,7 +296,7 @@ class ArrayNode:
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """Shape in elements of one stored object, which is an outermost shard or a chunk."""
+        """The shape of one stored object, which is an outermost shard or a chunk, in elements."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     @property
@@ -303,7 +308,10 @@ class ArrayNode:
         return tuple([-(-size // length) for size, length in pairs])
 
     def placed(self, path: str, **own: Any) -> ArrayNode:
-        """Return a copy of this root array at `path`, with the attributes and sidecars in `own`."""
+        """Return a copy of this array at another path, with the attributes and sidecars in `own`.
+
+        This array must be at the root.
+        """
         prefix, keys = key_prefix(path), self.chunk_keys
         # `replace` would take twice as long, and opening calls this for each array.
         return ArrayNode(
@@ -325,7 +333,7 @@ class ArrayNode:
         )
 
     def without_annotations(self) -> ArrayNode:
-        """Return a copy with only the fields that are needed to read and write chunks."""
+        """Return a copy that has only the fields needed to read and write chunks."""
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -339,9 +347,9 @@ def _array_node(*values: Any) -> ArrayNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNode:
-    """A group of the hierarchy.
+    """A group in the hierarchy of a store.
 
-    `explicit` is False for a group without a metadata document, which only its children imply.
+    `explicit` is False if the group has no metadata document, and only its children imply it.
     """
 
     path: str
@@ -353,9 +361,9 @@ class GroupNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenNode:
-    """A node that exists but cannot be used, with the `error` that explains why.
+    """A group or array that exists but cannot be used. `error` explains why.
 
-    `shape` is None for a node whose shape is unknown.
+    `shape` is None if the shape is unknown.
     """
 
     path: str
@@ -371,7 +379,7 @@ Node = ArrayNode | GroupNode | BrokenNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchy:
-    """All nodes of a store, parents before their children.
+    """All groups and arrays of a store. Parents come before their children.
 
     Attributes
     ----------
@@ -399,22 +407,22 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the key prefix of a node's documents, in every Zarr version except the v3 draft."""
+    """Return the prefix of a node's document keys, in every Zarr version except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 
 def node_name(path: str) -> str:
-    """Return the last segment of a path, which is an empty string for the root."""
+    """Return the last segment of a path. It is an empty string for the root."""
     return path.rpartition("/")[2]
 
 
 def parent_path(path: str) -> str:
-    """Return the path of the group that contains `path`."""
+    """Return the path of the group that contains the node at `path`."""
     return path.rpartition("/")[0] or "/"
 
 
 def group_path(path: str | None) -> str:
-    """Convert a group path passed by a caller to an absolute path. None means the root.
+    """Convert a group path that a caller passed to an absolute path. None means the root.
 
     Raises
     ------
@@ -427,5 +435,5 @@ def group_path(path: str | None) -> str:
 
 
 def child_path(path: str, name: str) -> str:
-    """Return the path of the node called `name` in the group at `path`."""
+    """Return the path of a node, given its name and the path of its group."""
     return f"{path.rstrip('/')}/{name}"

@@ -1,4 +1,4 @@
-"""Options for opening a store, with their defaults."""
+"""Define the options for opening a store, with their defaults."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments. All other arguments are ignored."""
+        """Build the options from the arguments of a function. All other arguments are ignored."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits in effect: `limits` merged with the defaults for `trust`."""
+        """The limits in effect: `limits`, completed by the defaults that depend on `trust`."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
@@ -146,7 +146,7 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if the option `name` has a value that is not among `choices`."""
+    """Raise ValueError if the value of an option is not among its choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 

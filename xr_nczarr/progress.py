@@ -1,6 +1,6 @@
-"""Progress bars for long operations, on standard error.
+"""Show progress bars for long operations on standard error.
 
-If tqdm is installed, it draws the bar, also in notebooks. Otherwise the bar is a line of text.
+If tqdm is installed, it draws the bar, even in notebooks. Otherwise, the bar is a line of text.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Progress:
                 self._bar.update(count)
 
     def count(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield each item, and advance the bar by one after it has been processed."""
+        """Yield the items, and advance the bar by one after each of them has been processed."""
         for item in items:
             yield item
             self.advance(1)
@@ -79,14 +79,13 @@ class Progress:
 class _RemoteProgress:
     """The pickled form of a `Progress`, with which a worker advances the bar in the client.
 
-    Counts are sent as `distributed` events under a topic.
+    It sends counts as `distributed` events under a topic.
     """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
 
     def advance(self, count: int) -> None:
-        """Advance the bar by `count`, from a `distributed` worker."""
         if self.topic:
             from distributed import get_worker
 
@@ -117,13 +116,12 @@ class _PlainBar:
         self._shown = float("-inf")
 
     def update(self, count: int) -> None:
-        """Advance by `count`, and redraw the line at most every `_SECONDS_BETWEEN_LINES`."""
+        """Advance by `count`, and redraw the line if the last time was at least 0.1 seconds ago."""
         self.n += count
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._show()
 
     def close(self) -> None:
-        """Draw the final line."""
         self._show()
         sys.stderr.write("\n")
 
