@@ -165,10 +165,6 @@ class _Search:
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
     ) -> tuple[dict[str, Document], Format]:
-        """Fetch the documents of the root, and recognize the Zarr version.
-
-        The documents of rare versions are fetched only if no other version is recognized.
-        """
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
         # Rare versions are tried one by one: "meta" is a document in v1, but a directory in the
@@ -190,7 +186,6 @@ class _Search:
         raise self._nothing_found(candidates)
 
     def _has_arrays(self, zarr: Format) -> bool:
-        """Return whether any of the first 100 directories in the root is an array."""
         try:
             listing = self.probed.list_names("")
         except UnsupportedError:
@@ -355,7 +350,6 @@ class _Search:
             yield {child_path(group.path, name): kind for name, kind in kinds.items()}
 
     def _listing(self, path: str) -> Listing | NczarrError:
-        """List the children of a group, or return the error if the store cannot be listed."""
         try:
             return self.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
