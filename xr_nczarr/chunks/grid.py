@@ -332,7 +332,6 @@ def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
 
 
 def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
-    """Return whether `source` selects all elements of a chunk that are inside the array."""
     inside = min(chunk, size - number * chunk)
     if isinstance(source, slice):
         return (source.start, source.stop, source.step) == (0, inside, 1)
@@ -340,7 +339,6 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return a slice with a positive step for the same positions, or None if there is none."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
@@ -394,7 +392,7 @@ def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the NumPy index for the sources of each chunk. Identical sources share one index."""
+    """Yield the NumPy index for each chunk. Chunks with identical sources share the same object."""
     cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
         ids = tuple(map(id, selectors))

@@ -38,7 +38,7 @@ class ChunkObjects:
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, and None for missing chunks, in order."""
-        return self._either(lambda keys: store.fetch_chunks(keys, chunks))
+        return self._declared_or_alternative(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
@@ -48,7 +48,7 @@ class ChunkObjects:
         `wanted` contains chunk indices, each with the (start, length) pairs to read from that
         chunk.
         """
-        return self._either(
+        return self._declared_or_alternative(
             lambda keys: store.fetch_ranges(
                 [
                     ByteRange(key, start, length)
@@ -58,13 +58,9 @@ class ChunkObjects:
             )
         )
 
-    def _either(
+    def _declared_or_alternative(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Yield the objects at the declared keys.
-
-        If there are none at all, use the alternative keys.
-        """
         fetched = request(self.spellings[0])
         return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 

@@ -130,7 +130,7 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return the region of the result into which a chunk can be decoded directly, or None."""
+        """Return a view of the result into which a chunk can be decoded directly, or None."""
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -187,7 +187,6 @@ class PartReader:
     def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
     ) -> Iterator[Bytes | None]:
-        """Yield the fetched bytes. Add the variable and the chunk to errors of the store."""
         try:
             yield from fetched
         except NczarrError as error:
@@ -206,7 +205,6 @@ class PartReader:
         )
 
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
-        """Return the byte ranges to read, or None if any part needs its whole chunk."""
         windows = []
         for part in batch:
             if part.whole:
@@ -319,7 +317,6 @@ class PartReader:
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    """Divide the memory of `box` into consecutive parts, one for each of the `spans`."""
     memory = box.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))

@@ -174,7 +174,6 @@ def whole(shape: tuple[int, ...]) -> Selection:
 
 
 def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
-    """Index a selector. Each of the `items` applies to one axis of the selector."""
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):
@@ -200,14 +199,12 @@ def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Posit
 
 
 def _squeezed(selector: Positions, axes: Sequence[int]) -> tuple[Any, list[int]]:
-    """Remove axes of length 1 from a selector, and return it with its remaining axes."""
     varying = [at for at, extent in enumerate(selector.shape) if extent != 1]
     squeezed = selector.squeeze() if varying else selector.item()
     return squeezed, [axes[at] for at in varying]
 
 
 def _without_range(selector: Any) -> Any:
-    """Convert a range of positions to a slice. Return any other selector unchanged."""
     if not isinstance(selector, range):
         return selector
     if not selector:

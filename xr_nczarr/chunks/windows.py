@@ -101,7 +101,6 @@ def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[
 
 
 def _extent(item: Any) -> tuple[int, int]:
-    """Return the lowest and the highest selected index. The step of a slice must be positive."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
     return int(item.min()), int(item.max())
