@@ -276,7 +276,8 @@ class _Search:
             groups = [
                 node
                 for node in nodes
-                if isinstance(node, GroupNode) and (descend or self._leads(node.path))
+                if isinstance(node, GroupNode)
+                and (descend or self._is_requested_or_above(node.path))
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
@@ -333,7 +334,6 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
-        """Yield the kinds of each group's children by path, from metadata or from a listing."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -342,7 +342,7 @@ class _Search:
             if children is None:
                 kinds = self._listed_kinds(group, listings[group.path])
             else:
-                kinds = _kinds(children)
+                kinds = _kinds_by_name(children)
             # Keys of a reference set can have empty names; "" would stand for the group itself.
             kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
             if group.path.count("/") >= self.limits.max_depth and kinds:
@@ -365,7 +365,7 @@ class _Search:
             children = self._children_in_sidecars(group)
             if children is None:
                 raise listing.located(key=group.path) from listing.__cause__
-            return _kinds(children)
+            return _kinds_by_name(children)
         listed_keys = {key_prefix(group.path) + name for name in listing.objects}
         # A listing (such as an HTML index page) without the group's own document may also omit
         # its sidecars.
@@ -374,7 +374,7 @@ class _Search:
         if hiding or any(name in listing.objects for name in self.sidecars):
             children = self._children_in_sidecars(group)
             if children is not None:
-                return _kinds(children)
+                return _kinds_by_name(children)
         return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
@@ -417,10 +417,9 @@ class _Search:
         """Return whether `path` is the requested group, or one of its ancestors or descendants."""
         if self.group == "/":
             return True
-        return f"{path}/".startswith(f"{self.group}/") or self._leads(path)
+        return f"{path}/".startswith(f"{self.group}/") or self._is_requested_or_above(path)
 
-    def _leads(self, path: str) -> bool:
-        """Return whether `path` is the requested group or one of its ancestors."""
+    def _is_requested_or_above(self, path: str) -> bool:
         return f"{self.group}/".startswith(f"{path}/")
 
     def _add(self, node: Node) -> None:
@@ -490,10 +489,6 @@ class _Search:
         )
 
 
-def _kinds(children: Children) -> Kinds:
-    """Return the kinds of children by name.
-
-    The kind is None for a name that is listed as both kinds.
-    """
+def _kinds_by_name(children: Children) -> Kinds:
     arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
     return arrays | {name: None if name in arrays else "group" for name in children[1]}
