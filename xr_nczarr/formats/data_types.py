@@ -106,7 +106,6 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a core or registered type without a configuration, or None."""
     if name not in _EXTENDED:
         return find_core_type(name, place)
     try:

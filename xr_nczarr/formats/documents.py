@@ -126,8 +126,6 @@ class Document:
 
 
 class _Member(Document):
-    """A document that is part of another document."""
-
     def __init__(self, owner: Document, name: str, key: str) -> None:
         self.key = key
         self._owner = owner

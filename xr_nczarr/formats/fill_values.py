@@ -205,10 +205,7 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Render a scalar as JSON.
-
-    With `exact`, a NaN that differs from NumPy's is rendered bit by bit.
-    """
+    """Render a scalar as JSON. With `exact`, NaNs with unusual bits are rendered as ``"0x…"``."""
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

@@ -87,10 +87,7 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Convert the compression of v1 to a numcodecs configuration, as in the ``compressor`` of v2.
-
-    Returns None for uncompressed chunks.
-    """
+    """Convert the compression to a numcodecs configuration, or None for uncompressed chunks."""
     name = members.get("compression")
     if name is None or name == "none":
         return None

@@ -140,7 +140,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions, which are all that are not in `known`.
+    """Return the members that belong to extensions. All other members are in `known`.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid. Return the largest chunk shape, and the runs of chunks of equal length.
+    """Parse a chunk grid. Return the largest chunk shape, and runs of chunks of equal length.
 
     Here, a chunk is what is stored under one key: a chunk or a shard. All chunks of a regular grid
     have the same shape, so there are no runs. For a rectilinear grid, there is a sequence of runs

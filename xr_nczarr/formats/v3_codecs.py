@@ -116,7 +116,6 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
 
 
 def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an order of axes, or an empty tuple if the axes keep their order."""
     return () if order == tuple(range(len(order))) else order
 
 
@@ -279,7 +278,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document, whose JSON is then kept."""
+    """Return whether a codec was parsed from a v3 document. If so, rendering keeps its JSON."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
@@ -331,7 +330,6 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
-    """Return the position of the array-to-bytes codec in a chain that lacks it."""
     names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
     return (*names, False).index(False)
 
@@ -348,7 +346,6 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Render codecs for elements of `dtype`, which is None for the index of a shard."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))

@@ -71,7 +71,6 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
 
 
 def _find_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a type name or a numeric typestring, or None for other strings."""
     return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
 
 
