@@ -225,10 +225,10 @@ def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) 
 
 
 def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
-    """Return the chunk lengths that apply: those in ``chunks`` or those in ``chunksizes``.
+    """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
     Opening a variable sets both keys to the same lengths. As in `to_zarr`, ``chunks`` takes
-    precedence if the user has changed it since. Returns None if the encoding has neither key.
+    precedence if the user has changed it since.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -312,7 +312,7 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards that the encoding key ``shards`` requests, which is zarr-python's key.
+    """Return the shards that zarr-python's encoding key ``shards`` requests.
 
     As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
     than eight chunks.

@@ -342,7 +342,6 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 
 @contextmanager
 def _as_conflicts() -> Iterator[None]:
-    """Raise errors and warnings of xarray's encoders and decoders as ConflictError."""
     try:
         yield
     except (SerializationWarning, ValueError, OverflowError) as error:

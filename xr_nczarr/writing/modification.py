@@ -118,10 +118,7 @@ class _Planner:
 
     @property
     def replaced_group(self) -> str | None:
-        """The path of the group that mode ``"w"`` replaces with all its descendants.
-
-        None in other modes.
-        """
+        """The path of the group that mode ``"w"`` replaces, or None in other modes."""
         return self.request.path if self.options.mode == "w" else None
 
     @property
@@ -263,7 +260,6 @@ class _Planner:
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        """Check a dataset against the stored group, and return the names of its new variables."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -365,10 +361,6 @@ class _Planner:
         self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
-        """Return the plan.
-
-        Its documents include the updated consolidated metadata, if there are any.
-        """
         self._check_all_appended()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(hierarchy.zarr_format, self.writes)

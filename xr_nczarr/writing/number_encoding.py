@@ -92,8 +92,8 @@ def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if rounding makes a number equal to a value that marks missing data.
 
-    Numbers that already equal such a value before rounding were missing for the caller as well. If
-    the data are packed, such a comparison is impossible: the fill value is that of the packed data.
+    Numbers that already equal such a value before rounding are missing for the caller too. This
+    does not apply to packed data, whose missing values are declared in packed form.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -112,13 +112,11 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _extremes(data: Any) -> Any:
-    """Return the lowest and the highest number, and NaN if the data contain NaN."""
     extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
     return np.array(extremes, data.dtype)
 
 
 def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return a mask of the numbers that decoding reproduces, apart from the allowed rounding."""
     missing, integral = _missing(data), stored.dtype.kind != "f"
     marks = missing_values(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)

@@ -87,7 +87,6 @@ def _quantized(
 
 
 def _rounded(values: Array, scale: float) -> Array:
-    """Round to a multiple of 1 / `scale`."""
     rounded: Array = np.around(scale * values) / scale
     # A product beyond the range of the type is that of a number without fractional digits.
     return np.where(np.isfinite(rounded), rounded, values)
@@ -112,7 +111,6 @@ def _rounded_off(values: Array, drop: Any) -> Array:
 
 
 def _bit_rounded(values: Array, keep: int) -> Array:
-    """Round to `keep` explicit bits of the mantissa (BitRound)."""
     return _rounded_off(values, _EXPLICIT_BITS[values.dtype.itemsize] - keep)
 
 

@@ -205,7 +205,6 @@ def check_coordinate(
 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
-    """Convert times to numbers in the stored units, and text to bytes; return numbers unchanged."""
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
         # Times that are not multiples of the units become floats.

@@ -310,7 +310,6 @@ class Transaction:
                 self._put_documents(plan, work)
 
     def _begin(self, plan: WritePlan, work: Store) -> None:
-        """Mark a new store as unfinished, and remove everything that the plan replaces."""
         if plan.new:
             work.put([(UNFINISHED, b"{}")])
             if work is self.store and not self.is_empty:

@@ -217,7 +217,6 @@ def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
 
 
 def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Adapt a variable's encoding, which may be inherited from an opened file, to the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # The dtype has the width of the opened text: xarray would truncate longer text to it.
@@ -332,7 +331,6 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return the declared fill value, the requested one, or the default of netCDF, if any."""
     # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
     independent = layout.pure and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
@@ -357,10 +355,7 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether opening joined characters to strings.
-
-    The fill value is then a single character.
-    """
+    """Return whether opening joined characters to strings. The fill value is then one character."""
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 

@@ -65,7 +65,7 @@ def plan_widening(
     plan = WritePlan(hierarchy.zarr_format)
     for node, wider in arrays:
         with Place(variable=node.path):
-            plan.chunks.update(_chunks(node, wider, store))
+            plan.chunks.update(_widened_chunks(node, wider, store))
     # The size of the journal as readers count it.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
@@ -96,8 +96,7 @@ def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Ite
         yield Change(node.path, "array", "attributes", (WIDTH,), width)
 
 
-def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yield the key of each stored chunk, with the chunk encoded in the wider dtype."""
+def _widened_chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
     old, new = ChunkedArray(node, store), ChunkedArray(wider, store)
     sizes = zip(node.shape, node.chunk_shape, strict=True)
     indices = itertools.product(*(range(-(-size // length)) for size, length in sizes))
