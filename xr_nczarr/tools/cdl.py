@@ -361,7 +361,6 @@ class _Line:
         return text
 
     def next_row(self) -> str:
-        """Return the characters that end a row and begin the next row."""
         self.position = 2 + len(self.indent)
         return ",\n  "
 

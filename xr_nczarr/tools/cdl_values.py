@@ -172,7 +172,6 @@ def _inexact_positions(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]
 
 
 def _with_suffix(text: str, name: str) -> str:
-    """Remove the trailing zeros of a formatted float, and add the suffix of its type."""
     if text[-1] not in "0123456789.":
         return text
     digits, mark, exponent = text.partition("e")

@@ -287,7 +287,6 @@ def _copy_to_file(
     overwrite: bool,
     progress: bool,
 ) -> CopyResult:
-    """Write a netCDF file under a temporary name, and rename it when it is complete."""
     if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
         raise ExistsError(
             "the file already exists"
@@ -324,7 +323,6 @@ def _copy_to_file(
 
 @contextmanager
 def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
-    """Add a note to errors that interrupt a copy, which says whether the next run resumes it."""
     try:
         yield
     except (KeyboardInterrupt, StorageError) as error:
@@ -367,7 +365,7 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
 def _inspect_target(
     transaction: Transaction, mark: bytes | None, overwrite: bool
 ) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether to resume an interrupted copy, and why not.
+    """Return whether the target is a store, whether to resume a copy, and why a copy starts over.
 
     The reason is empty unless there is an interrupted copy that cannot be resumed.
 

@@ -251,7 +251,6 @@ class _Comparing:
     def _unequal(
         self, first: npt.NDArray[Any], second: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.bool_], float]:
-        """Return a mask of the values that differ, and the largest difference of numbers."""
         differ = np.asarray(first != second)
         if first.dtype.kind not in "iuf" or not differ.any():
             return differ, 0.0

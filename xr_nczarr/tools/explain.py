@@ -347,7 +347,6 @@ def _selected(
 
 
 def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
-    """Return a lookup of object sizes for each store, by the identity of the store."""
     by_store: dict[str, list[ChunkedArray]] = {}
     for array in arrays:
         by_store.setdefault(array.store.identity, []).append(array)
@@ -366,7 +365,6 @@ def _reading(
     selection: Selection,
     sizes: Mapping[str, ObjectSizes],
 ) -> VariableReading | str:
-    """Return the cost of reading a variable, or a string that explains why it is unknown."""
     dimensions = tuple(map(str, source.dimensions))
     node, request = array.node, selection.request()
     if not dimensions:

@@ -203,7 +203,6 @@ class StoreInfo(Result):
             yield from self._group_lines(child)
 
     def _group_html(self, group: Group, largest: int) -> str:
-        """Return a group as collapsible HTML, with bars for sizes and drawings of the chunks."""
         dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())

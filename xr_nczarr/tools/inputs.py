@@ -384,7 +384,6 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
 
 
 def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
-    """Add the dimensions, attributes and variable names of a dataset to the group at `path`."""
     group = root
     for name in filter(None, path.split("/")):
         group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
@@ -424,7 +423,6 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 def _encoding(
     variable: Variable, layout: Layout, recoding: Recoding
 ) -> tuple[dict[str, Any], bool]:
-    """Return the encoding of a copied variable, and whether the caller changed any of it."""
     node, names = variable.node, [dimension.name for dimension in variable.dimensions]
     assert node is not None
     chunks = node.chunk_shape if names else ()
@@ -448,7 +446,6 @@ def _encoding(
 
 
 def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
-    """Return the encoding that the caller requested for a variable, or None without a request."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
     if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}

@@ -142,7 +142,6 @@ class _Reader:
     dimensions: dict[int, Dimension]
 
     def group(self, path: str, ncid: int) -> Group:
-        """Return the group with the netcdf-c identifier `ncid`, including all descendants."""
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
         for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
@@ -210,10 +209,7 @@ class _Reader:
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the chunk shape.
-
-        If the variable is contiguous, return the shape that a write would choose.
-        """
+        """Return the chunk shape. A contiguous variable has the shape that a write would choose."""
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:

@@ -122,7 +122,6 @@ class _FileWriter:
     underway: Underway = field(default_factory=Underway)
 
     def define(self, group: Group, ncid: int) -> None:
-        """Define a group's dimensions, attributes, variables and child groups in the file."""
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
             with Place(place=f"dimension {dimension.path}"):
@@ -195,10 +194,6 @@ class _FileWriter:
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
     def _drop(self, codec: str, path: str) -> None:
-        """Record a codec that the file cannot have.
-
-        Raise UnsupportedError if the caller requested it.
-        """
         problem = f"netCDF does not support the filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")

@@ -60,7 +60,6 @@ def _codec(spec: CodecSpec) -> str:
 def _exceptions(
     variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield the problems that some programs have with an array, each with a remedy."""
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
         yield "xarray's engine zarr requires dimension names, which are missing", upgrade

@@ -149,10 +149,7 @@ class _RecordingStore(Store):
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range of an existing object.
-
-        The ranges of shards are always None.
-        """
+        """Yield zeros for ranges of existing objects, but always None for ranges of shards."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):

@@ -85,7 +85,6 @@ def relayout(
 def _strings(
     variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the type that a layout stores, unless they already have this type."""
     is_fixed = data.dtype.kind == "S"
     if layout.zarr.has_filters and is_fixed is not layout.pure:
         return data, data.dtype

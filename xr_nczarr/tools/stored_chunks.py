@@ -139,7 +139,6 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
 
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    """Look up each object that can exist, and yield the key and the size of those that do."""
     for stored in _expected(opened).values():
         yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
 
@@ -147,7 +146,7 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array whose chunk is stored at `key`, and the position of the chunk in C order."""
+    """Return the array to which the chunk at `key` belongs, and the chunk's position in C order."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]

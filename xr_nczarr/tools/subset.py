@@ -234,7 +234,6 @@ def _group_at(root: Group, path: str) -> Group:
 
 
 def _prune(groups: dict[str, Group], dimensions: set[str]) -> None:
-    """Remove dimensions that no variable uses, and then groups that have become empty."""
     for path in sorted(groups, key=len, reverse=True):
         group = groups[path]
         group.dimensions = {n: d for n, d in group.dimensions.items() if d.path in dimensions}

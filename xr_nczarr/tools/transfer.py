@@ -57,7 +57,7 @@ def copy_chunks(
         elif _is_large(write):
             large.append(write)
         else:
-            small += _unfinished(write.aligned(), existing)
+            small += _missing_blocks(write.aligned(), existing)
     objects = 0
     writing = [*small, *large]
     sizes = [*(_size(node) for _, node in as_bytes), *(item.data.nbytes for item in writing)]
@@ -71,7 +71,7 @@ def copy_chunks(
         for write in large:
             # One by one, because dask keeps all values that it stores together in memory.
             for part in rearranged(write):
-                write_chunks([*_unfinished(part, existing)], store, WriteOptions(), bar)
+                write_chunks([*_missing_blocks(part, existing)], store, WriteOptions(), bar)
     return [node.path for _, node in as_bytes], objects
 
 
@@ -107,7 +107,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec changes the byte order on this machine."""
+    """Return whether the ``bytes`` codec stores another byte order than that of this machine."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
@@ -124,7 +124,6 @@ def _copy_objects(
 
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
-    """Copy the stored objects at the given chunk indices, and return how many of them exist."""
     layout = array.layout
     spellings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.spellings
     for keys in spellings:
@@ -171,8 +170,7 @@ def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
         yield replace(write, region=region, data=data[region])
 
 
-def _unfinished(write: ArrayWrite, existing: Collection[str]) -> Iterator[ArrayWrite]:
-    """Yield the blocks of a write, except those whose stored objects all exist already."""
+def _missing_blocks(write: ArrayWrite, existing: Collection[str]) -> Iterator[ArrayWrite]:
     data, node = write.data, write.node
     if not existing or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write

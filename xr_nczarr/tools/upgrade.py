@@ -138,7 +138,9 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in a dialect, and the dialect that readers recognize in them.
+    """Render the documents of a store in a dialect.
+
+    Returns the documents, and the dialect that readers recognize in them.
 
     Raises
     ------
@@ -195,7 +197,6 @@ def _phases(
 
 
 def _with_source_encoding(group: Group, source: Hierarchy) -> Group:
-    """Return a tree with the attributes and codecs to write. Attributes that are JSON stay JSON."""
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),
@@ -257,7 +258,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a tree as pairs of a subject and a value."""
+    """Yield the properties of a tree, each as a description and a value that can be compared."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
@@ -289,9 +290,5 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Return the value and the type of an attribute as netCDF reads them.
-
-    JSON values become strings.
-    """
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

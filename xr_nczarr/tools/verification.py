@@ -107,7 +107,6 @@ class Verification(Result):
         return f"{self.store}: {existing}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
-        """Return the findings grouped by kind, with errors first."""
         kinds: dict[tuple[str, ...], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
             kinds.setdefault(finding.kind, []).append(finding)

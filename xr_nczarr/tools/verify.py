@@ -191,10 +191,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents have the same content.
-
-    One that cannot be parsed equals no other.
-    """
+    """Return whether two documents have the same content. False if one of them cannot be parsed."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -272,7 +269,6 @@ class _Array:
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
-        """Decode the chunks of one stored object, and return their problems as findings."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
         problem = self._decode(elements)
@@ -297,7 +293,7 @@ def _discard(*_: Any) -> None:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of the array that the stored object at a grid index covers."""
+    """Return the slices of an array that are stored in the object at a grid index."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]
@@ -317,7 +313,6 @@ def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
 
 
 def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
-    """Read the chunks of all arrays concurrently, and add the findings and counts to `result`."""
     by_threads: dict[int, list[_Array]] = {}
     for array in arrays:
         by_threads.setdefault(array.threads, []).append(array)
