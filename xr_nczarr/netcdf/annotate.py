@@ -34,7 +34,6 @@ _IN_NETCDF_C = {
 
 
 def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
-    """Return the dialects that a Zarr version supports, and the NCZarr layouts of each dialect."""
     if not zarr.has_groups:
         return {"zarr": ()}
     if zarr.separates_attributes:
@@ -261,7 +260,6 @@ def _superblock(vintage: Vintage) -> Json:
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return attribute types as a mapping or, for Appendix E of the specification, as a list."""
     if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]

@@ -84,7 +84,7 @@ layout.
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Return where an annotation can be stored, each with the newest vintage that stores it there.
+    """Return the locations at which an annotation can be stored, each with its newest vintage.
 
     `holder` and `name` are the names of the `Vintage` fields that define the location.
     """

@@ -96,10 +96,6 @@ def _decode(value: Json, recorded: str | None) -> Any:
 
 
 def _typed_numbers(items: list[Json], name: str) -> Any:
-    """Convert JSON values to numbers of the type `name`.
-
-    Return None if any of them does not fit.
-    """
     numbers = [typed_number(item, name) for item in items]
     if None in numbers:
         return None

@@ -128,7 +128,6 @@ class _Interpreter:
         return self.groups["/"]
 
     def is_searched(self, path: str) -> bool:
-        """Return whether the hierarchy contains all children of a group."""
         below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
         return path == self.group or below
 
@@ -319,7 +318,6 @@ class _Interpreter:
 
 
 def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    """Sort `children` in place: first in the order of `listed`, then all others."""
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
@@ -363,10 +361,6 @@ def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:
-    """Convert a fill value to fixed-width bytes.
-
-    It can be a str, a byte as a number, or raw bytes.
-    """
     if value is None:
         return None
     if isinstance(value, str):
