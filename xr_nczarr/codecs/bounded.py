@@ -126,7 +126,6 @@ def _stream(
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
-    """Build the step for zlib streams, or for gzip files with one or more members."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
@@ -149,7 +148,6 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 
 
 def _lzma(flow: Flow, codec: Any) -> Step:
-    """Build the step for the LZMA formats ``xz``, ``alone`` and ``raw``."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
         raise MetadataError(f'codec parameter "format" is {codec.format}; expected 1, 2 or 3')
     memory = _LZMA_MEMORY + 2 * flow.bound

@@ -228,7 +228,6 @@ class Cast:
         out[...] = values  # NumPy takes integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
-        """Convert floats to integers with the rule in `rounding`, and write them into `out`."""
         values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
@@ -307,10 +306,6 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:
-    """Return the dtype of the elements.
-
-    Raise UnsupportedError if it is neither an integer nor a float.
-    """
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(
             f"codecs cast_value and scale_offset require integers or floats ({flow.chunk})"
@@ -319,7 +314,6 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert a number from the configuration to a scalar. Floats may be given as strings."""
     number = value
     if isinstance(value, str):
         try:

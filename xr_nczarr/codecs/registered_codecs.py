@@ -51,7 +51,6 @@ def kind_of(name: str) -> str | None:
 
 
 def _load(entry_point: EntryPoint) -> Any:
-    """Load a codec class. Raise UnsupportedError if its package cannot be imported."""
     try:
         import zarr.core.dtype  # noqa: F401  (since 3.1)
 
@@ -122,7 +121,6 @@ class _Adapter:
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
     def decode(self, data: Buffer) -> Any:
-        """Decode data to bytes, and check these against the metadata."""
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
         if self.from_elements:
             return self._checked(decoded, self.flow)
@@ -130,7 +128,6 @@ class _Adapter:
         return decoded
 
     def encode(self, data: Any) -> Any:
-        """Encode elements or bytes to bytes, even if the codec itself produces elements."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
         return self._checked(encoded, self.stored) if self.to_elements else encoded
 
@@ -141,7 +138,6 @@ class _Adapter:
         return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
 
     def _checked(self, elements: NDArray[Any], flow: Flow) -> NDArray[np.uint8]:
-        """Return elements as bytes. Raise ChunkError if their dtype or shape is unexpected."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             raise ChunkError(

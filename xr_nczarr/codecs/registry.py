@@ -279,7 +279,6 @@ def check_known(name: str) -> None:
 
 
 def _load_class(spec: CodecSpec) -> Any:
-    """Return the class of a codec that another package registers with numcodecs."""
     quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
         remedy = (

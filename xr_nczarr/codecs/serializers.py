@@ -160,7 +160,6 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Return the items of nested lists. The outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError(
             "the decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
