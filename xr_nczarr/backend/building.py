@@ -97,7 +97,10 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """An internal signal that variables cannot be decoded. `problems` has their errors by name."""
+    """An internal signal that variables cannot be decoded.
+
+    `problems` maps their names to errors.
+    """
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -180,7 +183,6 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
 def _assemble(
     source: StoredGroup, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
-    """Return the Dataset of a group, and the messages of the warnings to issue."""
     available = decoded.variables | source.as_stored
     variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
@@ -226,10 +228,10 @@ def _nothing_to_close() -> None:
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalar variables named like a dimension, which a Dataset cannot contain.
+    """Remove each scalar variable that has the name of a dimension.
 
-    Returns the messages of the warnings to issue. With ``on_unsupported="raise"``, a MetadataError
-    is raised instead.
+    A Dataset cannot contain both. Returns the messages of the warnings to issue. With
+    ``on_unsupported="raise"``, a MetadataError is raised instead.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}

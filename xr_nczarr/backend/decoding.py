@@ -363,9 +363,9 @@ def _decoding_keys(
 
 
 def _attribute_key(value: Any) -> Hashable:
-    """Return a hashable form of an attribute's value.
+    """Return a hashable key for an attribute's value.
 
-    It is equal only for equal dtypes and bits.
+    Keys are equal only for equal dtypes and bits.
     """
     if isinstance(value, str):
         return value

@@ -226,7 +226,6 @@ class CodedArray(_Selectable):
         return self._with(self.array.vindex[self._completed(indexer)])
 
     def _completed(self, indexer: Any) -> Any:
-        """Extend an indexer to all stored dimensions, which include the dimension of characters."""
         key = indexing.expanded_indexer(indexer.tuple, self.ndim)
         return type(indexer)((*key, slice(None)) if self.joins else key)
 

@@ -232,7 +232,7 @@ class StoredGroup:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error to raise when the values are read if a codec is not available, or None.
+        """Return the error to raise when values are read, or None if all codecs are available.
 
         This method also caches the keys of the encoding that describe the codecs.
         """
@@ -249,7 +249,6 @@ class StoredGroup:
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error for a dimension coordinate above ``max_index_bytes``, or None."""
         node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
