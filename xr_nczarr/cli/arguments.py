@@ -239,8 +239,6 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
-    """An argparse action that collects ``NAME=VALUE`` pairs in a dict."""
-
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
         name, value = values
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})

@@ -119,7 +119,6 @@ def _other(option: str, words: Sequence[str]) -> int:
 
 
 def _show(result: Any, *, json: bool, quiet: bool) -> int:
-    """Print the result of a subcommand, and return the exit code."""
     if isinstance(result, Iterable):  # text may come in pieces
         sys.stdout.writelines(result)
     elif json and result is not None:
