@@ -151,7 +151,6 @@ class OpenedStore:
         return group
 
     def _present_groups(self) -> str:
-        """Return a sentence for error messages that lists the groups of the store."""
         options = replace(self.options, group=None, storage_options=None)
         try:
             walked = open_netcdf(self.store, options).root.walk()

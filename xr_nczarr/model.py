@@ -24,10 +24,7 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """The default of a limit.
-
-    Its type distinguishes it from an equal number that the caller passed.
-    """
+    """A default limit. Its type distinguishes it from an equal number that the caller passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
