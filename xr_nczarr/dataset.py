@@ -129,9 +129,8 @@ class OpenedStore:
     def group(self, path: str | None) -> Group:
         """Return the group at `path`.
 
-        If the target names a group, `path` is relative to that group.
-
-        None means the group that the target names, or the root.
+        If the target names a group, `path` is relative to that group. None means the group that the
+        target names, or the root.
 
         Raises
         ------

@@ -67,12 +67,10 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether a target is clearly meant for this engine.
+        """Return whether the target is clearly meant for this engine, without network access.
 
-        This requires no network access.
-
-        It is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote URL
-        that ends in ``.nczarr``, and a local store with NCZarr metadata.
+        This is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote
+        URL that ends in ``.nczarr``, and a local store with NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 

@@ -51,7 +51,7 @@ _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the step for a numcodecs compressor.
+    """Build the `Step` for a numcodecs compressor.
 
     Each parameter must have the type of its default.
     """
@@ -68,7 +68,7 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the step for a compressor of the standard library, whose decompressor accepts a limit.
+    """Build the `Step` for a compressor of the standard library, whose output can be limited.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _framed(
     measure: Callable[[Buffer], tuple[int | None, Buffer]],
     decompress: Callable[..., Any],
 ) -> Step:
-    """Build the step for a compressor whose frames declare the size of their data.
+    """Build the `Step` for a compressor whose frames declare the size of their data.
 
     The size is checked before memory is allocated. `measure` returns the size, and the frame
     without trailing bytes. If it returns None as the size, it has checked the frame itself.
@@ -193,7 +193,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the step for numcodecs' LZ4 format, which is one block after its size in four bytes."""
+    """Build the `Step` for numcodecs' LZ4 format: one block, after its size in four bytes."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 

@@ -40,7 +40,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def build_scale_offset(request: StepRequest) -> Step:
-    """Build the step that stores ``(value - offset) * scale`` in the dtype of the values."""
+    """Build the `Step` that stores ``(value - offset) * scale`` in the dtype of the values."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(offset=None, scale=None)
@@ -112,7 +112,7 @@ def _check_integers(
 
 
 def build_cast_value(request: StepRequest) -> Step:
-    """Build the step that stores numbers in another data type, by the rules in the metadata."""
+    """Build the `Step` that stores numbers in another data type, by the rules in the metadata."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(

@@ -21,7 +21,7 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Build the step for HDF5's shuffle filter, or return None if it would not change the data.
+    """Build the `Step` for HDF5's shuffle filter, or return None if it would not change the data.
 
     The filter stores the first bytes of all elements, then the second bytes, and so on. Trailing
     bytes that do not fill an element stay in place.
@@ -74,7 +74,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: StepRequest) -> Step:
-    """Build the step for a numcodecs filter that can store elements in another dtype."""
+    """Build the `Step` for a numcodecs filter that can store elements in another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -128,7 +128,7 @@ def _tolerance(
 
 
 def build_bitround(request: StepRequest) -> Step:
-    """Build the step that rounds floats when they are encoded. Decoding does not change them."""
+    """Build the `Step` that rounds floats when they are encoded. Decoding does not change them."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -140,7 +140,7 @@ def build_bitround(request: StepRequest) -> Step:
 
 
 def build_sized(request: StepRequest) -> Step:
-    """Build the step for a codec whose encoded size depends only on the size of its input."""
+    """Build the `Step` for a codec whose encoded size depends only on the size of its input."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(f"codec {name} requires booleans ({flow.chunk})")

@@ -246,7 +246,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Build the step for a numcodecs codec, which also checks the size of the decoded data."""
+    """Build the `Step` for a numcodecs codec, which also checks the size of the decoded data."""
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):

@@ -64,7 +64,7 @@ def _load(entry_point: EntryPoint) -> Any:
 
 
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
-    """Build the step for a codec class that has zarr-python's interface.
+    """Build the `Step` for a codec class that has zarr-python's interface.
 
     The step checks the size of the decoded data. The size of the encoded data is bounded only by
     the caller's limit.

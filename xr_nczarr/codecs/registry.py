@@ -297,6 +297,6 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the step for a codec class of another package, whose encoded size is unknown."""
+    """Build the `Step` for a codec class of another package, whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -33,7 +33,7 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the step that swaps bytes, or return None if the dtype already has the stored order.
+    """Build the `Step` that swaps bytes, or return None if the dtype already has the stored order.
 
     NumPy's own dtypes always have the stored byte order. Dtypes of other packages keep the native
     order in memory, because NumPy writes wrong values when it fills an array of such a dtype in the
@@ -51,7 +51,7 @@ def build_bytes(request: StepRequest) -> Step | None:
 
 
 def build_transpose(request: StepRequest) -> Step | None:
-    """Build the step that stores the axes in another order. The order ``"F"`` reverses all axes.
+    """Build the `Step` that stores the axes in another order. The order ``"F"`` reverses all axes.
 
     Returns None if the transposition does not change the bytes.
     """
@@ -87,7 +87,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 
 
 def build_vlen(request: StepRequest) -> Step:
-    """Build the step for variable-length strings, bytes or arrays, which store 32-bit lengths."""
+    """Build the `Step` for variable-length strings, bytes or arrays, which store 32-bit lengths."""
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(
@@ -116,7 +116,7 @@ def build_vlen(request: StepRequest) -> Step:
 
 
 def build_text(request: StepRequest) -> Step:
-    """Build the step for numcodecs' JSON and msgpack codecs, which store lists of items.
+    """Build the `Step` for numcodecs' JSON and msgpack codecs, which store lists of items.
 
     The last two items of a list are the dtype and the shape.
     """
@@ -178,14 +178,14 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Build the step for pickled objects. The caller must have allowed the codec ``pickle``."""
+    """Build the `Step` for pickled objects. The caller must have allowed the codec ``pickle``."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the step that stores each string as its number in a list of labels.
+    """Build the `Step` that stores each string as its number in a list of labels.
 
     A string that is not among the labels is stored as 0, which is decoded to an empty string.
     """

@@ -69,11 +69,10 @@ def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a ``data_type``.
+    """Parse a ``data_type`` into a dtype.
 
-    Return a dtype, and a string that preserves how the document writes it.
-
-    The type can be defined by the specification, by its registry of extensions, or by zarr-python.
+    Returns the dtype, and a string that preserves how the document writes the type. The type can be
+    defined by the specification, by its registry of extensions, or by zarr-python.
     """
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
@@ -181,7 +180,7 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype from another package than NumPy that a Zarr version lacks."""
+    """Build the error for a dtype, such as one of ml_dtypes, that a Zarr version cannot express."""
     return UnsupportedError(
         f"{version} has no data type for dtype {dtype.name}",
         remedy="Convert the variable with astype",

@@ -87,7 +87,10 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable value. Documents are equal if their values of this property are equal."""
+        """A hashable key for the content of the document.
+
+        Documents with equal keys have equal values.
+        """
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
@@ -175,21 +178,21 @@ def content_of(value: Json) -> Hashable:
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
-    """Return `value` if it is a JSON object. Raise MetadataError for `place` otherwise."""
+    """Return `value` if it is a JSON object, or raise a MetadataError that names `place`."""
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
     return value
 
 
 def read_list(value: Json, place: str | None) -> list[Json]:
-    """Return `value` if it is a list. Raise MetadataError for `place` otherwise."""
+    """Return `value` if it is a list, or raise a MetadataError that names `place`."""
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
     return value
 
 
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
-    """Return `value` if it is a string. Raise MetadataError for `place` otherwise.
+    """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
     If `choices` are passed, the string must be one of them.
     """
@@ -199,9 +202,9 @@ def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> 
 
 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
-    """Return `value` if it is an integer from `least` to 2**63 - 1. Raise MetadataError otherwise.
+    """Return `value` if it is an integer, or raise a MetadataError that names `place`.
 
-    Floats and booleans are not integers.
+    The integer must be from `least` to 2**63 - 1. Floats and booleans are not integers.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -209,9 +212,7 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Return a list of lengths as a shape.
-
-    Raise MetadataError for `place` if it is not a valid shape.
+    """Return a list of lengths as a shape, or raise a MetadataError that names `place`.
 
     A shape has at most 64 integers, which are at least `least`. The product of its nonzero lengths
     is below 2**63.
@@ -282,7 +283,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 def check_key(key: str, place: str, document: str) -> None:
     """Raise MetadataError if a key in consolidated metadata could refer to another store.
 
-    Empty, ``.`` and ``..`` are not allowed between slashes.
+    The names between its slashes must not be empty, ``.`` or ``..``.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"

@@ -22,10 +22,10 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields. Return a dtype, and the same as a string.
+    """Parse a typestring or a list of fields into a dtype.
 
-    The string preserves how the document writes the type. Numbers without a declared byte order,
-    such as ``"|i4"``, are parsed as little endian.
+    Returns the dtype, and a string that preserves how the document writes the type. Numbers without
+    a declared byte order, such as ``"|i4"``, are parsed as little endian.
 
     Raises
     ------

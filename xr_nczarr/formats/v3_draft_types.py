@@ -41,11 +41,10 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft.
+    """Parse a ``data_type`` of the draft into a dtype.
 
-    Return a dtype, and a string that preserves how it is written.
-
-    With `fallback`, an unknown extension is parsed as the fallback type that it declares.
+    Returns the dtype, and a string that preserves how the document writes the type. With
+    `fallback`, an unknown extension is parsed as the fallback type that it declares.
     """
     place = "data_type"
     if isinstance(value, str):

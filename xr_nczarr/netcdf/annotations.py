@@ -174,9 +174,10 @@ class ArrayAnnotation:
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the dialect of a node, given the newest vintage that stores annotations where it does.
+    """Return the dialect of a node, given the vintage of its annotation.
 
-    This distinguishes the newest release from the development branch, which uses the same location.
+    The newest release and the development branch of netcdf-c store annotations in the same
+    location, so the vintage alone does not distinguish them.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
@@ -306,7 +307,7 @@ def find_name(node: Node) -> str:
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Return the stored types of a node's attributes by name, as the metadata declare them.
+    """Return the recorded types of a node's attributes by name, in the notation of the metadata.
 
     The types are not checked.
     """

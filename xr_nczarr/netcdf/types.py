@@ -61,7 +61,7 @@ Spellings of fixed-width strings are not included; see `attribute_type`.
 
 
 def attribute_type(spelling: object) -> str | None:
-    """Convert the name of an attribute's type in any NCZarr layout, or return None if unknown."""
+    """Return the netCDF type for a type name in any NCZarr layout, or None if it is unknown."""
     if not isinstance(spelling, str):
         return None
     name = ATTRIBUTE_TYPES.get(spelling)

@@ -24,9 +24,9 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 
 
 def special_attributes(variable: Variable) -> dict[str, Any]:
-    """Return the special attributes of a variable.
+    """Return the special attributes of a variable, which describe how its values are stored.
 
-    NCZarr's width of fixed-width strings is one of them.
+    If NCZarr stores the strings of the variable with a fixed width, this includes the width.
     """
     node = variable.node
     assert node is not None

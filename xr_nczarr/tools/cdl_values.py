@@ -59,7 +59,7 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def has_spelling(name: str) -> bool:
-    """Return whether a variable, dimension or attribute in CDL can have this name.
+    """Return whether ncgen accepts a name, if necessary with escaped characters.
 
     ncgen rejects its own keywords and names that contain ``?``, even if they are escaped.
     """

@@ -77,9 +77,9 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar that is filled to `share` (0 to 1).
+    """Return an HTML bar that is filled up to `share`, of which the part `inner` is highlighted.
 
-    The filled part is in turn filled to `inner`.
+    Both are fractions from 0 to 1.
     """
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (

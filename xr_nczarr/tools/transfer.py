@@ -39,7 +39,7 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Write all chunks of some arrays that do not exist yet.
+    """Copy the chunks of some arrays, except chunks that an interrupted copy has already written.
 
     Returns the paths of the arrays whose chunks were copied as bytes, and the number of these
     chunks.

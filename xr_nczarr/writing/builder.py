@@ -151,7 +151,7 @@ class Tree:
         return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Record which attributes of the node at `path` NCZarr can only store in another type."""
+        """Record the attributes of a node that NCZarr can store only as another type."""
         for name, value in attributes.items() if not self.layout.pure else ():
             with Place(variable=path, place=f"attribute {name}"):
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -246,7 +246,9 @@ def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
 def check_names(
     store: Store, zarr: Format, added: Mapping[str, Node], kept: Iterable[str] = ()
 ) -> None:
-    """Raise an error if names of new nodes are not valid or not unique on the file system.
+    """Raise an error if the file system cannot store the names of new nodes.
+
+    A name can be invalid, or the same as another name, for example if case is ignored.
 
     Parameters
     ----------

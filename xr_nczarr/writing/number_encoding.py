@@ -213,7 +213,10 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale factor is a float, because xarray packs in its type."""
+    """Return an encoding whose scale factor is a float.
+
+    xarray packs numbers in the type of the scale factor.
+    """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}

@@ -100,7 +100,7 @@ class Layout:
 
     @property
     def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than the dimension, which netcdf-c 4.9.0 requires."""
+        """Whether chunks must not be longer than their dimension, as netcdf-c 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
 
 
@@ -130,7 +130,8 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    This is the layout of the store itself, except that ``nczarr`` continues its preview.
+    This is the layout of the store itself. A store in the preview of the layout ``nczarr`` is
+    continued as ``nczarr``.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]

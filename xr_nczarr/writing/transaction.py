@@ -122,7 +122,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names at the root before the first step. None if the store cannot be listed."""
+        """The names at the root before any change, or None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -143,7 +143,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain `key`. Without a listing, any object may exist."""
+        """Return whether the root may contain an object. If the store cannot be listed, it may."""
         return self.names is None or key in self.names.objects
 
     @classmethod
