@@ -32,7 +32,7 @@ WRONG = {
         "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not valid JSON"),
-    "other JSON": ("info other.json", "the document is not a reference set: an entry is 1"),
+    "other JSON": ("info other.json", "the document is not a reference set: it has an entry 1"),
     "text file": ("info text.txt", "text.txt: the path is a file of unknown format; expected a directory"),
     "netCDF-4 file": ("info h.nc", "the path is a netCDF-4 or HDF5 file; expected a directory"),
     "netCDF-3 file": ("info h3.nc", "the path is a netCDF-3 file; expected a directory"),
@@ -47,7 +47,7 @@ WRONG = {
     "unknown host": ("info http://no.such.host.invalid/x", "Check the host name"),
     "URL of another medium": (
         "info file://{here}/s#mode=nczarr,s3",
-        "the path is a directory, but the URL has mode=s3 (an S3 bucket). Use mode=file",
+        "the path is a directory, but the URL has mode=s3 (an S3 bucket). Pass mode=file",
     ),
     "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Use one of the modes"),
     "empty path": (["info", ""], "the path or URL is empty. Pass '.' for the current folder"),

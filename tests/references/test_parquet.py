@@ -258,7 +258,7 @@ def test_a_record_file_with_more_text_than_the_limit_is_rejected(tmp_path, monke
     assert file.stat().st_size < 100_000
     folder = Folder(str(tmp_path))
     references = parse_parquet_references(json.dumps(document).encode(), folder, limits)
-    with pytest.raises(LimitError, match=r"the limit is 1,000,000.*max_consolidated_bytes"):
+    with pytest.raises(LimitError, match=r"expected at most 1,000,000.*max_consolidated_bytes"):
         references.resolve("t/0")
 
 

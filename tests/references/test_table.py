@@ -225,7 +225,7 @@ def test_invalid_utf8_in_large_documents_is_an_error():
 
 def test_an_enormous_chunk_index_is_an_error():
     refs = {f"t/{10**15 + i}.{10**15}": ["u", i, 1] for i in range(100)}
-    with pytest.raises(ReferenceSetError, match="chunk indices"):
+    with pytest.raises(ReferenceSetError, match="chunk keys span"):
         parse_references(refs)
 
 

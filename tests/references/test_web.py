@@ -149,7 +149,7 @@ def test_cookies_without_a_domain_are_not_sent_to_another_server(served, other):
         jar.update_cookies({"session": "secret"})
         return aiohttp.ClientSession(cookie_jar=jar, **options)
 
-    with pytest.raises(RefusedError, match="cookie jar"):
+    with pytest.raises(RefusedError, match="no domain"):
         read(f"{served.url}/refs.json", allow=[other.url], get_client=with_jar)
     assert not other.requests_for("*")
 
@@ -265,5 +265,5 @@ def test_the_error_for_a_range_beyond_the_end_of_its_object_names_the_reference(
             "remote_options": s3_server.storage_options | {"client": client},
         },
     )
-    with pytest.raises(StorageError, match=r"t/1.*returned 16 bytes; expected 17 from 16"):
+    with pytest.raises(StorageError, match=r"t/1.*returned 16 bytes; expected 17 at offset 16"):
         list(store.fetch(["t/0", "t/1"]))

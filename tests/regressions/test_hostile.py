@@ -168,10 +168,11 @@ def test_storage_errors_keep_their_class_when_raised_while_xarray_decodes():
     objects = store(units="days since 2000-01-01")
     objects["a/0"] = 3
     with pytest.warns(
-        xr.SerializationWarning, match=r"^/a is opened .*a/0: the value in the mapping has type int"
+        xr.SerializationWarning,
+        match=r"^/a is opened .*a/0: the mapping contains a value of type int",
     ):
         dataset = xr.open_dataset(objects, engine="nczarr")
-    with pytest.raises(StorageError, match="the value in the mapping has type int"):
+    with pytest.raises(StorageError, match="the mapping contains a value of type int"):
         dataset["a"].load()
 
 

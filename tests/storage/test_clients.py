@@ -226,7 +226,7 @@ def test_the_region_of_a_bucket_is_requested_from_s3(s3_server: S3Server) -> Non
 
 
 def test_an_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
-    with pytest.raises(ConflictError, match='Pass "fsspec" or "obstore"'):
+    with pytest.raises(ConflictError, match='expected "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 

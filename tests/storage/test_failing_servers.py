@@ -244,7 +244,7 @@ def test_d37_d38_ranges_are_cut_from_a_response_with_the_whole_object(
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("short", "returned 2 bytes; expected 5 from 3"),
+        ("short", "returned 2 bytes; expected 5 at offset 3"),
         (
             "html",
             r"a web page instead of bytes=3-7; the page begins with <!DOCTYPE",

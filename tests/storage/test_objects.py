@@ -137,7 +137,7 @@ def test_a_zarr_python_group_inherits_the_dimensions_of_its_parents() -> None:
     opened = xr.open_dataset(group, engine="nczarr")
     assert opened.u.dims == ("y",)
     with pytest.raises(
-        UnsupportedError, match="Pass the store as the target, and the group as group"
+        UnsupportedError, match="Pass the store as the target, and the path of the group as group"
     ):
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 

@@ -338,7 +338,7 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
     shape = tuple(int(extent) + 1 for extent in last)
     size, rows = math.prod(shape), sum(map(len, indices))
     if size > MAX_NUMBER:
-        problem = f"the chunk indices are too large: they span a grid of shape {shape}"
+        problem = f"the chunk keys span a grid of shape {shape}, which is too large"
         raise ReferenceSetError(problem, key=family.prefix)
     codes = np.empty(rows, np.min_scalar_type(-size))
     filled = 0

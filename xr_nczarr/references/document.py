@@ -83,7 +83,7 @@ class ReferenceDocument:
                         + ("was removed" if data is None else "was changed")
                         + " after a variable that depends on it was opened",
                         remedy="Open the dataset again. If workers cannot read the document, pass "
-                        "the set as a dictionary, which is sent to the workers",
+                        "the reference set as a dictionary, which is sent to the workers",
                     )
                 _sets[self._token] = references
                 _kept.append(references)

@@ -68,7 +68,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
         return InlineBytes(text.encode())
     except (binascii.Error, ValueError) as error:
-        raise ReferenceSetError(f"inline data cannot be decoded ({error})", key=key) from error
+        raise ReferenceSetError(f"the inline data cannot be decoded ({error})", key=key) from error
 
 
 def encode_inline(data: bytes) -> str:

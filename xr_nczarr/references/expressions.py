@@ -25,9 +25,9 @@ Values = Mapping[str, Value]
 Computed = Callable[[Values], Value]
 
 _MAX_INTEGER = 1 << 127
-_WIDEST = 64
+_MAX_WIDTH = 64
 _NUMBERS = (int, float)
-_NO_NUMBER = "an operand is a string; expected a number"
+_NO_NUMBER = "an operand of the template is a string; expected a number"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
 _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
@@ -221,7 +221,9 @@ def product(left: Value, right: Value) -> Value:
 def power(base: Value, exponent: Value) -> Value:
     """Return an integer raised to the power of another integer."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
-        raise TypeError("a power requires an integer base and a non-negative integer exponent")
+        raise TypeError(
+            "a power in a template requires an integer base and a non-negative integer exponent"
+        )
     if base.bit_length() * exponent > 256:
         raise LimitError("a template computes an integer of more than 127 bits")
     return base**exponent
@@ -262,16 +264,19 @@ def formatted(pattern: Value, *values: Value) -> str:
             return "%"
         value = next(remaining, None)
         if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
+            specifier = match.group()
             raise TypeError(
-                f"the format specifier {quote(match.group())} is not supported or has no value"
+                f"the format specifier {quote(specifier)} is not supported or has no value"
             )
         text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
         columns = int(width or 0)
-        if columns > _WIDEST:
-            raise LimitError(f"a template pads text to {columns} characters, more than {_WIDEST}")
+        if columns > _MAX_WIDTH:
+            raise LimitError(
+                f"a template pads text to {columns} characters; expected at most {_MAX_WIDTH}"
+            )
         return text.zfill(columns) if zero and kind != "s" else text.rjust(columns)
 
     text = _FORMAT.sub(replacement, str(pattern))
     if next(remaining, None) is not None:
-        raise TypeError("a format string has more values than placeholders")
+        raise TypeError("the format string of a template has more values than placeholders")
     return text

@@ -163,7 +163,9 @@ class Generator(ByFields):
         `key` is the result of the key template.
         """
         if is_metadata(key) or not key:
-            raise ReferenceSetError("a generator must not declare a metadata document", key=key)
+            raise ReferenceSetError(
+                "the generator declares a metadata document; expected only chunks", key=key
+            )
         templates = self._templates
         try:
             url = templates.url(values)
@@ -255,7 +257,7 @@ def _solver(
         rendered = tuple([str(compute({name: value})) for compute in computed])
         if rendered in table:
             raise ReferenceSetError(
-                f"two values of dimension {quote(name)} declare the same key", place="gen"
+                f"two values of the dimension {quote(name)} declare the same key", place="gen"
             )
         table[rendered] = value
     return _Solver(name, tuple(parts), table)

@@ -62,13 +62,13 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     if explicit and not url:
         if options.fo is None:
             raise UnsupportedError(
-                "the storage option fo, which names the reference set, is missing"
+                'the storage option "fo" is missing; expected the path or URL of a reference set'
             )
         document = _document(parse_url(options.fo), options.target_protocol)
     elif options.fo is not None:
         raise ConflictError(
-            "both the target and the storage option fo name a reference set",
-            remedy="Leave out fo, or pass 'reference://' as the target",
+            'the target and the storage option "fo" both name a reference set',
+            remedy='Leave out "fo", or pass "reference://" as the target',
             store=mask(url),
         )
     else:
@@ -86,7 +86,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
                 return None
     if not isinstance(document.target, Mapping):
         raise UnsupportedError(
-            f"the storage option fo has the unsupported type {type(document.target).__name__}",
+            f'the storage option "fo" has the unsupported type {type(document.target).__name__}',
             remedy="Pass the path or URL of a reference set, or its document as a dictionary",
         )
     with Place(store="references"):
@@ -149,7 +149,7 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     for open_set in ways:
         with suppress(NotFoundError):
             return open_set(url, options)
-    remedy = "Leave out options of reference sets, such as remote_options, if the target is a store"
+    remedy = 'If the target is a store, leave out options such as "remote_options"'
     is_json = split_query(url)[0].endswith(_SUFFIXES)
     raise NotFoundError("the reference set does not exist", remedy="" if is_json else remedy)
 

@@ -57,13 +57,13 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
         raise ReferenceSetError(
-            f"invalid value {quote(repr(documents))}; expected an object",
+            f'"metadata" is {quote(repr(documents))}; expected an object',
             key=".zmetadata",
             place="metadata",
         )
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
         raise ReferenceSetError(
-            f"invalid value {quote(repr(record_size))}; expected an integer from 1 to "
+            f'"record_size" is {quote(repr(record_size))}; expected an integer from 1 to '
             f"{_MAX_RECORD_ROWS:,}",
             key=".zmetadata",
             place="record_size",
@@ -190,7 +190,9 @@ def render_parquet_references(
         If pyarrow is not installed, or for Zarr v3, whose chunks the layout cannot express.
     """
     if importlib.util.find_spec("pyarrow") is None:
-        raise UnsupportedError("writing parquet requires pyarrow", remedy="Install pyarrow")
+        raise UnsupportedError(
+            "writing parquet files requires the package pyarrow", remedy="Install pyarrow"
+        )
     documents = {key: reference for key, reference in table.items() if is_metadata(key)}
     texts = {
         key: reference.data.decode()
@@ -212,9 +214,10 @@ def render_parquet_references(
                 break
             placed += sum(row is not None for row in rows)
             yield f"{array}refs.{record}.parq", _render_record(rows)
-    if placed != table.count:
+    others = table.count - placed
+    if others:
         raise UnsupportedError(
-            f"{table.count - placed:,} references are not chunks of Zarr v2 arrays",
+            f"{others:,} references are not chunks of Zarr v2 arrays, which parquet files require",
             remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}
@@ -275,5 +278,5 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 
 def _no_grid(key: str) -> ReferenceSetError:
-    problem = "shape and chunks are not lists of the same length"
+    problem = '"shape" and "chunks" are not lists of the same length'
     return ReferenceSetError(problem, key=key)

@@ -126,13 +126,14 @@ def parse_references(
     tries = sum(map(references.generators_near, table.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"a folder contains {len(table.entries):,} references and {len(kept):,} generators",
+            f"one folder has too many generators ({len(kept):,}) and references "
+            f"({len(table.entries):,})",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     for key in table.entries if kept else ():
         if references.find_generated(key) is not None:
-            raise ReferenceSetError("the key is declared twice, in refs and in gen", key=key)
+            raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
     return references
 
 
@@ -167,7 +168,7 @@ def expand(
     generated = sum(generator.count for generator in references.generators)
     if generated > bounds.max_references:
         raise LimitError(
-            f"generators declare {generated:,} references; expected at most "
+            f"the generators declare {generated:,} references; expected at most "
             f"{bounds.max_references:,}",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
@@ -245,14 +246,14 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
     if version is None:
         if isinstance(members.get("refs"), Mapping):
             raise ReferenceSetError(
-                "the document has refs but no version",
+                'the document has "refs", but no "version"',
                 place="version",
                 remedy='Add "version": 1 to the document',
             )
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
-            f"version is {quote(repr(version))}; expected 1, or no version for version 0",
+            f'"version" is {quote(repr(version))}; expected 1, or no "version" for version 0',
             place="version",
         )
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))
@@ -260,9 +261,9 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
 
 def _typed(value: Any, kind: type, place: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, (str, bytes)):
+        expected = kind.__name__.lower()
         raise ReferenceSetError(
-            f"invalid value of type {quote(type(value).__name__)}; expected a "
-            f"{kind.__name__.lower()}",
+            f"the value has type {quote(type(value).__name__)}; expected a {expected}",
             place=place,
         )
     return value
@@ -273,7 +274,7 @@ def _texts(value: Any, place: str) -> dict[str, str]:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ReferenceSetError(
-                f"{quote(name)} is {quote(repr(text))}; expected a string", place=place
+                f'"{quote(name)}" is {quote(repr(text))}; expected a string', place=place
             )
     return texts
 
@@ -293,8 +294,8 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"the document is not a reference set: an entry is {quote(repr(value))}; expected a "
-            "string, an object, [url] or [url, offset, length]",
+            f"the document is not a reference set: it has an entry {quote(repr(value))}; expected "
+            "a string, an object, [url] or [url, offset, length]",
             key=key,
         )
     url = value[0]
@@ -368,11 +369,11 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
     }
     if not dimensions:
         raise ReferenceSetError(
-            "the generator has no dimensions; expected at least one", place="dimensions"
+            "the generator has no dimension; expected at least one", place="dimensions"
         )
     if ("offset" in item) != ("length" in item):
         raise ReferenceSetError(
-            "the generator has only one of offset and length; expected both or neither"
+            'the generator has only one of "offset" and "length"; expected both or neither'
         )
 
     def parts(member: str) -> tuple[Expression, ...]:
@@ -381,7 +382,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
             text = str(text)
         if not isinstance(text, str):
             raise ReferenceSetError(
-                f"invalid value {quote(repr(text))}; expected a string", place=member
+                f'"{member}" is {quote(repr(text))}; expected a string', place=member
             )
         with Place(place=member):
             return templates.compile(text, dimensions)
@@ -399,7 +400,8 @@ def _domain(value: Any, place: str) -> Domain:
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
-                f"invalid value {quote(repr(number))}; expected an integer from -2⁶¹ to 2⁶¹",
+                f"the dimension contains {quote(repr(number))}; expected an integer from -2⁶¹ "
+                "to 2⁶¹",
                 place=place,
             )
         return number
@@ -408,7 +410,7 @@ def _domain(value: Any, place: str) -> Domain:
         start, stop = integer(value.get("start", 0)), integer(value.get("stop"))
         step = integer(value.get("step", 1))
         if step == 0:
-            raise ReferenceSetError("step is 0; expected a nonzero integer", place=place)
+            raise ReferenceSetError('"step" is 0; expected a nonzero integer', place=place)
         return range(start, stop, step)
     items = tuple(_typed(value, Sequence, place))
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
@@ -429,8 +431,8 @@ def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> 
     """
     if remaining < 0:
         raise LimitError(
-            "a generator that must be expanded declares "
-            f"{generator.count:,} references, {-remaining:,} too many",
+            f"a generator that must be expanded declares {generator.count:,} references; expected "
+            f"at most {generator.count + remaining:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

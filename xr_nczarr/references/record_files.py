@@ -134,7 +134,7 @@ class _RecordFile:
         size = opened.size - _NUMBER_BYTES * rows
         if size > self._max_bytes:
             raise LimitError(
-                f"the URLs and values have {size:,} bytes, the limit is {self._max_bytes:,}",
+                f"URLs and inline data have {size:,} bytes; expected at most {self._max_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
         return opened
@@ -146,7 +146,8 @@ def _open_parquet(data: Bytes) -> _Parquet:
     if importlib.util.find_spec("fastparquet") is not None:
         return _open_fastparquet(data)
     raise UnsupportedError(
-        "reading parquet requires pyarrow or fastparquet", remedy="Install pyarrow or fastparquet"
+        "reading parquet files requires the package pyarrow or fastparquet",
+        remedy="Install pyarrow or fastparquet",
     )
 
 

@@ -48,7 +48,7 @@ class ReferenceSet(ByFields):
         reference = self.table.find(key)
         generated = self.find_generated(key) if self.generators else None
         if reference is not None and generated is not None:
-            raise ReferenceSetError("the key is declared twice, in refs and in gen", key=key)
+            raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
         if reference is None and generated is None and key.endswith("/0"):
             # VirtualiZarr up to 2.5 omits the index of a scalar's chunk.
             return self.table.find(key[:-1])

@@ -379,7 +379,7 @@ class ReferenceStore(Store):
         part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(
             f"the reference set refers to an object that does not exist{status}",
-            remedy="Create the set again if the object was moved or removed",
+            remedy="If the object was moved or removed, create the reference set again",
             store=self.name,
             key=piece.key,
             place=mask(piece.url) + part,

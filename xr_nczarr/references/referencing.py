@@ -131,7 +131,8 @@ def write(
     url = location.url.rstrip("/")
     if generators and is_parquet(url):
         raise UnsupportedError(
-            "parquet files cannot contain generators (gen)", remedy="Write a JSON document instead"
+            'parquet files cannot contain generators ("gen")',
+            remedy="Write a JSON document instead",
         )
     options = merge_options(location.storage_options, target_options or {})
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
@@ -163,7 +164,7 @@ def _open_source(location: Location, access: Access) -> Store:
     """
     if location.group:
         raise UnsupportedError(
-            f"the source is the group {quote(location.group)!r} of a store; expected a whole store",
+            f"the source is the group {quote(location.group)!r}; expected a store",
             remedy="Pass the store without the group",
         )
     store = open_target(location, access)

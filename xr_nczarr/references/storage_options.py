@@ -95,7 +95,7 @@ class ReferenceOptions:
             options["target_options"] = older
         if remaining.pop("mode", "r") not in ("r", "rb"):
             raise UnsupportedError(
-                "a reference set is read-only", remedy="Leave out the storage option mode"
+                "a reference set is read-only", remedy='Leave out the storage option "mode"'
             )
         by_place, protocol = _filesystems(remaining.pop("fs", None))
         if protocol is not None:
@@ -107,8 +107,8 @@ class ReferenceOptions:
                 del remaining[name]
         if options.get("remote_protocol") in _CACHING:
             raise UnsupportedError(
-                f"remote_protocol={options['remote_protocol']!r} is a cache, not "
-                "the protocol of the targets",
+                f"remote_protocol={options['remote_protocol']!r} is a cache; expected the protocol "
+                "of the targets",
                 remedy="Pass the options of the targets under their own protocol, without a cache: "
                 'storage_options={"s3": {…}}',
             )
@@ -139,9 +139,10 @@ class ReferenceOptions:
             if not any(is_below(origin, prefix) for prefix in options if prefix):
                 options[origin] = self.document_only if self.filesystem is None else self.filesystem
         elif self.own:
+            name = quote(next(iter(self.own)))
             raise UnsupportedError(
-                f"the storage option {quote(next(iter(self.own)))} has no effect on this target",
-                remedy="Pass options for the objects that a local set refers to in remote_options, "
+                f'the storage option "{name}" has no effect on this target',
+                remedy='Pass options for the targets of a local reference set in "remote_options", '
                 "or under the prefix of their URLs",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
@@ -208,9 +209,9 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
             by_protocol[name], _ = plain_filesystem(value, "")
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
-                f"the storage option fs has the unsupported type {type(value).__name__}",
+                f'the storage option "fs" has the unsupported type {type(value).__name__}',
                 remedy="Pass an fsspec filesystem, or a mapping of protocols to filesystems or "
-                "their options. For a filesystem below a folder, pass remote_protocol or full "
+                'their options. For a filesystem below a folder, pass "remote_protocol" or full '
                 "URLs instead",
             )
     default = by_protocol.pop(None, None)

@@ -28,7 +28,7 @@ from xr_nczarr.references.expressions import (
 
 Language = Literal["safe", "jinja2"]
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _MAX_NODES = 10_000
 _PARSING = 64
 """Cost of parsing a template. A reference without templates costs 1."""
@@ -162,9 +162,9 @@ class Templates:
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
         """Compile a node of jinja2's syntax tree and its operands into one expression."""
-        if scope.depth > _DEEPEST or next(scope.budget, None) is None:
+        if scope.depth > _MAX_DEPTH or next(scope.budget, None) is None:
             raise LimitError(
-                f"a template is nested more than {_DEEPEST} levels deep, or has more than "
+                f"a template is nested more than {_MAX_DEPTH} levels deep, or has more than "
                 f"{_MAX_NODES:,} terms"
             )
         scope = scope._replace(depth=scope.depth + 1)

@@ -160,8 +160,8 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
-            f"the storage option client has the unknown value {client!r}",
-            remedy='Pass "fsspec" or "obstore"',
+            f'the storage option "client" is {client!r}; expected "fsspec" or "obstore"',
+            remedy="Leave out the option, or pass one of these values",
         )
     try:
         if client == "fsspec":
@@ -175,7 +175,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
     except NoEquivalent as reason:
         problem = f"obstore does not support {reason}"
         if client == "obstore":
-            remedy = 'Leave out the storage option client, or pass "fsspec"'
+            remedy = 'Leave out the storage option "client", or pass "fsspec"'
             raise UnsupportedError(problem, remedy=remedy, store=mask(url)) from None
         _log.debug(_BY_FSSPEC, mask(url), reason)
         return None

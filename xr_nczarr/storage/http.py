@@ -85,8 +85,8 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self._requested is None:
                     raise too_large(f"the server sends {size:,} bytes or more", max_bytes)
                 raise LimitError(
-                    f"the request was for {self.request_info.headers['Range']}, "
-                    f"but the server sends {size:,} bytes or more",
+                    f"the server ignores the byte range {self.request_info.headers['Range']} and "
+                    f"sends {size:,} bytes or more",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
             self._body = self._part(b"".join(pieces))
@@ -298,9 +298,9 @@ class Client:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, but the cookie jar contains cookies "
-                    "without a domain",
-                    remedy="Pass these cookies in the option cookies, or set their domain",
+                    "the server redirects to another server, but some cookies of the session have "
+                    "no domain",
+                    remedy='Pass these cookies in the option "cookies", or set their domain',
                 )
         except RefusedError:
             sent.response.close()
@@ -330,10 +330,10 @@ class _Resolver(ThreadedResolver):
             return addresses
         public = [item for item in addresses if not is_private(item["host"])]
         if not public:
+            address = addresses[0]["host"]
             raise RefusedError(
-                f"the host {quote(host)} has the address {quote(addresses[0]['host'])}, "
-                "which is not public",
-                remedy="If you trust the set, allow that host: "
+                f"the host {quote(host)} has the address {quote(address)}, which is not public",
+                remedy="If you trust the reference set, allow that host: "
                 f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
             )
         return public

@@ -37,8 +37,8 @@ def check_key(key: str, store: str) -> None:
     if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is not a plain relative path",
-            remedy="Join names with '/'; a name must not be empty, '.' or '..', or contain '\\\\' "
-            "or NUL",
+            remedy="Join names with '/'. A name must not be empty, '.' or '..', and must not "
+            "contain '\\\\' or NUL",
             store=store,
         )
 

@@ -389,11 +389,11 @@ class LocalStore(Store):
         link that leads out of the store, unless `follow_symlinks`.
         """
         check_key(key, self.name)
-        why = system.why_refused(key)
-        if why is not None:
+        reason = system.why_refused(key)
+        if reason is not None:
             raise RefusedError(
-                f"the name is not a valid file name: {why}",
-                remedy="Rename the variable or group, or use an object store",
+                f"the name is not a valid file name: {reason}",
+                remedy="Rename the variable or group, or write to an object store",
                 store=self.name,
                 key=key,
             )

@@ -91,8 +91,8 @@ class Location:
         """Raise ConflictError if the fragment names a medium other than `media`."""
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
-                f"mode={self.medium} in the URL fragment contradicts the rest of the URL",
-                remedy=f"Leave out the mode {self.medium}",
+                f"the URL fragment has mode={self.medium}, which contradicts the rest of the URL",
+                remedy=f"Leave out mode={self.medium}",
                 store=mask(self.url) or None,
             )
 
@@ -166,14 +166,14 @@ def _of_url(url: str, medium: Medium | None) -> Location:
 
 
 def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, str]:
-    names = [name for name in _PROFILE if name in options]
-    if names and (not place.in_bucket or "::" in place.url):
+    name = next((name for name in _PROFILE if name in options), None)
+    if name is not None and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
-            f"the URL fragment has the key {names[0]!r}, which applies only to S3 URLs",
+            f"the URL fragment has the key {name!r}, which applies only to S3 URLs",
             remedy="Leave out the key. For a chained URL, pass the profile as a storage option",
             store=mask(place.url),
         )
-    return {"profile": options[names[0]]} if names else {}
+    return {} if name is None else {"profile": options[name]}
 
 
 def _group(link: str) -> str:
@@ -191,7 +191,7 @@ def _of_filesystem(target: Any) -> Location:
     if getattr(target, "_items", {}).keys() - {".zmetadata"}:
         raise UnsupportedError(
             "the reference mapper has unsaved changes",
-            remedy="Call the flush() method of the mapper first",
+            remedy="Call flush() on the mapper first",
             store=mask(filesystem.unstrip_protocol(path)),
         )
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
@@ -268,9 +268,9 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
     for name, value in options.items():
         if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
             raise UnsupportedError(
-                f"the storage option {quote(name)} has no effect on this target",
-                remedy="Leave out the option; storage options apply to URLs, and are named as in "
-                "fsspec",
+                f'the storage option "{quote(name)}" has no effect on this target',
+                remedy="Leave out the option. Storage options apply to URLs, and have the same "
+                "names as in fsspec",
                 store=None if location is None else mask(location.url) or None,
             )
 
@@ -315,10 +315,11 @@ def _choices(mode: str, url: str) -> dict[str, str]:
                 remedy=f"Use one of the modes {', '.join(_WORDS)}",
                 store=mask(url),
             )
-        if chosen.setdefault(choice, word) != word:
+        other = chosen.setdefault(choice, word)
+        if other != word:
             raise MetadataError(
-                f"the URL fragment has both modes {chosen[choice]} and {word}",
-                remedy=f"Use only one of {', '.join(_CHOICES[choice])}",
+                f"the URL fragment has the contradictory modes {other} and {word}",
+                remedy=f"Use only one of the modes {', '.join(_CHOICES[choice])}",
                 store=mask(url),
             )
     return chosen

@@ -120,15 +120,15 @@ class MemoryStore(Store):
         try:
             return memoryview(data).cast("B")
         except TypeError as error:
-            problem = f"the value in the mapping has type {type(data).__name__}; expected bytes"
+            problem = f"the mapping contains a value of type {type(data).__name__}; expected bytes"
             raise StorageError(problem, store=self.name, key=key) from error
 
     def _changeable(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
-            raise UnsupportedError("the mapping is immutable", store=self.name)
+            raise UnsupportedError("the mapping is read-only", store=self.name)
         if self.copied:
             problem = (
-                "the worker process has a copy of the dictionary, in which changes would be lost"
+                "the worker process has its own copy of the dictionary; its changes would be lost"
             )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping

@@ -125,7 +125,7 @@ class ObstoreClient(RemoteClient):
         if process.forked and self.remote:
             raise StorageError(
                 "obstore does not work in a process that was forked after importing it",
-                remedy='Start processes with "spawn" or "forkserver", or use threads',
+                remedy='Use threads, or start processes with the method "spawn" or "forkserver"',
                 store=self.name,
             )
         return self
@@ -328,8 +328,9 @@ class ObstoreClient(RemoteClient):
             return None
         result, data = response
         first, last = result.range
-        if len(data) != last - first:
-            problem = f"the server returned {len(data)} bytes; expected {last - first}"
+        expected = last - first
+        if len(data) != expected:
+            problem = f"the server returned {len(data)} bytes; expected {expected}"
             raise StorageError(problem, store=self.name, key=key)
         if not returns_pages and (page := page_in(data)):
             raise page_error("an object", page, store=self.name, key=key)

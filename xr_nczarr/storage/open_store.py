@@ -80,7 +80,7 @@ class Access:
         """The rules for retrying failed requests."""
         retry = (self.storage_options or {}).get("retry") or {}
         if not isinstance(retry, Retry | Mapping):
-            raise ValueError(f"retry must be a Retry object or a mapping, not {retry!r}")
+            raise ValueError(f'"retry" must be a Retry object or a mapping, not {retry!r}')
         return retry if isinstance(retry, Retry) else Retry(**retry)
 
     @property
@@ -89,7 +89,7 @@ class Access:
         statuses = (self.storage_options or {}).get("missing_status", (404,))
         if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(
-                f"missing_status must be a sequence of numbers such as (403, 404), not {statuses!r}"
+                f'"missing_status" must be a sequence such as (403, 404), not {statuses!r}'
             )
         return tuple(statuses)
 
@@ -99,7 +99,7 @@ class Access:
         sync = (self.storage_options or {}).get("sync", "commit")
         if sync not in get_args(Sync):
             choices = ", ".join(map(repr, get_args(Sync)))
-            raise ValueError(f"sync must be one of {choices}, not {sync!r}")
+            raise ValueError(f'"sync" must be one of {choices}, not {sync!r}')
         return sync  # type: ignore[no-any-return]
 
     @property
@@ -204,11 +204,11 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     elif _is_zip(path):
         medium = "zip"
     elif not os.access(path, os.R_OK):
-        raise AccessDeniedError("Permission denied", store=path)
+        raise AccessDeniedError("the path cannot be read: permission denied", store=path)
     else:
+        file_kind = _kind_of_file(path)
         raise UnsupportedError(
-            f"the path is {_kind_of_file(path)}; expected a directory, a zip file or a reference "
-            "set",
+            f"the path is {file_kind}; expected a directory, a zip file or a reference set",
             remedy="Open the file with another xarray engine, or convert it with nczarr copy",
             store=path,
         )
@@ -217,7 +217,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise ConflictError(
             f"the path is {names[medium]}, but the URL has mode={location.medium} "
             f"({names[location.medium]})",
-            remedy=f"Use mode={medium}, or leave out the mode",
+            remedy=f"Pass mode={medium}, or leave out the mode",
             store=path,
         )
     if medium == "zip":

@@ -56,7 +56,7 @@ def check_range(item: ByteRange, store: str) -> None:
     """Raise StorageError for a range that cannot lie within any object, whatever its size."""
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"the range of {item.length} bytes from {item.start} is not valid",
+            f"the byte range of length {item.length} at offset {item.start} is not valid",
             remedy="Write the object again; the index that contains the range is damaged",
             store=store,
             key=item.key,
@@ -68,8 +68,8 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object larger than `max_bytes`."""
     remedy = (
-        "If you trust the object, which may be damaged, pass limits=Limits(max_chunk_bytes=…), or "
-        "max_metadata_bytes or max_consolidated_bytes for a document"
+        "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
+        "max_metadata_bytes or max_consolidated_bytes for a metadata document"
     )
     return LimitError(
         f"{problem}; expected at most {max_bytes:,}", remedy=remedy, store=store, key=key
@@ -87,8 +87,8 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"the range of {item.length} bytes from {item.start} exceeds the object, which has "
-            f"{size} bytes",
+            f"the byte range of length {item.length} at offset {item.start} exceeds the object, "
+            f"which has {size} bytes",
             remedy="Write the object again; it was changed after its index was written",
             store=store,
             key=item.key,

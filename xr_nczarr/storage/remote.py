@@ -55,7 +55,7 @@ class Request(NamedTuple):
 def cut_error(request: Request, size: int, store: str) -> StorageError:
     """Return the error for a response of `size` bytes to a request for a byte range."""
     return StorageError(
-        f"the server returned {size} bytes; expected {request.length} from {request.start}",
+        f"the server returned {size} bytes; expected {request.length} at offset {request.start}",
         remedy="Read the object again if it was changed; otherwise, copy it to a server that "
         "supports byte ranges",
         store=store,
@@ -252,7 +252,7 @@ class RemoteClient(Connection):
         """Return the error for an attempt to list objects on a server without listings."""
         return UnsupportedError(
             problem,
-            remedy="Consolidate the metadata, or pass another URL of the same data",
+            remedy="Consolidate the metadata of the store, or pass another URL of the same data",
             store=self.name,
             key=prefix or None,
         )

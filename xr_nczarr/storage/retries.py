@@ -89,10 +89,13 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
-            raise ValueError(f"attempts in retry must be a positive integer, not {self.attempts!r}")
+            raise ValueError(
+                f'"attempts" in "retry" must be a positive integer, not {self.attempts!r}'
+            )
         for name in ("total_seconds", "first_wait", "max_wait", "timeout_seconds"):
-            if not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} in retry must be a number, not {getattr(self, name)!r}")
+            seconds = getattr(self, name)
+            if not isinstance(seconds, int | float):
+                raise ValueError(f'"{name}" in "retry" must be a number, not {seconds!r}')
 
     def tries(self) -> Iterator[int]:
         """Yield the number of each attempt, and wait before every attempt except the first."""

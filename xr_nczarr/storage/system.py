@@ -263,8 +263,8 @@ def sync_filesystem(path: str) -> None:
         return
     with _opened(path) as descriptor:
         if _syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            errno = ctypes.get_errno()
+            raise OSError(errno, os.strerror(errno))
 
 
 def sync_file(path: str) -> None:

@@ -433,7 +433,7 @@ def filesystem_at(
     except ImportError as error:
         extra = _EXTRAS.get(url.partition("://")[0])
         raise UnsupportedError(
-            f"the package for this kind of URL is not installed ({error})",
+            f"the package for this URL is not installed ({error})",
             remedy=f"Install xr-nczarr[{extra}]" if extra else "Install the package",
             store=mask(url),
         ) from error

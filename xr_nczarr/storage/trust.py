@@ -76,7 +76,7 @@ class Trust:
         """
         if _NO_NAME.search(url):
             raise RefusedError(
-                f"the reference set refers to {quote(url)}, which is not a valid name"
+                f"the reference set refers to {quote(url)}, which is not a valid path or URL"
             )
         paths = [local_path(link) for link in url.split("::")]
         may_resolve = all(path is None or self._may_resolve(path) for path in paths)
@@ -86,22 +86,22 @@ class Trust:
             odd = len(paths) > 1 and _is_special(real)
             if odd or system.is_device(real):
                 raise RefusedError(
-                    f"the reference set refers to {quote(path)}, which is not a plain file"
+                    f"the reference set refers to {quote(path)}, which is not a regular file"
                 )
         if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
             return
         if may_resolve and self._is_allowed(url):
             return
-        quoted = quote(mask(url))
+        location = quote(mask(url))
         raise RefusedError(
-            f"the reference set refers to {quoted}, "
+            f"the reference set refers to {location}, "
             + (
                 "whose protocol is not allowed"
                 if self.origin is None
                 else "which is outside its own location"
             ),
-            remedy="If you trust the set, allow that location: "
-            f'storage_options={{"allow": [{_folder(quoted)!r}]}}',
+            remedy="If you trust the reference set, allow that location: "
+            f'storage_options={{"allow": [{_folder(location)!r}]}}',
         )
 
     def check_redirect(self, url: str, target: str) -> None:
@@ -117,13 +117,13 @@ class Trust:
             self.check(target)
             return
         if self.narrow:
-            right, place = web and self._is_allowed(target), "outside the opened location"
+            right, reason = web and self._is_allowed(target), "outside the opened location"
         else:
-            right, place = web and not is_private(_host(target)), "not a public host"
+            right, reason = web and not is_private(_host(target)), "not a public host"
         if not right:
             raise RefusedError(
-                f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {place}",
-                remedy="If you trust that URL, open it instead",
+                f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
+                remedy="If you trust the second URL, open it instead",
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:

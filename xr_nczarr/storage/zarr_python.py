@@ -210,7 +210,7 @@ class ZarrPythonClient(RemoteClient):
                 store=self.name,
             )
         if self._copied:
-            problem = "the worker process has a copy of the store, in which changes would be lost"
+            problem = "the worker process has its own copy of the store; its changes would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
@@ -224,7 +224,7 @@ class ZarrPythonClient(RemoteClient):
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
-                f"stores of type {type(self.store).__name__} are limited to Zarr v3",
+                f"stores of type {type(self.store).__name__} support only Zarr v3",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,

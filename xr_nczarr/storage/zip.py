@@ -126,8 +126,8 @@ class ZipStore(Store):
         for key in keys:
             if key not in places:
                 raise UnsupportedError(
-                    "the zip entry is deflated, so its bytes cannot be referenced",
-                    remedy="Pack the store without compression, or raise inline_below",
+                    "the zip entry is compressed, so its bytes cannot be referenced",
+                    remedy="Pack the store without compression, or pass a larger inline_below",
                     store=self.name,
                     key=key,
                 )
@@ -279,7 +279,7 @@ class ZipStore(Store):
         info = entry.info
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
-                "the zip entry is encrypted, or neither stored nor deflated",
+                "the zip entry is encrypted, or uses an unsupported compression method",
                 remedy="Pack the store again, without compression",
                 store=self.name,
                 key=key,

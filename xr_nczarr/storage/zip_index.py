@@ -171,7 +171,9 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file."""
-    remedy = "Copy or write the file again; it is damaged, or does not begin with its first entry"
+    remedy = (
+        "Copy or write the zip file again. It is damaged, or does not begin with its first entry"
+    )
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
 
