@@ -22,6 +22,13 @@ _TARGET_BYTES = 4 << 20  # per chunk
 # Otherwise, a coordinate that grows by one value per append would have one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
+_LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zstd
+    "zlib": ("level", 0, 9),
+    "gzip": ("level", 0, 9),
+    "bz2": ("level", 1, 9),
+    "blosc": ("clevel", 0, 9),
+    "zstd": ("level", 0, 22),
+}
 _CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
 
 
@@ -92,7 +99,7 @@ def make_node(
     dropped = ""
     try:
         codecs = requested_codecs(encoding, zarr)
-        _check_codecs(codecs, encoded)
+        _check_codecs(codecs, encoded, layout)
         made = node(codecs)
         check_codec(made)
         made = _with_encodable_fill(made, encoding.get("fill_value") is not None)
@@ -138,9 +145,28 @@ def _with_encodable_fill(node: ArrayNode, required: bool) -> ArrayNode:
     return node
 
 
-def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable) -> None:
-    """Raise UnsupportedError if a codec is configured for a different dtype or different axes."""
+def _check_codecs(
+    codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable, layout: Layout
+) -> None:
+    """Raise an error if a codec does not suit the array or the layout.
+
+    Raises
+    ------
+    ConflictError
+        If the compression level is out of range. netcdf-c does not open a store with such a level.
+        Plain Zarr may have negative levels, which are special in zlib and zstd.
+    UnsupportedError
+        If the codec is configured for a different dtype or different axes.
+    """
     for codec in codecs:
+        key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
+        level = codec.get(key)
+        if isinstance(level, int) and not (
+            (level < 0 and layout.pure) or lowest <= level <= highest
+        ):
+            raise ConflictError(
+                f"the level of codec {codec['id']} must be from {lowest} to {highest}, not {level}"
+            )
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
             raise UnsupportedError(

@@ -169,9 +169,6 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     compression = str(encoding.get("compression") or flagged)
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)
-    highest = 22 if compression == "zstd" else 9
-    if compression and not 0 <= level <= highest:  # netcdf-c cannot open a store with other levels
-        raise ConflictError(f"complevel must be from 0 to {highest}, not {level}")
     codecs: list[dict[str, Any]] = []
     if compression.startswith("blosc_"):
         cname = {"blosc_lz": "blosclz"}.get(compression, compression.removeprefix("blosc_"))
