@@ -114,10 +114,9 @@ def encode_variables(
 ) -> dict[str, EncodedVariable]:
     """Encode the variables of a new dataset, or the variables that a write adds to a dataset.
 
-    `encoding` replaces the encodings of the variables that it names. Object arrays are loaded,
-    because their items determine the dtype. If they are dask arrays, they are computed once to find
-    out whether all items are strings, and how long the strings are; all other dask arrays stay
-    lazy.
+    `encoding` replaces the encodings of the variables that it names. Dask arrays stay lazy, but
+    those of objects or strings are computed once, to find out whether all objects are strings, and
+    how long the strings are. All other objects are loaded, because their items determine the dtype.
 
     Parameters
     ----------
