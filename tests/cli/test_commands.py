@@ -192,7 +192,10 @@ def test_limits_can_be_raised_with_the_option_that_the_error_suggests(tmp_path, 
     commands = [["info", store], ["copy", store, other], ["diff", store, store], ["verify", store]]
     for words in commands:
         assert main([*words, "--limit", "max_metadata_bytes=8"]) == 2, words
-        assert "pass --limit max_chunk_bytes=…, or max_metadata_bytes" in capsys.readouterr().err
+        assert (
+            "pass --limit max_chunk_bytes=… for a chunk, or max_metadata_bytes"
+            in capsys.readouterr().err
+        )
         assert main([*words, "--limit", "max_metadata_bytes=9999"]) == 0, words
         capsys.readouterr()
 
