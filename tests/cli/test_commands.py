@@ -138,7 +138,7 @@ def test_the_error_for_an_unknown_name_is_one_line(tmp_path, monkeypatch, capsys
     dataset.to_netcdf("one.nc", engine="scipy")
     for wrong, words in {
         "copy one two --chunks=nothing=2": "no dimension named 'nothing'. The dimensions are x",
-        "copy one two --chunks=x=0": "chunk length of x must be at least 1, not 0",
+        "copy one two --chunks=x=0": "the chunk length of dimension x must be at least 1, not 0",
         "copy one.nc two --engine=nothing": "no engine named 'nothing'",
         "info one.nc": "nczarr copy",
         "info one --option=group=/nothing": "no group named '/nothing'",

@@ -80,7 +80,7 @@ WRONG = {
     # ---- copy
     "onto itself": ("copy s s", "the source and the target are the same store. Choose another target"),
     "onto itself, overwriting": ("copy s s --overwrite", "the source and the target are the same"),
-    "into itself": ("copy s s/inside", "the target is inside the store to be copied"),
+    "into itself": ("copy s s/inside", "the target is inside the source"),
     "onto a store": ("copy s v2", "the store already exists. Choose another target, or pass --overwrite"),
     "onto a file": ("copy s h.nc", "the file already exists. Choose another target, or pass --overwrite"),
     "over a folder of something else": (
@@ -89,7 +89,7 @@ WRONG = {
     ),
     "where nothing can be": ("copy s /proc/x", "/proc/x: No such file or directory"),
     "file elsewhere": ("copy s s3://bucket/out.nc", "netCDF files can only be written to local disks"),
-    "file of a dialect": ("copy s out.nc --dialect zarr", "a Zarr version, a dialect and consolidated metadata do not apply"),
+    "file of a dialect": ("copy s out.nc --dialect zarr", "zarr_format, dialect and consolidated do not apply"),
     "unknown dialect": ("copy s out --dialect foo", "Zarr version 2 does not support the dialect 'foo'; expected zarr"),
     "unknown version": ("copy s out --zarr-format 4", "--zarr-format: invalid value '4'; expected one of 1, 2, 3, 3-draft"),
     "misspelled codec": ("copy s out --codecs zstdd", "no codec named 'zstdd'. Did you mean zstd?"),
@@ -102,7 +102,7 @@ WRONG = {
         "copy s out --chunks tim=3",
         "no dimension named 'tim'. Did you mean time? The dimensions are lat, lon, time",
     ),
-    "chunks of nothing": ("copy s out --chunks time=0", "chunk length of time must be at least 1, not 0"),
+    "chunks of nothing": ("copy s out --chunks time=0", "the chunk length of dimension time must be at least 1, not 0"),
     "chunks without length": ("copy s out --chunks time", "--chunks: invalid value 'time'; expected chunk lengths such as time=10,lat=180"),
     "chunks of letters": ("copy s out --chunks time=abc", "--chunks: invalid value 'time=abc'; expected chunk lengths such as time=10,lat=180"),
     "unknown engine": ("copy h.nc out --engine netcdf", "no engine named 'netcdf'. Did you mean netcdf4"),
@@ -115,7 +115,7 @@ WRONG = {
         "explain s --select time=1900-01-01",
         "dimension time has no label 1900-01-01. Pass labels from 2000-01-01 00:00:00 to 2000-01-24",
     ),
-    "labels without coordinate": ("explain s --select lon=12.5", "dimension lon has no labels, because there is no coordinate variable"),
+    "labels without coordinate": ("explain s --select lon=12.5", "dimension lon has no labels, because it has no coordinate variable"),
     "selection of nothing": ("explain s --select time", "expected each dimension once, with positions"),
     "step of nothing": ("explain s --select time=::0", "expected START:STOP:STEP with a nonzero STEP"),
     "unknown variable": ("explain s -v nope", "no variable named 'nope'. The variables are"),
@@ -124,7 +124,7 @@ WRONG = {
     "precision": ("dump s -p 30", "-p: invalid value '30'; expected numbers from 1 to 17, such as 7,15"),
     # ---- verify, upgrade, consolidate
     "sample": ("verify s --sample -1", "--sample: invalid value '-1'; expected a non-negative integer"),
-    "upgrade of plain Zarr": ("upgrade v2", "the store is plain Zarr, without NCZarr metadata to upgrade. Pass --annotate to add"),
+    "upgrade of plain Zarr": ("upgrade v2", "the store is plain Zarr; it has no NCZarr metadata to upgrade. Pass --annotate to add"),
     "consolidate over HTTP": ("consolidate {http}/s", "plain HTTP is read-only"),
     # ---- damage
     "cut chunk": ("dump cut", "t2m/0.0.0, codec zlib (compressor): the compressed stream ends after"),

@@ -351,7 +351,7 @@ def test_shards_are_preserved_when_an_opened_dataset_is_written_again(path, tmp_
 @pytest.mark.parametrize(
     ("codecs", "named"),
     [
-        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "Pass shards="),
+        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "Pass shards, and chunks"),
         ({"filters": [TransposeCodec(order=(0, 2, 1))]}, "transpose is configured for axes"),
     ],
 )

@@ -323,7 +323,7 @@ def test_a_directory_that_is_not_a_reference_set_is_not_replaced(tmp_path):
     (tmp_path / "mine.parquet/part.0.parquet").write_bytes(b"mine")
     with pytest.raises(
         ConflictError,
-        match=r"mine\.parquet: the target exists, and is not a reference set",
+        match=r"mine\.parquet: the target exists, but is not a reference set",
     ):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
@@ -337,7 +337,7 @@ def test_a_file_that_is_not_a_reference_set_is_not_replaced(tmp_path, s3_server,
         target, options = f"s3://{s3_server.bucket}/mine", s3_server.storage_options
     with fsspec.open(target, "wb", **(options or {})) as file:
         file.write(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ConflictError, match="mine: the target exists, and is not a reference set"):
+    with pytest.raises(ConflictError, match="mine: the target exists, but is not a reference set"):
         write(tmp_path / "store", target, target_options=options)
     with fsspec.open(target, "rb", **(options or {})) as file:
         assert file.read() == b"\x89HDF\r\n\x1a\n"

@@ -190,8 +190,8 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 
 def _another_kind(place: str) -> ConflictError:
     return ConflictError(
-        "the target exists, and is not a reference set",
-        remedy="Choose another target, or remove this one first",
+        "the target exists, but is not a reference set",
+        remedy="Choose another target, or remove the existing one first",
         store=place,
     )
 

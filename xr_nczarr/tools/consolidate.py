@@ -65,7 +65,7 @@ def consolidate(
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
                 "consolidated metadata cannot contain the annotations of netCDF-C 4.8.0",
-                remedy="Upgrade the store first",
+                remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                 store=store.name,
             )
         documents = refresh_consolidated(opened.hierarchy, nodes, {})
@@ -133,5 +133,5 @@ def change_store(
             transaction.documents = _CountedDocuments(transaction.documents, bar)
             opened = transaction.open("a")
         if opened is None:
-            raise NotFoundError("there is no store to change", store=store.name)
+            raise NotFoundError("the store does not exist", store=store.name)
         yield transaction, opened

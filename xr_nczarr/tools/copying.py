@@ -191,8 +191,8 @@ def copy(
         find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
     ):
         raise UnsupportedError(
-            "a Zarr version, a dialect and consolidated metadata do not apply to a netCDF file",
-            remedy="Leave out these options, or choose the name of a store, such as out.nczarr",
+            "zarr_format, dialect and consolidated do not apply to a netCDF file",
+            remedy="Leave out these options, or pass the name of a store, such as out.nczarr",
             store=file,
         )
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
@@ -272,7 +272,7 @@ def _file_path(target: Any) -> str | None:
     if location.path is None:
         raise UnsupportedError(
             "netCDF files can only be written to local disks",
-            remedy="Copy to a local path, or choose the name of a store, such as out.nczarr",
+            remedy="Pass a local path, or the name of a store, such as out.nczarr",
             store=mask(location.url),
         )
     return location.path
@@ -291,15 +291,15 @@ def _copy_to_file(
         raise ExistsError(
             "the file already exists"
             if is_netcdf_file(path)
-            else "the target exists, and is not a netCDF file",
+            else "the target exists, but is not a netCDF file",
             remedy="Choose another target, or pass overwrite=True"
             if is_netcdf_file(path)
-            else "Choose another target, or remove this one first",
+            else "Choose another target, or remove the existing one first",
             store=path,
         )
     if not os.path.isdir(os.path.dirname(path)):
         raise NotFoundError(
-            "the folder of the target does not exist", remedy="Create the folder", store=path
+            "the folder of the target does not exist", remedy="Create the folder first", store=path
         )
     layout = FileLayout()
     tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
@@ -346,7 +346,7 @@ def _check_outside_source(store: Store, origin: Input) -> None:
             "the source and the target are the same store", remedy=_ELSEWHERE, store=store.name
         )
     if store.is_within(origin.store):
-        problem = "the target is inside the store to be copied"
+        problem = "the target is inside the source"
         raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 

@@ -112,7 +112,7 @@ class Input(ABC):
                 raise unknown("dimension", dim, names)
             if length < 1:
                 raise ConflictError(
-                    f"chunk length of {quote(dim)} must be at least 1, not {length}"
+                    f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}"
                 )
 
     def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:

@@ -48,8 +48,8 @@ def _library() -> ctypes.CDLL:
                 library.nc_strerror.restype = ctypes.c_char_p
                 return library
     raise UnsupportedError(
-        "netCDF4-python does not provide access to its netcdf-c library",
-        remedy="Copy files with another xarray engine: engine='h5netcdf'",
+        "the installed package netCDF4 does not expose its netcdf-c library",
+        remedy="Copy the file with another xarray engine, such as engine='h5netcdf'",
     )
 
 
@@ -72,7 +72,7 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.created:
-            raise TypeError("a file that is open for writing cannot be pickled")
+            raise TypeError("a netCDF file that is open for writing cannot be pickled")
         status = os.stat(self.path)
         return _reopened, (self.path, status.st_mtime_ns, status.st_size)
 

@@ -196,7 +196,9 @@ class _FileWriter:
     def _drop(self, codec: str, path: str) -> None:
         problem = f"netCDF does not support the filter {quote(codec)}"
         if self.tree.written[path].explicit:
-            raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
+            raise UnsupportedError(
+                problem, remedy="Choose the filter zlib, with or without shuffle"
+            )
         self.tree.dropped.append(f"{path} ({problem})")
 
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _strings(
         width = None  # netcdf-c does not accept it as a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
-            f"a string has {longest} bytes in UTF-8, but the attribute {name} allows {width}",
+            f'a string has {longest} bytes in UTF-8, but the attribute "{name}" allows {width}',
             remedy="Correct or remove the attribute in the source",
         )
     return string_data(data, width, layout, variable.attributes.get("_FillValue"))

@@ -182,8 +182,8 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
         raise unknown("dimension", name, [*map(str, dataset.dims)])
     if name not in dataset.variables:
         raise NotFoundError(
-            f"dimension {quote(name)} has no labels, because there is no coordinate variable",
-            remedy=f"Pass positions, such as {quote(name)}=0:10",
+            f"dimension {quote(name)} has no labels, because it has no coordinate variable",
+            remedy=f"Pass positions instead, such as {quote(name)}=0:10",
         )
     index = dataset[name].to_index()
     numeric = index.dtype.kind in "iuf"

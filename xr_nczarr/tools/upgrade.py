@@ -108,7 +108,7 @@ def upgrade(
         is_plain = all(group.dialect == "zarr" for group in opened.root.walk())
         if is_plain and dialect != "zarr" and not annotate:
             raise ConflictError(
-                "the store is plain Zarr, without NCZarr metadata to upgrade",
+                "the store is plain Zarr; it has no NCZarr metadata to upgrade",
                 remedy="Pass annotate=True to add NCZarr metadata in place",
                 store=store.name,
             )
@@ -165,7 +165,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     if lost:
         raise ConflictError(
             f"the dialect {dialect} cannot express {'; '.join(lost[:5])}",
-            remedy="Choose another dialect; nothing was changed",
+            remedy="Choose another dialect. The store was not changed",
             store=opened.store.name,
         )
     return documents, written.dialect
@@ -207,7 +207,9 @@ def _with_source_encoding(group: Group, source: Hierarchy) -> Group:
 
 def _variable(variable: Variable, source: Hierarchy) -> Variable:
     if variable.node is None or variable.error is not None:
-        raise variable.error or NotFoundError("the array is missing", variable=variable.path)
+        raise variable.error or NotFoundError(
+            "the array is missing from the store", variable=variable.path
+        )
     node = replace(variable.node, codecs=tuple(map(_normalized_codec, variable.node.codecs)))
     attributes = undecoded(variable.attributes, source.nodes[variable.node.path])
     return replace(variable, node=node, attributes=attributes)

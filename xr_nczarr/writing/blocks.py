@@ -228,8 +228,8 @@ def refuse_reading(
             array = lazy.stored
             if array.store.is_same(store) and (paths is None or array.node.path in paths):
                 raise RefusedError(
-                    f"the variable reads its values from {array.node.path} in the store to be "
-                    "overwritten",
+                    f"the variable reads its values from {array.node.path} in the store that would "
+                    "be overwritten",
                     remedy="Load the variable first with .load(), or write to another store",
                     store=store.name,
                     variable=str(name),

@@ -89,10 +89,10 @@ class Tree:
         """Raise UnsupportedError if a Zarr version without groups cannot store a dataset."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"group {path} has {count} variables and {len(attributes)} attributes, but a "
-                "store of Zarr version 1 contains only one array",
-                remedy="Write each variable as xr.Dataset({name: ds[name].variable}) to a separate "
-                "store of that name. The directory of these stores opens as one dataset",
+                f"group {path} has {count} variables and {len(attributes)} attributes; a store of "
+                "Zarr version 1 can contain only one array",
+                remedy="Write each variable as xr.Dataset({name: ds[name].variable}) to its own "
+                "store of the same name, and open the directory of these stores as one dataset",
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:

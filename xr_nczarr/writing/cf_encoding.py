@@ -346,6 +346,7 @@ def _as_conflicts() -> Iterator[None]:
         yield
     except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
-            f"the values do not fit the encoding ({reason_of(error)})",
-            remedy="Choose another dtype or other units, or write a stored variable to a new store",
+            f"the values do not fit their encoding ({reason_of(error)})",
+            remedy="Choose another dtype or other units. If the variable is already stored, write "
+            "it to a new store",
         ) from error

@@ -76,7 +76,7 @@ class ArrayWrite:
             return self
         if any(math.isnan(size) for sizes in data.chunks for size in sizes):
             raise ConflictError(
-                f"dask blocks have unknown sizes, but stored chunks have shape {cells}",
+                f"the dask blocks have unknown sizes, but the stored chunks have shape {cells}",
                 remedy=f"Call compute_chunk_sizes() first, or rechunk to multiples of {cells}",
                 variable=self.node.path,
             )

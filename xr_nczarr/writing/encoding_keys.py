@@ -150,8 +150,10 @@ def _configuration(codec: Any) -> dict[str, Any]:
         raise UnsupportedError(f"invalid codec: {quote(repr(codec))}")
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = "Pass shards= and chunks= (the chunks within a shard) in encoding"
-        raise UnsupportedError("ShardingCodec is not supported in encoding", remedy=remedy)
+        remedy = "Pass shards, and chunks for the chunks within a shard, in encoding"
+        raise UnsupportedError(
+            "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
+        )
     configuration = dict(codec.get("configuration") or {})
     if name == "transpose":
         configuration["order"] = list(configuration["order"])

@@ -180,7 +180,7 @@ class _Planner:
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
-                f"the store is a single array without a group, and cannot contain {', '.join(new)}",
+                f"the store is a single array without groups, and cannot contain {', '.join(new)}",
                 remedy="Leave out these variables, or write them to separate stores",
                 store=self.opened.store.name,
             )
@@ -289,8 +289,8 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"variables {strays} have dimension {dim!r}, but are not in the store, which "
-                f"already has {visible[dim].size} elements along this dimension",
+                f"the new variables {strays} have dimension {dim!r}, which already has "
+                f"{visible[dim].size} elements in the store",
                 remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)
@@ -320,7 +320,7 @@ class _Planner:
         assert variable.node is not None
         if variable.node.chunk_runs:
             raise UnsupportedError(
-                "the chunks form a rectilinear grid, which cannot be written",
+                "chunks of a rectilinear grid cannot be written",
                 remedy="Write the dataset to a new store",
             )
         if new.dims != stored.dims:
@@ -382,8 +382,8 @@ class _Planner:
             side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"cannot add {', '.join(new)} to a store in the layout of netcdf-c 4.8.0, or "
-                    "in an earlier layout of the dialect universal",
+                    f"cannot add {', '.join(new)}: the store has the layout of netcdf-c 4.8.0, or "
+                    "an earlier layout of the dialect universal",
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
@@ -443,9 +443,9 @@ class _Planner:
         ]
         if left:
             raise ConflictError(
-                f"variables {', '.join(left)} have dimension {self.options.append_dim!r}, but are "
-                "not in the dataset, and would lack the appended values",
-                remedy="Append all variables that share the dimension together",
+                f"the stored variables {', '.join(left)} have dimension "
+                f"{self.options.append_dim!r}, but are not in the dataset",
+                remedy="Append all variables along the dimension together",
                 store=self.opened.store.name,
             )
 

@@ -56,8 +56,8 @@ def quantized(
     max_digits = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
     if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
         raise ConflictError(
-            f"unknown quantize_mode {mode!r} with {digits} digits; expected one of"
-            f" {', '.join(_ATTRIBUTES)} with 1 to {max_digits}"
+            f"quantize_mode is {mode!r} with {digits} digits; expected one of "
+            f"{', '.join(_ATTRIBUTES)} with 1 to {max_digits} digits"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
     rounded = _quantized(data, data.dtype, rounding[mode], digits, missing, name)

@@ -30,11 +30,11 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
     ):
         if piece.start % cell or (piece.stop % cell and piece.stop != size):
             raise ConflictError(
-                f"the region from {piece.start} to {piece.stop} along dimension {axis} partially"
-                f" covers stored chunks of {cell}, and this store has no locks, so data"
-                " that another process writes to the same chunks would be lost",
-                remedy=f"Begin and end regions at multiples of {cell}, or pass safe_chunks=False"
-                " if no other process writes",
+                f"the region from {piece.start} to {piece.stop} along dimension {axis} covers "
+                f"stored chunks of length {cell} only in part; this store has no locks, so "
+                "concurrent writes to the same chunks would be lost",
+                remedy=f"Begin and end regions at multiples of {cell}. If no other process writes, "
+                "pass safe_chunks=False",
                 store=store.name,
                 variable=node.path,
             )
@@ -179,11 +179,12 @@ def check_coordinate(
     old, new = _comparable(last, stored, dim), _comparable(new_coordinate, stored, dim)
     if not old.size or not new.size:
         return
-    remedy = "Pass allow_duplicates=True if this is intended"
+    remedy = "If this is intended, pass allow_duplicates=True"
     repeated = np.isin(new, old)
     if repeated.any():
+        value = values[repeated][0]
         raise ConflictError(
-            f"coordinate {dim} already contains {values[repeated][0]}, which would be repeated",
+            f"coordinate {dim} already contains the value {value}",
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
@@ -191,15 +192,15 @@ def check_coordinate(
         return
     begin = stored[:1].load()
     if new.max() < _comparable(begin, stored, dim)[0]:
+        first, end = np.asarray(begin.values)[0], values[new.argmax()]
         raise ConflictError(
-            f"coordinate {dim} starts at {np.asarray(begin.values)[0]}, but the new data end "
-            f"before that, at {values[new.argmax()]}; an append adds data after the stored data",
-            remedy="Combine both with xarray.concat and write a new store to keep the order, or "
-            "pass allow_duplicates=True to append out of order",
+            f"the new data end at {end}, before the first stored value {first} of coordinate {dim}",
+            remedy="To keep the order, combine both with xarray.concat and write a new store. To "
+            "append out of order, pass allow_duplicates=True",
         )
+    final, start = np.asarray(last.values)[-1], values[new.argmin()]
     raise ConflictError(
-        f"coordinate {dim} ends at {np.asarray(last.values)[-1]}, but the new data start before "
-        f"that, at {values[new.argmin()]}, and overlap the stored data",
+        f"the new data start at {start}, before the last stored value {final} of coordinate {dim}",
         remedy=remedy,
     )
 

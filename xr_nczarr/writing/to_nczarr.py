@@ -275,7 +275,7 @@ def _open(
     opened = transaction.open(mode)
     if opened is None:
         if mode == "r+":
-            raise NotFoundError("there is no store to change", store=store.name)
+            raise NotFoundError("the store does not exist", store=store.name)
         transaction.check_empty()
         dim, groups = options.append_dim, request.groups
         if dim is not None and not any(dim in group.dataset.dims for group in groups):
@@ -284,7 +284,7 @@ def _open(
     if mode == "r+" and opened.hierarchy.before:
         raise ConflictError(
             "another write is replacing chunks of the store, or was interrupted",
-            remedy="Wait for that write, or run it again. Any append also rolls it back",
+            remedy="Wait for that write, or run it again. The next append also rolls it back",
             store=store.name,
         )
     paths = [request.path] if mode == "w" else [group.path for group in request.groups]

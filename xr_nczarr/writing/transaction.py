@@ -237,7 +237,7 @@ class Transaction:
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
                 "the target contains objects that are not a Zarr store",
-                remedy="Choose another target, or remove this one first",
+                remedy="Choose another target, or remove the existing one first",
                 store=self.store.name,
             )
 

@@ -192,7 +192,7 @@ def user_attributes(
             kept[name] = value
         elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
             raise ConflictError(
-                f"the attribute name {name!r} is reserved for metadata of NCZarr and Zarr",
+                f"the attribute name {name!r} is reserved for the metadata of NCZarr and Zarr",
                 remedy="Rename or remove the attribute",
             )
     return kept
