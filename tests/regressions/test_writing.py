@@ -158,12 +158,12 @@ def test_d54_an_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
-    assert_rejected(path, "overlap", between, append_dim="time")
+    assert_rejected(path, "data start at .* before the last stored", between, append_dim="time")
 
 
 def test_the_error_for_appending_earlier_times_suggests_a_remedy(path):
     to_nczarr(series(2, 4), path)
-    message = r"time starts at .*T12:00.*end before that, at .*T06:00.*xarray\.concat"
+    message = r"data end at .*T06:00.*before the first stored value .*T12:00.*xarray\.concat"
     assert_rejected(path, message, series(0, 2), append_dim="time")
     to_nczarr(series(0, 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [2, 3, 0, 1]
