@@ -57,7 +57,7 @@ def annotate(
     ----------
     dialect
         ``"nczarr"`` is the layout of netcdf-c 4.10 or, in Zarr version 3, of Appendix E in the
-        specification. ``"zarr"`` is pure Zarr, the only dialect of version 1. ``"universal"``
+        specification. ``"zarr"`` is plain Zarr, the only dialect of version 1. ``"universal"``
         (version 2 only) adds objects for older releases, so that netcdf-c since 4.9.0 and
         zarr-python can open the store. In this dialect, characters have zarr-python's type, which
         netcdf-c reads as strings, and netcdf-c 4.9.0 cannot open a store that also contains strings
@@ -166,7 +166,7 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to declare in its document."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # If every array must have a fill value, xarray stores `_FillValue` separately in pure Zarr.
+        # If every array must have a fill value, xarray stores `_FillValue` separately in plain Zarr.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:

@@ -166,7 +166,7 @@ def to_nczarr(
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.
     dialect
-        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (NCZarr with additional objects for
+        ``"nczarr"``, ``"zarr"`` (plain Zarr), ``"universal"`` (NCZarr with additional objects for
         netcdf-c up to 4.9.2), or the name of a netcdf-c layout. An existing store keeps its
         dialect.
     storage_options
