@@ -22,7 +22,7 @@ NO_STORE = "no Zarr metadata found (zarr.json, .zmetadata"
 WRONG = {
     # ---- targets that are not stores
     "nothing there": ("info nothing", "nothing: the path does not exist"),
-    "empty folder": ("info empty", f"empty: {NO_STORE}"),
+    "empty folder": ("info empty", "empty: no Zarr metadata found (the store is empty)"),
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
     "store within a store": ("info outer", "To open a group, pass the path of its store and --option 'group=…'"),
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),

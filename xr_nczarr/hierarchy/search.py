@@ -475,9 +475,10 @@ class _Search:
                 "the store is incomplete because a write was interrupted",
                 remedy="Run the same write or copy again to complete the store, or remove it",
             )
-        keys = dict.fromkeys(zarr.root_keys()[0] for zarr in candidates)
+        keys = ", ".join(dict.fromkeys(zarr.root_keys()[0] for zarr in candidates))
+        is_empty = not self.store.remote and not any(self.store.list_names(""))
         return NotFoundError(
-            f"no Zarr metadata found ({', '.join(keys)})",
+            f"no Zarr metadata found ({'the store is empty' if is_empty else keys})",
             remedy="Check the path. To open a group, pass the path of its store and group=",
         )
 
