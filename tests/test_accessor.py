@@ -100,7 +100,7 @@ def test_the_accessor_of_a_datatree_finds_its_store(store):
 
 def test_the_error_for_an_object_without_a_store_suggests_a_remedy(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
-        with pytest.raises(NotFoundError, match=r"opened from is unknown.*Call the method on"):
+        with pytest.raises(NotFoundError, match=r"does not record the store.*Call the method on"):
             other.nczarr.info()
 
 

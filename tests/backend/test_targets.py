@@ -350,15 +350,15 @@ def test_referenced_files_are_read_with_the_credentials_of_the_passed_filesystem
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fs": 3}, "fs has the unsupported type int"),
-        ({"fs": {"memory": "s3"}}, "fs has the unsupported type str"),
+        ({"fs": 3}, '"fs" has the unsupported type int'),
+        ({"fs": {"memory": "s3"}}, '"fs" has the unsupported type str'),
         (
             {"fs": DirFileSystem("/", fsspec.filesystem("file"))},
-            "fs has the unsupported type DirFileSystem",
+            '"fs" has the unsupported type DirFileSystem',
         ),
         ({"mode": "w"}, "read-only"),
-        ({"fo": 3}, "fo has the unsupported type int"),
-        ({"fo": io.BytesIO(b"{}")}, "fo has the unsupported type BytesIO"),
+        ({"fo": 3}, '"fo" has the unsupported type int'),
+        ({"fo": io.BytesIO(b"{}")}, '"fo" has the unsupported type BytesIO'),
         ({"remote_protocol": "simplecache"}, "is a cache"),
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
@@ -442,14 +442,14 @@ def test_asynchronous_mappers_are_accepted_as_targets(stored, tmp_path, s3_serve
 
 
 def test_unused_storage_options_are_rejected(stored, memory, s3_server):
-    with pytest.raises(UnsupportedError, match="option anon has no effect"):
+    with pytest.raises(UnsupportedError, match='option "anon" has no effect'):
         read({".zgroup": b'{"zarr_format": 2}'}, storage_options={"anon": True})
     mapper = fsspec.get_mapper("memory://x")
-    with pytest.raises(UnsupportedError, match="option anon has no effect"):
+    with pytest.raises(UnsupportedError, match='option "anon" has no effect'):
         read(mapper, storage_options={"anon": True})
-    with pytest.raises(UnsupportedError, match="option s3 has no effect"):
+    with pytest.raises(UnsupportedError, match='option "s3" has no effect'):
         read("memory://x", storage_options={"s3": {}})
-    with pytest.raises(UnsupportedError, match="option anon has no effect"):
+    with pytest.raises(UnsupportedError, match='option "anon" has no effect'):
         read("simplecache::s3://bucket/x", storage_options={"anon": True})
     s3_server.upload(stored, "store")
     url, options = f"{s3_server.url}/store", s3_server.storage_options

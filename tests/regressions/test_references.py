@@ -134,7 +134,7 @@ def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind,
     length = document["t/0"][2]
     problem = {
         "html": f"the server sent a web page instead of bytes=0-{length - 1}",
-        "short": f"the server returned {length // 2} bytes; expected {length} from 0",
+        "short": f"the server returned {length // 2} bytes; expected {length} at offset 0",
     }
     assert f"t/0, {served.url}" in str(caught.value)
     assert problem[kind] in str(caught.value)

@@ -656,9 +656,12 @@ def test_d67_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, v
 )
 @pytest.mark.parametrize("options", [{}, {"append_dim": "x"}, {"region": {"x": slice(0, 1)}}])
 def test_pandas_extension_types_are_rejected(path, values, options):
+    dataset = xr.Dataset({"v": ("x", values)})
+    if isinstance(dataset.v.dtype, np.dtype):
+        pytest.skip("this release of xarray converts the values to Python objects")
     to_nczarr(xr.Dataset({"v": ("x", [1])}), path)
     with pytest.raises(UnsupportedError, match=r"pandas dtype.*variable /v.*astype"):
-        to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
+        to_nczarr(dataset, path, **options)
 
 
 @pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from packaging.version import Version
 
 import xr_nczarr
 from xr_nczarr import ConflictError, UnsupportedError
@@ -317,6 +318,8 @@ TEXTS = [
 )
 def test_missing_times_do_not_become_the_reference_date(chunks, dtype, times, units):
     # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
+    if units == "hours" and dtype == "u4" and Version(xr.__version__) < Version("2025.12"):
+        pytest.skip("this release of xarray does not decode unsigned time differences")
     kind = "m8[s]" if units == "hours" else "M8[s]"
     dataset = xr.Dataset({"t": ("x", np.array(times, kind))})
     dataset = dataset if chunks is None else dataset.chunk(chunks)

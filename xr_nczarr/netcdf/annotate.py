@@ -166,7 +166,7 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to declare in its document."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # If every array must have a fill value, xarray stores `_FillValue` separately in plain Zarr.
+        # Where each array must have a fill value, xarray stores `_FillValue` apart in plain Zarr.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
