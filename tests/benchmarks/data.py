@@ -10,6 +10,7 @@ import zarr
 from numcodecs import Blosc, Zlib, Zstd
 
 SHAPE = (64, 1024, 1012)
+FILL = 1e20  # no value of the field
 CHUNKS = (1, 1024, 1012)
 COMPRESSORS = {
     "raw": None,
@@ -75,7 +76,7 @@ def large(directory: Path, name: str) -> Path:
 def masked(directory: Path) -> Path:
     """Write the uncompressed field with a fill value that is a number."""
     values = np.empty(0) if (directory / "filled.zarr").exists() else field()
-    return zarr_store(directory, "filled", values, CHUNKS, None, attributes={"_FillValue": 1e20})
+    return zarr_store(directory, "filled", values, CHUNKS, None, attributes={"_FillValue": FILL})
 
 
 def small(directory: Path, name: str, count: int, elements: int) -> Path:

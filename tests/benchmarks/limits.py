@@ -34,9 +34,16 @@ def chunk_files(path: Path) -> list[Path]:
 
 
 def reading(
-    files: Sequence[Path], decode: Decode | None, chunk_bytes: int, threads: int = 2
+    files: Sequence[Path],
+    decode: Decode | None,
+    chunk_bytes: int,
+    threads: int = 2,
+    fill: np.floating | None = None,
 ) -> Callable[[], None]:
-    """Return a function that reads and decodes all files into one result."""
+    """Return a function that reads and decodes all files into one result.
+
+    Each number that equals `fill` becomes NaN while its chunk is in the processor's cache.
+    """
 
     def read() -> None:
         size = len(files) * chunk_bytes
@@ -55,6 +62,9 @@ def reading(
                     raw = os.read(descriptor, os.fstat(descriptor).st_size)
                     decode(raw, out[number])
                 os.close(descriptor)
+                if fill is not None:
+                    values = out[number].view(fill.dtype)
+                    values[values == fill] = np.nan
 
         in_turns([range(first, len(files), threads) for first in range(threads)], some)
 

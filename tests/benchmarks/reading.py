@@ -45,11 +45,10 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
     return tensorstore.open(spec, read=True).result()
 
 
-def _bare(path: Path, name: str) -> Callable[[], None]:
-    """Return the limit of the large field: all its chunks read and decoded on two threads."""
-    return limits.reading(
-        limits.chunk_files(path), limits.DECODERS[name], 4 * data.CHUNKS[1] * data.CHUNKS[2]
-    )
+def _bare(path: Path, name: str, fill: np.floating | None = None) -> Callable[[], None]:
+    """Return the limit of the large field: all chunks read, decoded and masked on two threads."""
+    chunk_bytes = 4 * data.CHUNKS[1] * data.CHUNKS[2]
+    return limits.reading(limits.chunk_files(path), limits.DECODERS[name], chunk_bytes, fill=fill)
 
 
 def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
@@ -92,7 +91,8 @@ def large_chunks(directory: Path) -> Iterator[Row]:
         if name in ("raw", "blosc"):
             yield from _through_xarray(path, f"265 MB through xarray, {name}", _bare(path, name))
     path = data.masked(directory)
-    yield from _through_xarray(path, "265 MB masked by xarray, raw", _bare(path, "raw"))
+    bare = _bare(path, "raw", fill=np.float32(data.FILL))
+    yield from _through_xarray(path, "265 MB masked by xarray, raw", bare)
 
 
 def _without_deflate(path: Path | str) -> Callable[[], np.ndarray]:
