@@ -35,6 +35,7 @@ _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: threads slow down smaller chunks
 _MAX_KEYS = 5
 _LISTED = "exists, but is not listed"
+_EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise remove the object"
 _ORPHAN = "Remove the object, unless the document of its array or group is missing"
 _CONSOLIDATE = "Run nczarr consolidate, unless the document in the store is wrong"
 
@@ -348,9 +349,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         elif document or not above or not broken.isdisjoint(above):
             continue
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
-            yield Finding(
-                "warning", key, "the object is not a chunk of any array", "Remove the object"
-            )
+            yield Finding("warning", key, "the object is not a chunk of any array", _EXTRA_CHUNK)
         else:
             yield Finding("warning", key, "the object is not part of the store", _ORPHAN)
 
