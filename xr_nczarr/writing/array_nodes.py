@@ -42,15 +42,15 @@ def make_node(
 ) -> tuple[ArrayNode, str, str]:
     """Build the array node of an encoded variable, with its chunks, shards and codecs.
 
-    Returns the node and two strings that describe changes to an inherited encoding: how the chunk
-    shape was adapted, and why codecs were dropped. A string is empty if there was no such change.
+    Returns the node, a description of how the inherited chunk shape was adapted, and the reason why
+    inherited codecs were dropped. Each string is empty if nothing changed.
 
     Parameters
     ----------
     growing
         For each dimension, whether the array may become longer along that dimension.
     lengthened
-        Whether one-dimensional chunks may be longer than the array; see `chunk_shape`.
+        Whether one-dimensional chunks may be made longer than the array; see `chunk_shape`.
 
     Raises
     ------
@@ -117,8 +117,8 @@ def _with_character_length(
 ) -> Mapping[str, Any]:
     """Add the length of the character dimension to the chunk shape of a string variable.
 
-    Strings are stored as characters along one more dimension. An encoding for strings has no chunk
-    length for that dimension, so each string gets all its characters in one chunk.
+    Strings are stored as arrays of characters with one additional dimension. The encoding of a
+    string variable has no chunk length for this dimension, so its chunks hold whole strings.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -128,7 +128,7 @@ def _with_character_length(
 
 
 def _with_encodable_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Replace a fill value that the codecs cannot encode by zero, unless it is `required`.
+    """Replace a fill value that the codecs cannot encode with zero, unless it is `required`.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def _check_codecs(
     ------
     ConflictError
         If the compression level is out of range. netcdf-c does not open a store with such a level.
-        Plain Zarr may have negative levels, which are special in zlib and zstd.
+        Plain Zarr stores may use negative levels, which have special meanings in zlib and zstd.
     UnsupportedError
         If the codec is configured for a different dtype or different axes.
     """
@@ -232,8 +232,8 @@ def _reordered(
 ) -> tuple[int, ...]:
     """Return chunk lengths in the order of the new axes.
 
-    `axes` contains the old axis of each new axis. `cut` maps new axes to lengths that replace the
-    old ones.
+    `axes` lists, for each new axis, the old axis that it comes from. `cut` maps new axes to
+    shortened chunk lengths.
     """
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
@@ -254,7 +254,7 @@ def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
     Opening a variable sets both keys to the same lengths. As in `to_zarr`, ``chunks`` takes
-    precedence if the user has changed it since.
+    precedence if the user has changed either of them since then.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -294,15 +294,16 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    An encoding can specify the shape, with -1 for the length of a whole dimension. Otherwise, the
-    shape is that of the largest dask blocks, if `blocks` are passed. In all other cases, the array
-    is halved along its longest dimension until a chunk has at most 4 MiB. With `lengthened`,
-    one-dimensional chunks have at least 512 elements and, as in netcdf-c, at least 4 KiB.
+    An encoding can specify the shape, with -1 for the length of a whole dimension. Otherwise, if
+    `blocks` is passed, chunks have the shape of the largest dask blocks. In all other cases, the
+    array is halved repeatedly, along whichever dimension is longest, until a chunk has at most 4
+    MiB. With `lengthened`, one-dimensional chunks have at least 512 elements and, as in netcdf-c,
+    at least 4 KiB.
 
     Raises
     ------
     ConflictError
-        If the chunks have another rank than the array, or a length is below -1.
+        If the chunk shape and the array differ in rank, or a length is below -1.
     TypeError
         If a length is not an integer.
     """
@@ -346,8 +347,8 @@ def _shard_specs(
     Raises
     ------
     ConflictError
-        If shards are `required`, and their shape is not a multiple of the chunk shape. If they are
-        not required, such shards are ignored.
+        If shards are `required` and their shape is not a multiple of the chunk shape. Such shards
+        are ignored if they are not required.
     """
     if requested is None:
         return ()

@@ -1,7 +1,7 @@
 """Read lazily opened values block by block, and find the stores that they are read from.
 
-A write must not destroy a store from which it reads. It keeps no more source data in memory than it
-writes at a time, and decodes each chunk once.
+A write must not destroy a store from which it reads. At any time, a write keeps only the source
+data in memory that it is about to store, and it decodes each source chunk once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def in_blocks(
     """Return a dataset in which large lazily opened variables are dask arrays.
 
     Writing then reads them block by block. Some variables stay unchanged: variables of at most
-    `whole_below` bytes, objects other than text, and times whose encoding specifies units but no
-    dtype, or a dtype but no units. Dask scalars of text or objects are loaded. If such a scalar
-    were computed as a block, it would be the item itself instead of an array, and bytes would lose
-    trailing NULs.
+    `whole_below` bytes, arrays of Python objects other than text, and times whose encoding
+    specifies only one of units and dtype. Zero-dimensional dask arrays of text or objects are
+    loaded. Computed as a block, such an array would become the item itself, and bytes would lose
+    their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -76,7 +76,7 @@ def in_blocks(
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Return a lazily indexed array as a dask array, or as a NumPy array if it is a text scalar.
+    """Return a lazily indexed array as a dask array, or as a NumPy array if it is scalar text.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created by `in_blocks`, and not by the caller."""
+    """Return whether a dask array was created by `in_blocks` rather than by the caller."""
     return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
@@ -143,7 +143,7 @@ def _selected_lengths(
 ) -> list[_Lengths] | None:
     """Return how many elements a variable selects from each stored chunk, by dimension.
 
-    Returns None if the numbers are unknown, for example for pointwise indexing.
+    Returns None if these counts are unknown, as with pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -165,7 +165,7 @@ def _selected_lengths(
 def _chunk_ends(chunks: Any, size: int) -> _Lengths:
     """Return where each chunk along a dimension of `size` elements ends.
 
-    `chunks` is the length of all chunks, a sequence of their lengths, or None for a single chunk.
+    `chunks` is a common chunk length, the length of each chunk, or None for a single chunk.
     """
     step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
     ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
@@ -174,7 +174,7 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of the runs of selected elements that are in the same chunk."""
+    """Return the lengths of runs of selected elements that lie in the same chunk."""
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -187,7 +187,7 @@ def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunks that are larger than a block, along the first axes first."""
+    """Split chunks that are larger than a block, starting with the first axis."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -201,7 +201,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks as long as they fit in a block, along the last axes first."""
+    """Merge adjacent chunks as long as they fit in a block, starting with the last axis."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -237,7 +237,7 @@ def refuse_reading(
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's lazy arrays found within xarray's wrappers or in a dask graph."""
+    """Yield the lazy arrays of this engine that are inside xarray's wrappers or a dask graph."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
@@ -251,7 +251,7 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def chunked_values(data: Any) -> Any:
-    """Return the lazily opened values that a dask array only divides into chunks.
+    """Return the lazily opened values of a dask array whose graph only divides them into chunks.
 
     Returns None if the graph contains any other operation, or if the values were not opened with
     this engine.
@@ -272,7 +272,7 @@ def chunked_values(data: Any) -> Any:
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy array of this engine that xarray's wrappers contain, if any."""
+    """Yield the lazy array of this engine that is inside xarray's wrappers, if there is one."""
     array, _ = unwrapped(data)
     if isinstance(array, LazyArray):
         yield array
@@ -281,8 +281,8 @@ def lazy_array_in(data: Any) -> Iterator[LazyArray]:
 def whole_array(variable: Variable) -> LazyArray | None:
     """Return the lazy array whose elements a variable holds completely and in order.
 
-    The variable may be decoded. Returns None for a selection, and for a dask array that does more
-    than dividing one array into blocks.
+    The variable may be decoded. Returns None for a selection, and for a dask array that does
+    anything other than divide one array into blocks.
     """
     data: Any = variable._data
     graph = getattr(data, "dask", None)
@@ -300,9 +300,9 @@ def whole_array(variable: Variable) -> LazyArray | None:
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array within xarray's wrappers, and the selection that the wrappers apply to it.
+    """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
 
-    The selection is None if there is no indexing, or if the indexing is pointwise.
+    The selection is None if they apply none, or if it is pointwise.
     """
     selected: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):

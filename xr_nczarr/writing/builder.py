@@ -44,7 +44,8 @@ class Tree:
     Attributes
     ----------
     root
-        The root group. For an existing store, it contains only what new variables refer to.
+        The root group. For an existing store, it contains only the groups and dimensions that new
+        variables refer to.
     written
         The new variables, by the path of their arrays.
     groups
@@ -63,7 +64,7 @@ class Tree:
     retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path. Create it, and its parents, if necessary."""
+        """Return the group at an absolute path, creating it and its parents if necessary."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -151,7 +152,7 @@ class Tree:
         return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Record the attributes of a node that NCZarr can store only as another type."""
+        """Record the attributes of a node that NCZarr can store only with another type."""
         for name, value in attributes.items() if not self.layout.pure else ():
             with Place(variable=path, place=f"attribute {name}"):
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -179,7 +180,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Issue one warning about all dropped codecs, and log all attributes whose type changes."""
+        """Issue one warning about all dropped codecs, and log the attributes whose type changes."""
         if self.retyped:
             _log.warning(
                 "NCZarr does not support the types of these attributes, and stores other types: %s",
@@ -248,7 +249,7 @@ def check_names(
 ) -> None:
     """Raise an error if the file system cannot store the names of new nodes.
 
-    A name can be invalid, or the same as another name, for example if case is ignored.
+    A name can be invalid, or clash with another name on a file system that ignores case.
 
     Parameters
     ----------

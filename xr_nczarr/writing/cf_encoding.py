@@ -1,9 +1,9 @@
 """Encode values by CF conventions, and check that decoding reproduces them.
 
-The check decodes the encoded values again, and compares them with the original values. Only the
-rounding that the encoding implies is allowed. The caller chooses the dtype and the packing of a new
-variable, so any rounding to them is accepted. Values that are added to a stored variable may be
-rounded to its packing steps and to its float type, but must be exact otherwise.
+The check decodes the encoded values again and compares them with the original values. Only rounding
+that the encoding implies is allowed. For a new variable, the caller chooses the dtype and the
+packing, so any rounding that they cause is accepted. Values that are added to a stored variable may
+be rounded to its packing steps and its float type, but must be exact otherwise.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Encode the numbers of a variable, and check all other values against its encoding.
+    """Encode the numbers of a variable, and check its other values against its encoding.
 
-    xarray encodes the other values, and also numbers that always fit their type. NumPy arrays are
-    checked now, and dask arrays block by block when they are computed.
+    xarray later encodes the other values, and also numbers that always fit their type. NumPy arrays
+    are checked now, and dask arrays block by block when they are computed.
 
     Raises
     ------
@@ -114,8 +114,8 @@ def encode_as_stored(
     target
         The stored variable in the netCDF data model.
     widening
-        Whether to return text that is longer than the stored width with a larger width. This
-        measures the text now.
+        Whether text that is longer than the stored width is returned with a larger width. The text
+        is then measured now, even in dask arrays.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if new and stored values differ in kind, such as text and numbers.
 
-    Numbers can be added to stored times: they are taken as times that were not decoded.
+    Numbers can be added to stored times, because they are taken for undecoded times.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -202,8 +202,8 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Check that the integer type of a time encoding can represent all times.
 
-    There is no check for int64 without packing, which is what xarray chooses itself. Dask blocks
-    are checked when they are computed, so the returned variable must be used.
+    Unpacked int64, which xarray chooses by default, is not checked. Dask blocks are checked when
+    they are computed, so the caller must use the returned variable.
     """
     _refuse_calendar_units(encoding, name)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
@@ -267,8 +267,8 @@ def _encoded_and_same(
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask of the times that decoding reproduces.
 
-    xarray replaces the requested units if integers in these units cannot represent the times. The
-    encoded times are decoded with `units`, or with the units that xarray chose if `units` is None.
+    The encoded times are decoded with `units`, or, if `units` is None, with the units that xarray
+    chose: it replaces the requested units if integers in these units cannot represent the times.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error

@@ -1,6 +1,6 @@
 """Write values to regions of stored arrays, chunk by chunk.
 
-NumPy arrays are written immediately, one by one, and all dask arrays in one graph.
+NumPy arrays are written immediately, one after another. All dask arrays are written in one graph.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class ArrayWrite:
     write_empty_chunks: bool | None = None
 
     @property
-    def fill_is_spelled(self) -> bool:
+    def stores_fill_chunks(self) -> bool:
         """Whether to store chunks even if they contain only the fill value.
 
-        This is necessary for fixed-width bytes: netcdf-c does not decode their fill value from
-        Base64, and would read the encoded string as the value.
+        This is necessary for fixed-width bytes, because netcdf-c takes their Base64-encoded fill
+        value for the value itself.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
@@ -62,7 +62,7 @@ class ArrayWrite:
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return the write with its dask blocks rechunked, so that no two share a stored object.
+        """Return the write with its data rechunked, so that no two blocks share a stored object.
 
         A block grows by less than the length of one object along each dimension.
 
@@ -119,14 +119,15 @@ def write_chunks(
     options: WriteOptions,
     progress: Progress | None = None,
 ) -> Any:
-    """Write NumPy arrays one by one, and all dask arrays in one graph.
+    """Write NumPy arrays one after another, and all dask arrays in one graph.
 
-    On a slow store, one thread pool stores the chunks of all arrays.
+    On a slow store, all arrays share one thread pool for storing chunks.
 
     Parameters
     ----------
     progress
-        Progress of the operation that includes this write. None shows separate progress.
+        Progress of the operation that includes this write. If it is None, this write shows its own
+        progress.
 
     Returns
     -------
@@ -190,7 +191,7 @@ def _store(
 
 
 def store_values(write: ArrayWrite, target: Any) -> None:
-    """Assign the values of a write to its region of `target`, without using dask workers."""
+    """Assign the values of a write to its region of `target`, computing in this process."""
     if not write.data.size:
         return
     if not hasattr(write.data, "dask"):
@@ -204,8 +205,8 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The other arguments make dask compute the objects that write the chunks before it calls this
-    function.
+    The remaining arguments are the dask results of writing the chunks. They make dask write all
+    chunks before it calls this function.
     """
     store.flush()
 
@@ -233,7 +234,7 @@ class _StoredRegion:
         self.array = ChunkedArray(node, store)
         self.uploads = uploads
         self.progress = progress
-        self.write_empty_chunks = bool(write.write_empty_chunks) or write.fill_is_spelled
+        self.write_empty_chunks = bool(write.write_empty_chunks) or write.stores_fill_chunks
         self.scalar = not write.data.ndim
         self.token = uuid.uuid4().hex
 
@@ -241,7 +242,7 @@ class _StoredRegion:
         """Return a token that is unique to this write.
 
         A cluster remembers failed tasks as long as the caller holds their exception. If a second
-        attempt had the same token, it would fail with the exception of the first.
+        attempt had the same token, it would fail at once with the first attempt's exception.
         """
         return self.token
 
@@ -303,7 +304,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has already stored exactly the values of `writes`."""
+    """Return whether an interrupted append has already stored all values of `writes`."""
     planned = {write.node.path: write for write in writes if write.appended}
     return appended.keys() == planned.keys() and all(
         _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
@@ -311,7 +312,7 @@ def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) ->
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether stored and new values are bitwise equal.
+    """Return whether stored and new values are equal, bit for bit.
 
     The values are compared a few chunks at a time, to limit memory.
     """

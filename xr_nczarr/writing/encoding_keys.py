@@ -113,7 +113,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     return {"encoding": name, "separator": separator}
 
 
-def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
+def requests_bytes(encoding: Mapping[str, Any]) -> bool:
     """Return whether an encoding requests variable-length bytes, as stored in the opened store."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)

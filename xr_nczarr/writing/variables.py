@@ -24,7 +24,7 @@ from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.cf_encoding import fit_encoding
 from xr_nczarr.writing.encoding_keys import (
-    asks_for_bytes,
+    requests_bytes,
     check_encoding,
     requested_endian,
 )
@@ -280,7 +280,7 @@ def encode_variable(
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
-    unbounded = layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding)
+    unbounded = layout.pure and variable.dtype == object and requests_bytes(variable.encoding)
     if not unbounded:
         variable = encode_text(variable, name, characters=not layout.pure, joined=joined)
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
