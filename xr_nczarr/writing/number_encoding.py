@@ -43,7 +43,7 @@ def encode_numbers(
     ConflictError
         If decoding would not reproduce the numbers, apart from the rounding that `rounding` allows.
     """
-    target, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
+    target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
     if data.dtype == target and not is_packed(encoding) and all(mark != mark for mark in marks):
         return data.view(dtype)  # unchanged, and only NaN marks missing values
@@ -82,8 +82,8 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether it suffices to check the lowest and the highest number.
 
-    It does not if integers are packed as floats, which may round numbers in between by more than
-    one packing step, or if numbers between 0 and 1 become booleans.
+    It does not suffice if integers are packed as floats, because numbers in between may then be
+    rounded by more than one packing step, nor if numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -92,8 +92,8 @@ def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if rounding makes a number equal to a value that marks missing data.
 
-    Numbers that already equal such a value before rounding are missing for the caller too. This
-    does not apply to packed data, whose missing values are declared in packed form.
+    Numbers that equal such a value before rounding are accepted, because they are missing for the
+    caller too. Not so in packed data, whose missing values are declared in packed form.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -166,7 +166,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers. The first of them is the value to write."""
+    """Return all values that mark missing numbers, beginning with the one to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -204,7 +204,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
         return
-    ranges = [np.iinfo(dtype), np.iinfo(_meant_dtype(dtype, encoding))]
+    ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     for mark in np.ravel(fill):
         number = mark.item()
         finite = mark.dtype.kind in "biuf" and np.isfinite(mark)
@@ -213,24 +213,21 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale factor is a float.
-
-    xarray packs numbers in the type of the scale factor.
-    """
+    """Return an encoding with its scale factor as a float, because xarray packs in its type."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
-def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the dtype of stored integers, made signed or unsigned as ``_Unsigned`` says."""
+def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
+    """Return the dtype of stored integers with the signedness that ``_Unsigned`` specifies."""
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
-def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Apply ``_Unsigned`` to an encoding: remove the key, and convert dtype and missing values."""
-    target = _meant_dtype(dtype, encoding)
+def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Apply ``_Unsigned`` to the dtype and missing values of an encoding, and remove the key."""
+    target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():
         if encoding.get(key) is not None:
@@ -239,7 +236,7 @@ def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, An
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Wrap a block of an array in a Variable with an encoding, which xarray's coders require."""
+    """Wrap a block of an array and its encoding in a Variable, which xarray's coders require."""
     return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
@@ -257,8 +254,8 @@ def fill_value_of(encoding: Mapping[str, Any]) -> Any:
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the dtype in which to pack numbers.
 
-    xarray packs in place, which fails for integers. For these, the scale factor and the offset
-    therefore determine the dtype.
+    For integers, it follows from the scale factor and the offset, because xarray packs in place and
+    cannot do so in an integer dtype.
     """
     if dtype.kind == "f":
         return dtype

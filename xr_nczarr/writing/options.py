@@ -73,7 +73,8 @@ class Layout:
     Attributes
     ----------
     array_dimensions
-        Whether to write ``_ARRAY_DIMENSIONS``, in which xarray's engine zarr finds dimension names.
+        Whether to write ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads dimension
+        names.
     """
 
     zarr: Format = DEFAULT_FORMAT
@@ -95,7 +96,7 @@ class Layout:
 
     @property
     def unlimited(self) -> bool:
-        """Whether the layout accepts unlimited dimensions; plain Zarr does not define any."""
+        """Whether the layout supports unlimited dimensions. Plain Zarr has none."""
         return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
@@ -130,8 +131,8 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    This is the layout of the store itself. A store in the preview of the layout ``nczarr`` is
-    continued as ``nczarr``.
+    This is the layout of the store itself. If the store has the preview version of the layout
+    ``nczarr``, nodes are added in the final version.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]

@@ -28,18 +28,18 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as an encoding requests, and return them with the attributes that describe this.
+    """Round data as an encoding requests, and return them with attributes that record the rounding.
 
-    `encoding` has the key ``least_significant_digit`` (a decimal place), or
-    ``significant_digits``, with a ``quantize_mode`` of BitGroom, BitRound (for which digits are
-    bits) or GranularBitRound. Only float32 and float64 data are rounded; other data are returned
-    unchanged. Elements that equal a value in `missing` are not rounded.
+    `encoding` has the key ``least_significant_digit`` (a decimal place), or ``significant_digits``,
+    with a ``quantize_mode`` of BitGroom, BitRound (which counts bits instead of decimal digits) or
+    GranularBitRound. Only float32 and float64 data are rounded; other data are returned unchanged.
+    Elements equal to a value in `missing` are not rounded.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, more digits are requested than the type has, or rounding changes a
-        number to infinity or a missing value.
+        If the mode is unknown, if more digits are requested than the type has, or if rounding turns
+        a number into infinity or a missing value.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
@@ -73,7 +73,7 @@ def _quantized(
     missing: Sequence[Any],
     name: str,
 ) -> Array:
-    """Round values, except for missing values, zeros and non-finite numbers."""
+    """Round all values except missing values, zeros and non-finite numbers."""
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
     with np.errstate(over="ignore"):
@@ -102,7 +102,10 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up to clear the last `drop` bits. `drop` can contain one number per value."""
+    """Round values, halves up, so that their last `drop` bits are zero.
+
+    `drop` is one number, or one per value.
+    """
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit
@@ -125,7 +128,7 @@ def _groomed(values: Array, digits: int) -> Array:
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round each value to as many bits as its significant digits need (GranularBitRound)."""
+    """Round each value to the bits that its significant digits need (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

@@ -27,7 +27,7 @@ class GroupRequest:
     Attributes
     ----------
     encoding
-        Encodings that the caller passed for this write, by variable.
+        Encodings that the caller passed for this write, by variable name.
     unlimited
         Names of unlimited dimensions.
     growing
@@ -55,17 +55,17 @@ class WriteRequest:
     path: str
 
     def identity(self, mode: str, append_dim: str | None) -> str:
-        """Return a string that identifies this write in a lock. Lazy values are not read."""
+        """Return a string that identifies this write in a lock, without reading lazy values."""
         written = [
-            (group.path, name, variable.dims, variable.shape, _identified(variable))
+            (group.path, name, variable.dims, variable.shape, _tokenizable(variable))
             for group in self.groups
             for name, variable in group.dataset.variables.items()
         ]
         return str(tokenize(mode, append_dim, written))
 
 
-def _identified(variable: Variable) -> Any:
-    """Return an object from which dask computes a token without reading lazily opened values."""
+def _tokenizable(variable: Variable) -> Any:
+    """Return an object that dask can tokenize without reading lazily opened values."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 
@@ -82,10 +82,10 @@ def normalize(
     TypeError
         If `obj` is not a Dataset, DataArray or DataTree.
     KeyError
-        If `encoding` names a variable that `obj` lacks.
+        If `encoding` names a variable that is not in `obj`.
     ValueError
-        If `encoding` names a group that `obj` lacks, or `unlimited` a dimension that a single
-        dataset lacks.
+        If `encoding` names a group that is not in `obj`, or if `obj` is a single dataset and
+        `unlimited` names a dimension that is not in it.
     UnsupportedError
         If a variable has a pandas extension type.
     """
@@ -160,10 +160,10 @@ def unlimited_dimensions(
 ) -> set[str]:
     """Return the names of a dataset's unlimited dimensions.
 
-    These are the `requested` names. If None are requested, they are the names in the dataset's
-    encoding, which opening sets. Names that are not dimensions of the dataset are left out. If all
-    names are `required`, such a name raises ValueError if it was requested, and causes a warning if
-    it is in the encoding.
+    These are the `requested` names or, if `requested` is None, the names in the dataset's encoding,
+    which is set when a store is opened. Names that are not dimensions of the dataset are left out.
+    If `required` is true, such a name raises ValueError if it was requested, and causes a warning
+    if it comes from the encoding.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)

@@ -30,8 +30,8 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Return a variable with xarray's string dtype if it is a dask array of strings.
 
-    NumPy's variable-length strings are converted too. All other objects are returned unchanged, and
-    xarray loads them. As in xarray, missing strings become empty strings.
+    NumPy's variable-length strings are also converted. A variable of any other objects is returned
+    unchanged, and xarray loads it later. As in xarray, missing strings become empty strings.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -111,8 +111,9 @@ def string_data(
 ) -> tuple[Any, np.dtype[Any]]:
     """Convert strings to the form that a layout stores, and return them with their dtype.
 
-    The form is either objects or fixed-width strings. The width is `width` bytes or, if that is
-    None, the length of the longest string, including the `fill` value if it is not None.
+    The form is either objects or fixed-width strings. Fixed-width strings have `width` bytes. If
+    `width` is None, they are as long as the longest string or the `fill` value, whichever is
+    longer.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
@@ -179,7 +180,7 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Replace missing items by empty strings, and convert all items to the string dtype."""
+    """Replace missing items with empty strings, and convert all items to the string dtype."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts
@@ -190,9 +191,9 @@ def _missing(block: Any) -> Any:
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Call a function with each block of a dask array, and return its largest result.
+    """Return the largest result of calling a function with each block of a dask array.
 
-    For a NumPy array, the function is called once, with the whole array.
+    For a NumPy array, the function is called once with the whole array.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))

@@ -2,9 +2,10 @@
 
 The methods of `Transaction` are the steps of this protocol, in order:
 
-1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata.
-2. **Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
-   The documents are restored, unless all of them had changed: then the write was complete.
+1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata. 2.
+**Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
+   The documents are restored, unless all of them had already been changed, which means that the
+   write was complete.
 3. **Plan.** The caller opens the store and plans the write. Nothing is written before the plan is
    complete, so a request that does not fit the store leaves it untouched. One listing of the root
    shows whether there is a store, a journal or a marker. Documents are read once, and then kept.
@@ -12,8 +13,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
    replaces it at the end. If the process is killed, either the old or the new store remains.
 5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
    that it replaces are removed, starting with the documents by which readers recognize a store.
-6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
-7. **Journal.** If several documents change in place, one object stores their earlier content.
+6. **Chunks** are written in any order. An append writes beyond the shape that readers know. 7.
+**Journal.** If several documents change in place, one object stores their earlier content.
    Readers use it while only some of the documents have changed.
 8. **Documents** are written from the children up. The root's documents come last, and
    consolidated metadata at the very end. Everything is flushed to the disk before and after.
@@ -73,12 +74,13 @@ class WritePlan:
     Attributes
     ----------
     writes
-        Array values to write. Readers do not see appended values before the documents are written.
+        Array values to write. Appended values become visible to readers when the documents are
+        written.
     documents
         Metadata documents by key, in the order of writing.
     chunks
         Encoded chunks, by key, that must change together with the documents. They are written
-        before the documents. The journal contains their earlier content too.
+        before the documents, and the journal also contains their earlier content.
     leading
         Documents that are written before anything is removed.
     removed
@@ -122,7 +124,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names at the root before any change, or None if the store cannot be listed."""
+        """The names listed at the root before any change, or None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -135,7 +137,10 @@ class Transaction:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store. Even if not, `open` may find one."""
+        """Whether the root listing shows a complete store.
+
+        If it does not, `open` may still find one.
+        """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -143,7 +148,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object. If the store cannot be listed, it may."""
+        """Return whether the root may contain an object; it may if it cannot be listed."""
         return self.names is None or key in self.names.objects
 
     @classmethod
@@ -158,17 +163,18 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Take the writer lock of a store, and yield the transaction.
 
-        On local disks, this waits for other writers, whose locks end with their processes.
+        On local disks, this waits for other writers. Their locks are released when their processes
+        end.
 
         Parameters
         ----------
         owner
-            Function that returns a string by which a killed writer recognizes its lock when it is
-            run again. The function may read all values in memory, so it is called only for stores
-            whose locks outlive a killed process.
+            Function that returns a string by which a killed writer, when it is run again,
+            recognizes its own lock. The function may have to read all values in memory, so it is
+            called only for stores whose locks outlive a killed process.
         locking
-            Whether to take the lock. Region writes do not need it. An empty local directory is
-            replaced atomically at the end, so it is locked only if this is ``"always"``.
+            Whether to take the lock. Region writes do not need the lock. An empty local directory
+            is replaced atomically at the end, so it is locked only if `locking` is ``"always"``.
         force
             Whether to take over the lock of another writer.
 
@@ -187,9 +193,9 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self) -> None:
-        """Undo an interrupted change of documents, unless it was complete.
+        """Undo an interrupted change of documents, unless the change was complete.
 
-        If the change was a complete append, record its regions in `applied`.
+        If it was a complete append, record its regions in `applied`.
         """
         if self.store.single_file or not self.may_hold(JOURNAL):
             return
@@ -208,15 +214,15 @@ class Transaction:
         self.close()
 
     def close(self) -> None:
-        """Remove the journal, after its change has been completed or undone."""
+        """Remove the journal after the change that it records has been completed or undone."""
         self.store.delete(JOURNAL)
 
     def open(self, mode: str) -> OpenedStore | None:
         """Open the target, or return None if it does not contain a complete store.
 
         In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
-        documents are read and kept in `documents`, because another program may have left the
-        consolidated metadata outdated.
+        documents are read and kept in `documents`, because another program may have changed them
+        without updating the consolidated metadata.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -242,9 +248,9 @@ class Transaction:
             )
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Execute a plan. If `compute` is false, return the dask object that finishes it.
+        """Execute a plan. If `compute` is false, return a dask object that completes it.
 
-        If an error occurs, its remedy or a note describes the state of the store and how to
+        If an error is raised, its remedy or a note describes the state of the store and how to
         continue.
 
         Raises
@@ -283,15 +289,15 @@ class Transaction:
     def writing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to which to write chunks, and write the documents of the plan afterwards.
+        """Yield the store to which the caller writes chunks, then write the documents of the plan.
 
         Parameters
         ----------
         staged
             Whether a local store is replaced atomically.
         mark
-            Content of the marker, by which a later run recognizes its own unfinished store. It is
-            written after old objects have been removed.
+            Content of the marker object, from which a later run of the same write recognizes its
+            unfinished store. The marker is written after old objects have been removed.
         resumed
             Whether an earlier run has left that marker and some of the chunks.
         """
@@ -368,14 +374,15 @@ class Transaction:
     def workspace(
         self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to write to: the target, or a staging store that replaces it at the end.
+        """Yield the store to write to, either the target or a staging store that will replace it.
 
         Parameters
         ----------
         empty
-            Whether the staging store starts empty, instead of with the objects of the target.
+            Whether the staging store starts empty instead of with the objects of the target.
         staged
-            Whether a local store is replaced atomically. Zip files always are, other stores never.
+            Whether a local store is replaced atomically. A zip file always is, and a remote store
+            never is.
         exclusive
             Whether to raise ExistsError if another writer has created the store in the meantime.
         """
@@ -461,7 +468,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target is empty, apart from files of file managers (``.DS_Store``)."""
+    """Return whether a target is empty, ignoring files of file managers such as ``.DS_Store``."""
     return _names(store) == ([], [])
 
 

@@ -42,10 +42,10 @@ class Uploads(Underway):
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)`` in the background, and raise the error of earlier work, if any.
+        """Run ``work(argument)`` in the background.
 
-        This first waits until there is memory for `size` more bytes, or until no work is in
-        progress.
+        The call first waits until the work in progress leaves room for `size` more bytes in memory,
+        or until no work is in progress. If earlier work has failed, it raises that error.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)
@@ -78,7 +78,7 @@ class Uploads(Underway):
         self.end()
 
     def end(self) -> None:
-        """Reject new work, cancel work that has not started, and wait for running work."""
+        """Refuse new work, cancel work that has not started, and wait for running work."""
         super().end()
         if self._pool is not None:
             self._pool.shutdown()

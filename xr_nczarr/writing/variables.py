@@ -24,9 +24,9 @@ from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.cf_encoding import fit_encoding
 from xr_nczarr.writing.encoding_keys import (
-    requests_bytes,
     check_encoding,
     requested_endian,
+    requests_bytes,
 )
 from xr_nczarr.writing.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.writing.options import Layout
@@ -39,7 +39,7 @@ _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.jso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVariable:
-    """A variable whose values already have the types in which they will be stored.
+    """A variable whose values already have the type in which they will be stored.
 
     Attributes
     ----------
@@ -114,9 +114,10 @@ def encode_variables(
 ) -> dict[str, EncodedVariable]:
     """Encode the variables of a new dataset, or the variables that a write adds to a dataset.
 
-    `encoding` replaces the encodings of the variables that it names. Dask arrays stay lazy, but
-    those of objects or strings are computed once, to find out whether all objects are strings, and
-    how long the strings are. All other objects are loaded, because their items determine the dtype.
+    `encoding` replaces the encodings of the variables that it names. Dask arrays stay lazy. Those
+    of objects or strings are nevertheless computed once, to find out whether all objects are
+    strings and how long the strings are. Arrays of other objects are loaded, because their items
+    determine the dtype.
 
     Parameters
     ----------
@@ -157,7 +158,8 @@ def encode_alone(
 ) -> EncodedVariable:
     """Encode a variable independently of its dataset.
 
-    `encode_variables`, in contrast, leaves out attributes of bounds that the coordinate also has.
+    In contrast, `encode_variables` leaves out those attributes of a bounds variable that its
+    coordinate also has.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -174,7 +176,7 @@ def user_attributes(
     """Return the attributes that belong to the user, for a dataset or a variable with `dimensions`.
 
     xarray's zarr engine shows some NCZarr metadata of version 3 as attributes of variables. These
-    are left out, because the new store gets metadata of its own.
+    attributes are left out, because the new store gets its own metadata.
 
     Raises
     ------
@@ -262,9 +264,9 @@ def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype in an encoding if longer text would be truncated to it, or None.
+    """Return the dtype in an encoding if longer text would be truncated to its width, or None.
 
-    Text is not truncated if there is no dtype, for ``str`` and S1, and for text dtypes without a
+    Text is not truncated if the encoding has no dtype, or has ``str``, S1 or a text dtype without a
     width.
     """
     if dtype is None or dtype is str or dtype == "S1":
@@ -276,7 +278,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable that xarray has encoded to types that the layout supports."""
+    """Convert a variable that xarray has encoded to a type that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
@@ -354,7 +356,10 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether opening joined characters to strings. The fill value is then one character."""
+    """Return whether characters were joined into strings when the variable was opened.
+
+    The fill value is then a single character.
+    """
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
@@ -362,7 +367,7 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the requested fill value in the dtype of the array.
 
-    If the value does not fit, it raises ConflictError if the caller passed it for this write. It is
+    A value that does not fit raises ConflictError if the caller passed it for this write, and is
     ignored if it was inherited from the opened file.
     """
     requested = encoding.get("fill_value")

@@ -30,7 +30,7 @@ def with_width(node: ArrayNode, width: int) -> ArrayNode:
     """Return a copy of a fixed-width text node whose items have at least `width` bytes.
 
     The width is at least doubled, so that appending ever longer strings does not rewrite the array
-    each time. The dtype is text, or raw bytes in version 3.
+    each time. The dtype of `node` is fixed-width text, or raw bytes in version 3.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -82,7 +82,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes to an array's document that replace `node` by `wider`."""
+    """Yield the changes to an array's document that replace `node` with `wider`."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
