@@ -1,4 +1,4 @@
-"""Tables of explicit references: a column for each large array, and a dict for everything else.
+"""Tables of explicit references: one column for each large array, and a dict for all other keys.
 
 A column stores the URLs, offsets and lengths of an array's chunks in NumPy arrays, which take about
 15 bytes per reference. A JSON document with a regular layout is scanned into columns without
@@ -75,7 +75,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position of a chunk index in C order, or None if the index exceeds `shape`."""
+    """Return the position of a chunk in a grid in C order, or None if its index exceeds `shape`."""
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -95,8 +95,8 @@ class Column:
     shape
         Largest chunk index along each dimension, plus 1.
     codes
-        For each row, the position of its chunk in a grid of this shape, in C order. The positions
-        ascend. None if every chunk has a row.
+        For each row, the position of its chunk in C order in a grid of this shape, in ascending
+        order. None if every chunk has a row.
     urls
         The distinct URLs.
     url_numbers
@@ -126,7 +126,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the row number of each chunk index, or None if any of the chunks has no row."""
+        """Return the row number of each chunk index, or None if at least one chunk has no row."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -138,7 +138,7 @@ class Column:
         return rows if (self.codes[rows] == codes).all() else None
 
     def row(self, row: int) -> Target:
-        """Return the reference in one row."""
+        """Return the reference in a row."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
@@ -155,7 +155,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table(ByFields):
-    """The references that a set lists explicitly, without those that generators declare.
+    """The references that a set lists explicitly, as opposed to those that generators declare.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of the array with these chunk keys, or None if there is no column."""
+        """Return the column of the array with the chunk keys `keys`, or None if it has none."""
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -229,11 +229,11 @@ class Table(ByFields):
         return counts
 
     def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, without the chunks in columns."""
+        """Return the sorted names directly below `prefix`, except for chunks in columns."""
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, limit: int) -> set[str]:
-        """Return some of the URLs: at most `limit` from each column, and `limit` from `entries`."""
+        """Return at most `limit` URLs from each column, and at most `limit` from `entries`."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:limit] for column in self.columns.values())
         return {*islice(entries, limit), *chain.from_iterable(columns)}
@@ -260,7 +260,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """A builder of columns, to which references can be added in any order."""
+    """Collects references in any order, and builds columns from them."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -291,9 +291,9 @@ class TableBuilder:
     ) -> None:
         """Add references to chunks of one array.
 
-        The arguments besides `family` are NumPy arrays with a row for each reference: its chunk
-        index, the number of its URL, and its offset and length in bytes. Offset and length are both
-        -1 for a whole object.
+        The other arguments are NumPy arrays with a row for each reference: its chunk index, the
+        number of its URL, and its offset and length in bytes. Offset and length are both -1 for a
+        whole object.
         """
         parts = indices, url_numbers, offsets, lengths
         # The smallest integer type that can represent all values, of which none is below -1.

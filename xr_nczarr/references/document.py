@@ -27,7 +27,7 @@ _lock = ProcessLock()
 class ReferenceDocument:
     """The location of a JSON document, and the options for parsing it.
 
-    Each process reads the document only once.
+    A process reads the document only once.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ReferenceDocument:
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
 
-        Each process reads the document only once.
+        A process reads the document only once.
 
         Raises
         ------

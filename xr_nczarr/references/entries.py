@@ -47,7 +47,7 @@ Reference = InlineBytes | Target
 
 
 class ByFields:
-    """A base class of dataclasses whose fields are pickled, but not their cached properties."""
+    """A base class for dataclasses that pickles their fields, but not their cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

@@ -1,8 +1,8 @@
-"""Arithmetic on dimension values: small expression trees, compiled from templates.
+"""Arithmetic on dimension values: small expression trees that are compiled from templates.
 
-A tree is a constant, a `DimensionValue`, or a `Call` of a function with other trees. Trees can be
-pickled. Every function limits the size of its result. Evaluating a tree returns the same value as
-jinja2, or raises an error.
+A tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. Trees
+can be pickled. Every function limits the size of its result. Evaluating a tree returns the same
+value as jinja2, or raises an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """An expression that stands for the value of a dimension."""
+    """An expression whose value is the value of a dimension."""
 
     name: str
 
@@ -161,7 +161,8 @@ def size(expression: Expression) -> int:
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
     """Return an expression that calls `function`.
 
-    If all `parts` are constant, the function is called immediately, and its result is returned.
+    If all `parts` are constant, the function is called immediately, and its result is returned
+    instead.
     """
     result = Call(function, parts)
     if all(map(is_constant, parts)):
@@ -255,7 +256,7 @@ def rounded(value: Value, precision: Value = 0) -> Value:
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Replace ``%d``, ``%s`` and ``%x`` in a pattern by values, padded to at most 64 characters."""
+    """Fill in ``%d``, ``%s`` and ``%x`` in a pattern, padded to at most 64 characters."""
     remaining = iter(values)
 
     def replacement(match: re.Match[str]) -> str:

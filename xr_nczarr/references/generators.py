@@ -1,10 +1,10 @@
-"""Generators (``gen``), which declare many keys by one formula, and find a key without expansion.
+"""Generators (``gen``), which declare many keys with one template and find a key unexpanded.
 
-The key template is inverted once, into a regular expression and one solver per dimension. A solver
-receives the parts of a key that depend only on its dimension, and determines the dimension's value:
-it solves ``scale * value + shift``, or looks up the parts in a table of rendered values. The
-template is then rendered with these values, and the result is compared with the key. If some keys
-might not be found in this way, the generator is expanded instead.
+The key template is inverted once, into a regular expression and one solver per dimension. From the
+parts of a key that depend only on its dimension, a solver determines the dimension's value: it
+solves ``scale * value + shift``, or looks up the parts in a table of rendered values. The template
+is then rendered with the values of all dimensions, and the result is compared with the key. A
+generator is expanded instead if some of its keys might not be found in this way.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Templates(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ByFields):
-    """One item of ``gen``: a formula for keys and their references.
+    """One item of ``gen``: templates for keys and their references.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Generator(ByFields):
     dimensions
         Values of each dimension, in the order of the document (the last dimension varies fastest).
     most
-        Maximum cost of the tables of dimension values. Each value costs `weight`.
+        Maximum cost of the lookup tables of dimension values, in which each value costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -100,7 +100,7 @@ class Generator(ByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once, which is 1 for templates of ordinary size."""
+        """Cost of evaluating all templates once, which is 1 for templates of usual size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
@@ -179,9 +179,9 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """A pattern for the keys, and for each dimension a solver that finds its value from a key.
+        """A pattern that matches the keys, and one solver per dimension.
 
-        This is None if the key template cannot be inverted with certainty.
+        None if the key template cannot be inverted with certainty.
         """
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
@@ -200,8 +200,8 @@ class Generator(ByFields):
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
         """Return a regular expression for the keys, with a group for each part that varies.
 
-        Return None if it is ambiguous where a group ends: if the character that follows the group,
-        or a slash, can also occur within it.
+        Return None if the end of a group is ambiguous, because the character that follows the
+        group, or a slash, can also occur within it.
         """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
@@ -266,8 +266,8 @@ def _solver(
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    Return None for any other expression. Also return None if values can have more digits than the
-    regular expression for the keys matches.
+    Return None for any other expression, and if values can have more digits than the regular
+    expression for the keys matches.
     """
     scale, shift = 1, 0
     if type(part) is int:

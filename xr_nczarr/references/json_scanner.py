@@ -1,8 +1,8 @@
-"""Scan regular members of a reference document into columns, without an object per member.
+"""Scan regular members of a reference document into columns, without a Python object for each.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
 text block splits all members in the block at once. Every byte is checked: it must be the expected
-character, a digit, or part of a URL or of an array's prefix. URLs and prefixes are decoded as JSON.
+punctuation, a digit, or part of a URL or an array's prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     """Move runs of regular members from a JSON document into `builder`.
 
     Return the document with a marker in place of each run, and the number of markers. Return None
-    if too little of the document is regular. In that case, `builder` may contain some references,
-    and must not be used.
+    if too little of the document is regular; `builder` must then not be used, because it may
+    already contain some references.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -88,8 +88,7 @@ def take_marks(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    If only whitespace separates two values, the JSON is invalid, and the document is returned
-    unchanged.
+    A document in which only whitespace separates two values is invalid, and is returned unchanged.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
@@ -116,12 +115,12 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return for each of the 256 byte values whether it is one of `characters`."""
+    """Return a mask of the 256 byte values that is true for `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A part of the document that begins with a member, as text, and as arrays for NumPy."""
+    """A part of the document that begins with a member, as text and as NumPy arrays."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Padding, because reads may pass the end by a few bytes.
@@ -173,7 +172,7 @@ class _Block:
         return rows, length, rows == count
 
     def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Return the separator within chunk indices, and where the index begins in each key."""
+        """Return the separator of chunk indices, and the position of the index in each key."""
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
@@ -213,8 +212,8 @@ class _Block:
     ) -> tuple[list[Family | None], Numbers]:
         """Group the keys by the array to which they belong.
 
-        Return the family of the chunk keys of each array, and the position in this list for each
-        key. The family is None for keys that are not chunk keys.
+        Return the family of each array's chunk keys, and for each key the position of its family in
+        this list. The family is None for keys that are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -247,7 +246,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return for each of the `starts` whether `expected` (at most eight bytes) occurs there."""
+        """Return a mask of the `starts` at which `expected` (at most eight bytes) occurs."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
@@ -299,7 +298,8 @@ def _unused_bits(lengths: Numbers) -> Words:
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
     """Return the family of chunk keys with a JSON-escaped prefix.
 
-    Return None if the prefix is not valid JSON, or if such keys would belong to another family.
+    Return None if the prefix is not valid JSON, or if a key with this prefix would be split into
+    another family.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

@@ -35,7 +35,7 @@ def open_target(location: Location, access: Access, *, must_exist: bool = True) 
 
     A folder of parquet files whose name does not end in ``.parq`` or ``.parquet`` is not recognized
     here; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
-    Reference sets are read-only and therefore not considered.
+    Reference sets, which are read-only, are then not considered.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
@@ -95,7 +95,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document, after adding `protocol` if its URL has no protocol."""
+    """Return the location of the document, with `protocol` added to a URL that has none."""
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -189,7 +189,7 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target is a reference set, judging by its content, name or options."""
+    """Return whether a target is a reference set, judged by its content, name or options."""
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)

@@ -44,7 +44,7 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
         The content of the directory's ``.zmetadata``.
     fetch
         Function that yields files of the directory in order, with None for files that do not exist.
-        It is called when chunks are looked up, and is pickled with the set.
+        It is called when chunks are looked up, and it is pickled with the reference set.
     limits
         `max_consolidated_bytes` limits the text in each file.
 

@@ -186,11 +186,11 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Parse the JSON of a document, after moving regular references into columns.
+    """Move the regular references of a document into columns, and parse the remaining JSON.
 
     Return the members of the document, its references, a builder with the references that
     `scan_document` moved, and the remaining text. The remaining text is None for a dict that cannot
-    be written as JSON.
+    be serialized as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -317,7 +317,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return a table of the references in `refs` and of those that were added to `builder`.
+    """Return a table of the references in `refs` and those that were added to `builder`.
 
     References to the chunks of large arrays are moved from `refs` to columns of the table.
     """
@@ -420,7 +420,7 @@ def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> 
     """Add to `refs` every reference that a generator declares.
 
     This is necessary if the key template cannot be inverted. `remaining` is the number of
-    references that the limits still allow afterwards.
+    references that the limits still allow after this generator.
 
     Raises
     ------

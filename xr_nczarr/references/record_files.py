@@ -58,7 +58,7 @@ class RecordFiles:
     max_rows
         Maximum number of rows in a file. A file with more rows raises LimitError.
     max_bytes
-        Maximum size of an uncompressed file, without the numbers in its rows.
+        Maximum uncompressed size of a file, not counting its numeric columns.
     """
 
     def __init__(self, fetch: Fetch, max_rows: int, max_bytes: int) -> None:
@@ -71,7 +71,7 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return record files by name, after fetching the files that are not cached in one call.
+        """Return record files by name, fetching all files that are not cached in one call.
 
         If there are more files than the cache can hold, only the first ones are returned.
         """

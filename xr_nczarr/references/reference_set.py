@@ -21,16 +21,16 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class ReferenceSet(ByFields):
-    """An immutable mapping from keys to references. Generators are pickled as formulas.
+    """An immutable mapping from keys to references. Generators are pickled unexpanded.
 
     Attributes
     ----------
     table
         The references that are listed explicitly.
     generators
-        Formulas, each of which declares many keys and their references.
+        Generators, each of which declares many keys and their references.
     digest
-        Digest of the document, which is equal for equal sets. Empty if there is no document.
+        Digest of the document, which is equal for equal documents. Empty if there is no document.
     """
 
     table: Table | ParquetTable
@@ -89,8 +89,8 @@ class ReferenceSet(ByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
 
-        Chunks in columns, in parquet files and in generators are left out. There may be very many
-        of them, and groups and arrays can be found without them.
+        Chunks in columns, in parquet files and in generators are left out, because there may be
+        very many, and groups and arrays can be found without them.
         """
         return self.table.names(prefix)
 
@@ -101,9 +101,9 @@ class ReferenceSet(ByFields):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Return some of the URLs to which the set refers.
+        """Return a sample of the URLs to which the set refers.
 
-        `limit` bounds the number of references that are examined in each part of the set.
+        In each part of the set, at most `limit` references are examined.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}

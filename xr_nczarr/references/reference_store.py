@@ -53,9 +53,9 @@ class _TargetRange(NamedTuple):
 class ReferenceStore(Store):
     """A read-only store of the objects that a reference set declares.
 
-    A small set is pickled with the store. In place of a large set, the location of its document is
-    pickled, and each process reads the document once. To send the store to workers, pickle the
-    result of `narrowed`, which is smaller.
+    A small set is pickled with the store. For a large set, the location of its document is pickled
+    instead, and each process reads the document once. To send the store to workers, pickle the
+    smaller result of `narrowed`.
 
     Parameters
     ----------
@@ -122,17 +122,20 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the document, or one of the first targets, is remote.
+        """Whether the document, or any of the first few targets, is remote.
 
-        All targets of a remote set are assumed to be remote, because checking them would fetch
-        files of a parquet set.
+        The targets of a remote document are not examined, because for parquet files this would need
+        requests.
         """
         if local_path(self.targets.document) is None:
             return True
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store for the chunks of one array, which pickles only their references."""
+        """Return a store for the chunks of one array.
+
+        When it is pickled, only their references are.
+        """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
@@ -164,8 +167,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are looked up together if the set lists all of them explicitly, and all are
-        parts of files in one local store.
+        Many chunks are looked up together if the set lists all of them explicitly, and all are byte
+        ranges of files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -204,7 +207,7 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield `parts`, or fetch the remaining chunks by key as soon as one of the parts fails.
 
-        Errors then contain the key of the chunk.
+        The error for a chunk then contains its key.
         """
         count = 0
         with suppress(NczarrError):
@@ -387,5 +390,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size in bytes that a reference declares, or None if it is to a whole object."""
+    """Return the size in bytes that a reference declares, or None for a whole object."""
     return reference.length if isinstance(reference, Target) else len(reference.data)

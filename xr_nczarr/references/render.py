@@ -101,11 +101,11 @@ def portable(table: Table) -> Table:
     """Return the same references, with Zarr v2 metadata that kerchunk and VirtualiZarr understand.
 
     The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8 supports
-    no other form. Codec parameters that netcdf-c writes as strings become numbers. The element size
-    of a shuffle codec, which netcdf-c writes as 0, is filled in. A floating-point `_FillValue` is
-    encoded as xarray does for Zarr v3, because VirtualiZarr converts the set to v3. Other readers
-    of v2 ignore this attribute and use the array's own fill value. Documents of netcdf-c that are
-    not valid JSON stay unchanged.
+    no other form. Codec parameters that netcdf-c writes as strings become numbers. netcdf-c writes
+    an element size of 0 for the shuffle codec, which is replaced with the actual size. A
+    floating-point `_FillValue` is encoded as xarray does for Zarr v3, because VirtualiZarr converts
+    the set to v3. Other readers of v2 ignore this attribute and use the array's own fill value.
+    Documents of netcdf-c that are not valid JSON stay unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():
@@ -133,7 +133,7 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec configuration with the numbers that netcdf-c writes as strings or as 0."""
+    """Return a codec configuration with correct numbers where netcdf-c writes strings or 0."""
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -189,7 +189,7 @@ class _GridSlice:
     """A slice of the chunk grid that one generator can declare.
 
     The grid is sliced along the first dimension. The chunks are at regular distances in one file,
-    or each chunk is a separate object.
+    or each is a separate object.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
     """Return slices of the chunk grid that contain all chunks of a column.
 
     The list is empty if the references are too irregular for generators. `beginning` is the text
-    before the key in every URL, or None; see `_common_beginning`.
+    that precedes the key in every URL, or None; see `_common_beginning`.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -280,7 +280,8 @@ def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the distance in bytes between neighboring chunks along each dimension.
 
-    Return None if a distance varies. `distances` are measured from the first chunk, in C order.
+    Return None if a distance varies. `distances` contains the distance of each chunk from the first
+    one, in C order.
     """
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(

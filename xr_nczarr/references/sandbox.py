@@ -1,6 +1,6 @@
 """Render templates of trusted sets with all features of jinja2's immutable sandbox.
 
-The sizes of results, powers and products are limited. Time and memory are not: nested loops and
+The sizes of results, powers and products are limited, but time and memory are not: nested loops and
 repeated concatenation can exhaust them.
 """
 

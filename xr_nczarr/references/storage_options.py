@@ -85,7 +85,7 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` are further storage options, which the target itself contains.
+        `implied` contains further storage options, which are part of the target itself.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})
@@ -176,7 +176,7 @@ class ReferenceOptions:
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return these options, completed with the storage options and filesystem of `location`."""
+        """Return these options, completed with the filesystem and storage options of `location`."""
         merged = merge_options(location.storage_options, self.own)
         return replace(self, own=merged, filesystem=location.filesystem)
 
@@ -197,7 +197,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """Return the filesystems in fsspec's option `fs` by protocol, and the default protocol.
 
     `fs` is one filesystem, or a mapping from protocols to filesystems or their options. The default
-    protocol applies to URLs without a protocol. It is None if `fs` does not determine it.
+    protocol applies to URLs that have none; it is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -221,7 +221,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return `options` by URL prefix, after replacing keys that are protocols.
+    """Return `options` by URL prefix, with keys that are protocols replaced.
 
     The key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
     """

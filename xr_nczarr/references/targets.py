@@ -105,8 +105,8 @@ class Targets:
     def place_of(self, url: str) -> str:
         """Return a name for the store that contains the object at `url`.
 
-        All URLs with the same name are opened as one store. It covers a local drive, a bucket, a
-        single chained URL, or all URLs with the same protocol and options.
+        All URLs with the same name are opened as one store. Such a store is a local drive, a
+        bucket, a single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:

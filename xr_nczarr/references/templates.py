@@ -73,8 +73,8 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
     Each argument comes with the scope in which it is evaluated. All scopes of one template share
-    `budget`, an iterator from which each syntax node takes one item. `within` contains the names of
-    the enclosing templates.
+    `budget`, an iterator that yields one item for each syntax node that may still be compiled.
+    `within` contains the names of the enclosing templates.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -195,7 +195,8 @@ class Templates:
     ) -> Expression:
         """Compile a template that another template refers to by name.
 
-        `scope` contains the names known at the reference, and `arguments` are those of the call.
+        `scope` contains the names that are visible where the template is referred to, and
+        `arguments` the arguments of the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
