@@ -74,7 +74,7 @@ class StaticCredentials:
 
 
 class FoundCredentials:
-    """A credential provider for obstore, with credentials that botocore finds and refreshes.
+    """A credential provider for obstore that returns the credentials found by botocore.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Stores that wrap another store to cache or prefetch objects, or to present an earlier state."""
+"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ class Wave:
     """A group of objects that are fetched together as soon as one of them is needed.
 
     The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`,
-    nothing is kept. Stores then request the objects individually, so that a failure affects only
-    the object itself.
+    none of them is kept. Stores then request each object by itself, so that a failure affects no
+    other object.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -270,7 +270,7 @@ class KeepingStore(_FrontStore):
 
 
 class EarlierStore(_FrontStore):
-    """A store that presents some objects in an earlier state.
+    """A store that shows some objects as they were before an interrupted write.
 
     `before` contains the earlier bytes of these objects by key, with None for an object that did
     not exist.

@@ -36,8 +36,8 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
-    `first` is the host in the original URL, and `now` is the host after redirects. `max_bytes` is
-    the maximum size of a whole object.
+    `first` is the host in the original URL, and `now` is the current host, after redirects.
+    `max_bytes` is the maximum size of a whole object.
     """
 
     first: str | None = None
@@ -134,7 +134,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         """Return the first and last byte of a partial response, and the size of the object.
 
         Raise an error if the range in the headers begins after the requested range, or contradicts
-        the size. If it ends early, this is detected later, by the number of bytes.
+        the size. A range that ends early is detected later by the number of bytes.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -313,7 +313,7 @@ class Client:
 class _Resolver(ThreadedResolver):
     """A resolver that returns private addresses only if `trust` allows them for the host.
 
-    Otherwise, the URLs in a reference set could reach servers in the network of the reader.
+    Without this check, URLs in a reference set could reach servers on the reader's private network.
     """
 
     def __init__(self, trust: Trust) -> None:

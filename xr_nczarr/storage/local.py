@@ -406,8 +406,8 @@ class LocalStore(Store):
         """Return the path of the writer lock.
 
         The lock file is in the directory of the store, because the parent may not be writable. If
-        the directory is renamed, the lock file moves with it. Some systems cannot rename a
-        directory while a file in it is open. There, the lock file is beside the directory.
+        the directory is renamed, the lock file moves with it. On systems that cannot rename a
+        directory while a file in it is open, the lock file is beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"

@@ -2,10 +2,9 @@
 
 The methods of `Transaction` are the steps of this protocol, in order:
 
-1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata. 2.
-**Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
-   The documents are restored, unless all of them had already been changed, which means that the
-   write was complete.
+1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata.
+2. **Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
+   The documents are restored, unless all of them had been changed, so that the write was complete.
 3. **Plan.** The caller opens the store and plans the write. Nothing is written before the plan is
    complete, so a request that does not fit the store leaves it untouched. One listing of the root
    shows whether there is a store, a journal or a marker. Documents are read once, and then kept.
@@ -13,8 +12,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
    replaces it at the end. If the process is killed, either the old or the new store remains.
 5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
    that it replaces are removed, starting with the documents by which readers recognize a store.
-6. **Chunks** are written in any order. An append writes beyond the shape that readers know. 7.
-**Journal.** If several documents change in place, one object stores their earlier content.
+6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
+7. **Journal.** If several documents change in place, one object stores their earlier content.
    Readers use it while only some of the documents have changed.
 8. **Documents** are written from the children up. The root's documents come last, and
    consolidated metadata at the very end. Everything is flushed to the disk before and after.
@@ -137,10 +136,7 @@ class Transaction:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store.
-
-        If it does not, `open` may still find one.
-        """
+        """Whether the root listing shows a complete store. `open` may find one even if not."""
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -163,8 +159,7 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Take the writer lock of a store, and yield the transaction.
 
-        On local disks, this waits for other writers. Their locks are released when their processes
-        end.
+        On local disks, this waits for other writers, whose locks end with their processes.
 
         Parameters
         ----------
