@@ -324,7 +324,8 @@ def test_the_repr_of_info_shows_the_contents_of_the_store(stored):
     assert "group /inner" in text
 
 
-def test_d20_info_lists_arrays_without_a_fill_value(tmp_path):
+# Regression D20
+def test_info_lists_arrays_without_a_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)

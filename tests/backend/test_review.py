@@ -17,7 +17,8 @@ from tests.servers import HttpServer
 from tests.stores import array_document, file_url
 
 
-def test_d20_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
+# Regression D20
+def test_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
     written = xr.Dataset(
         {
             "i": ("x", np.array([0, 0, 3, 4], "i4")),
@@ -34,7 +35,8 @@ def test_d20_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
         assert_values(read(tmp_path / "s")[name].values, variable.values, name)
 
 
-def test_d20_missing_chunks_without_a_fill_value_have_the_same_values_as_in_netcdf_c(
+# Regression D20
+def test_missing_chunks_without_a_fill_value_have_the_same_values_as_in_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:

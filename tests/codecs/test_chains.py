@@ -176,11 +176,12 @@ def test_numbers_encoded_as_json_by_numcodecs_are_decoded():
     assert_decodes(codec, numcodecs.JSON().encode(array), array)
 
 
+# Regression D26
 @pytest.mark.parametrize("order", [[1, 0, 2], [2, 1, 0], [1, 2, 0], "F"])
 @pytest.mark.parametrize(
     "dtype", ["<f4", ">i2", "|S3", "<M8[s]", "<U2", [("a", "<i2"), ("b", "f8")]]
 )
-def test_d26_transposed_chunks_are_decoded_to_the_original_axis_order(order, dtype):
+def test_transposed_chunks_are_decoded_to_the_original_axis_order(order, dtype):
     array = np.arange(24).astype("<i8" if isinstance(dtype, list) else dtype)
     array = array.astype(dtype).reshape(2, 3, 4)
     axes = [2, 1, 0] if order == "F" else order
@@ -240,7 +241,8 @@ def test_crc32c_works_without_its_library(monkeypatch):
         codec.decode(data[:-1] + b"\0")
 
 
-def test_d66_incompressible_data_round_trip():
+# Regression D66
+def test_incompressible_data_round_trip():
     array = np.random.default_rng(0).integers(0, 256, 100, dtype="u1")
     for name, configuration in COMPRESSORS:
         codec = make_codec("|u1", (100,), (name, configuration))
@@ -344,9 +346,10 @@ def test_stale_bytes_after_a_stream_are_ignored(spec):
         np.testing.assert_array_equal(codec.decode(data + tail), array)
 
 
+# Regression D2
 @pytest.mark.parametrize("level", ["4", 4, "0", "-1"])
 @pytest.mark.parametrize("name", ["zlib", "gzip"])
-def test_d2_compression_levels_may_be_strings(name, level):
+def test_compression_levels_may_be_strings(name, level):
     array = np.arange(100, dtype="<f4")
     codec = make_codec("<f4", (100,), ("shuffle", {"elementsize": "0"}), (name, {"level": level}))
     assert_decodes(codec, bytes(codec.encode(array)), array)
@@ -386,6 +389,7 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
             wrong.decode(result, np.empty(wrong.flow.shape, "<i4"))
 
 
+# Regression D33
 @pytest.mark.parametrize(
     ("name", "configuration", "kind", "words"),
     [
@@ -435,7 +439,7 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
 )
-def test_d33_the_error_for_an_invalid_codec_names_the_codec_and_the_reason(
+def test_the_error_for_an_invalid_codec_names_the_codec_and_the_reason(
     name, configuration, kind, words
 ):
     with pytest.raises(kind, match=words) as caught:

@@ -66,8 +66,9 @@ NAMES = [
 ]
 
 
+# Regressions D1, D3, D4
 @pytest.mark.parametrize("name", NAMES)
-def test_d1_d3_d4_chunks_from_netcdf_c_decode_to_the_original_values(store, name):
+def test_chunks_from_netcdf_c_decode_to_the_original_values(store, name):
     directory, values = store
     node = read_node(directory, name)
     codec = compile_codec(node)
@@ -80,8 +81,9 @@ def test_d1_d3_d4_chunks_from_netcdf_c_decode_to_the_original_values(store, name
         )
 
 
+# Regressions D3, D4
 @pytest.mark.parametrize("width", [1, 5, 7, 13])
-def test_d3_d4_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path, width):
+def test_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path, width):
     texts = np.array(["abcdefghijklm"[: 1 + i % width] for i in range(33)], dtype=object)
     with netCDF4.Dataset(f"file://{tmp_path}/d.file#mode=nczarr,file", "w") as dataset:
         dataset.createDimension("x", len(texts))
@@ -96,8 +98,9 @@ def test_d3_d4_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path,
     np.testing.assert_array_equal(np.concatenate(chunks), texts.astype(f"|S{width}"))
 
 
+# Regression D32
 @pytest.mark.parametrize("name", ["fletcher32.f4", "shuffle+zlib+fletcher32.f4"])
-def test_d32_the_error_for_a_wrong_fletcher32_checksum_names_the_codec(store, name):
+def test_the_error_for_a_wrong_fletcher32_checksum_names_the_codec(store, name):
     directory, _ = store
     codec = compile_codec(read_node(directory, name))
     data = bytearray((directory / name / "0").read_bytes())

@@ -48,8 +48,9 @@ BARE = {
 }
 
 
+# Regression D14
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_d14_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_is_kept(literal, value):
+def test_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_is_kept(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value
@@ -60,14 +61,16 @@ def test_d14_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_is_kept(liter
     assert attributes.literal("after") == "1"
 
 
-def test_d15_bare_nan_and_infinity_are_parsed():
+# Regression D15
+def test_bare_nan_and_infinity_are_parsed():
     values = Document("k", b'{"a": [NaN, -Infinity, nan]}').value["a"]
     assert np.isnan(values[0])
     assert values[1] == -math.inf
     assert np.isnan(values[2])
 
 
-def test_d16_attributes_in_consolidated_metadata_keep_their_json_literals():
+# Regression D16
+def test_attributes_in_consolidated_metadata_keep_their_json_literals():
     text = b'{"metadata": {"a/.zattrs": {"x": 007}, "b/.zattrs": {"t" : { "a":1 ,"b": [0.,1.]}}}}'
     held = Document(".zmetadata", text, consolidated=True).member("metadata")
     attributes = held.member("b/.zattrs", key="b/.zattrs").attributes()
@@ -76,7 +79,8 @@ def test_d16_attributes_in_consolidated_metadata_keep_their_json_literals():
     assert held.member("a/.zattrs").attributes().literal("x") == "007"
 
 
-def test_d17_render_json_escapes_only_what_json_requires():
+# Regression D17
+def test_render_json_escapes_only_what_json_requires():
     value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
     assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
 

@@ -221,6 +221,7 @@ def test_variable_length_strings_and_bytes_from_zarr_python_are_parsed(tmp_path,
 # Spellings of types and fill values -------------------------------------------------------------
 
 
+# Regression D18
 @pytest.mark.parametrize(
     ("spelling", "dtype"),
     [
@@ -242,12 +243,13 @@ def test_variable_length_strings_and_bytes_from_zarr_python_are_parsed(tmp_path,
     ],
     ids=str,
 )
-def test_d18_data_types_are_parsed_in_every_spelling(spelling, dtype):
+def test_data_types_are_parsed_in_every_spelling(spelling, dtype):
     node = parsed(dtype=spelling, fill_value=None)
     assert node.dtype == np.dtype(dtype)
     assert json.loads(v2.render_node(node)["v/.zarray"])["dtype"] == spelling
 
 
+# Regression D18
 @pytest.mark.parametrize(
     ("dtype", "stored", "fill"),
     [
@@ -295,7 +297,7 @@ def test_d18_data_types_are_parsed_in_every_spelling(spelling, dtype):
     ],
     ids=str,
 )
-def test_d18_fill_values_are_parsed_in_every_spelling(dtype, stored, fill):
+def test_fill_values_are_parsed_in_every_spelling(dtype, stored, fill):
     node = parsed(dtype=dtype, fill_value=stored)
     if node.dtype == object:
         assert node.fill_value == fill
@@ -307,7 +309,8 @@ def test_d18_fill_values_are_parsed_in_every_spelling(dtype, stored, fill):
     assert repr(again.fill_value) == repr(node.fill_value)
 
 
-def test_d20_a_null_or_missing_fill_value_is_undefined():
+# Regression D20
+def test_a_null_or_missing_fill_value_is_undefined():
     assert parsed(fill_value=None).fill_value is None
     assert parsed(fill_value=[None]).fill_value is None
     members = {name: PLAIN[name] for name in ("zarr_format", "shape", "dtype", "chunks")}
@@ -354,6 +357,7 @@ def test_a_fill_value_outside_its_type_is_rejected(dtype, stored):
     assert broken(dtype=dtype, fill_value=stored).error.place == "fill_value"
 
 
+# Regression D23
 @pytest.mark.parametrize(
     ("dtype", "kind"),
     [
@@ -381,7 +385,7 @@ def test_a_fill_value_outside_its_type_is_rejected(dtype, stored):
     ],
     ids=str,
 )
-def test_d23_unsupported_data_types_break_only_their_own_array(dtype, kind):
+def test_unsupported_data_types_break_only_their_own_array(dtype, kind):
     node = broken(dtype=dtype, fill_value=None, attributes={"a": 1})
     assert type(node.error) is kind
     assert node.error.place.startswith("dtype")
@@ -439,7 +443,8 @@ def test_chunks_larger_than_the_limit_are_rejected():
     assert isinstance(parse(limits=Limits(max_chunk_bytes=24)), ArrayNode)
 
 
-def test_d30_d31_empty_arrays_and_chunks_larger_than_the_array_are_valid():
+# Regressions D30, D31
+def test_empty_arrays_and_chunks_larger_than_the_array_are_valid():
     assert parsed(shape=[0], chunks=[512]).chunk_shape == (512,)
     assert parsed(shape=[0, 3], chunks=[0, 3]).chunk_shape == (1, 3)
     assert parsed(shape=[3], chunks=[512]).shape == (3,)

@@ -91,9 +91,10 @@ def test_json_that_netcdf_cannot_represent_is_decoded_as_its_literal(value):
     assert decode(value) == "<literal>"
 
 
+# Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_d14_d16_text_stored_as_other_json_is_decoded_as_its_literal(value, spelling):
+def test_text_stored_as_other_json_is_decoded_as_its_literal(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -148,19 +149,22 @@ values = st.one_of(
 )
 
 
+# Regression D64
 @given(values)
-def test_d64_typed_attributes_round_trip(value):
+def test_typed_attributes_round_trip(value):
     encoded, kind = encode_attribute(value)
     assert_same(decode(encoded, kind), value)
 
 
+# Regression D14
 @given(values)
-def test_d14_untyped_text_and_numbers_stay_distinct(value):
+def test_untyped_text_and_numbers_stay_distinct(value):
     decoded = decode(encode_attribute(value, typed=False)[0])
     np.testing.assert_equal(decoded, value)
     assert isinstance(decoded, str) == isinstance(value, str)
 
 
+# Regression D64
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -187,7 +191,7 @@ def test_d14_untyped_text_and_numbers_stay_distinct(value):
         (None, (None, "json")),
     ],
 )
-def test_d64_values_are_written_as_the_shortest_exact_json(value, expected):
+def test_values_are_written_as_the_shortest_exact_json(value, expected):
     result = encode_attribute(value)
     assert result == expected
     assert type(result[0]) is type(expected[0])
@@ -216,17 +220,19 @@ def test_values_without_a_netcdf_type_are_rejected(value):
 # Strings
 
 
+# Regression D65
 @given(
     hnp.arrays(
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_d65_strings_round_trip_in_their_measured_width(strings):
+def test_strings_round_trip_in_their_measured_width(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 
 
-def test_d65_a_string_longer_than_its_width_is_rejected():
+# Regression D65
+def test_a_string_longer_than_its_width_is_rejected():
     with pytest.raises(ConflictError, match="3 bytes in UTF-8; expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
@@ -237,8 +243,9 @@ def test_bytes_that_are_not_utf_8_round_trip():
     assert encode_strings(decode_strings(latin), 4).tolist() == latin.tolist()
 
 
+# Regression D67
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_d67_encode_strings_rejects_values_other_than_text(value, beside):
+def test_encode_strings_rejects_values_other_than_text(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -105,8 +105,9 @@ def assert_interpreted(top, fields, dialect, zarr_format):
     assert listed_children(top) == (["v"], [])
 
 
+# Regressions D8, D9, D11
 @pytest.mark.parametrize("dialect", VINTAGES)
-def test_d8_d9_d11_dimensions_and_typed_attributes_of_every_vintage_are_read(dialect):
+def test_dimensions_and_typed_attributes_of_every_vintage_are_read(dialect):
     assert_interpreted(*VINTAGES[dialect], dialect, "2")
 
 
@@ -125,7 +126,8 @@ def test_sidecars_lists_the_additional_objects_of_netcdf_c_4_8_0_and_4_9_0():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
-def test_d13_full_names_distinguish_dimensions_of_a_group_and_its_parent():
+# Regression D13
+def test_full_names_distinguish_dimensions_of_a_group_and_its_parent():
     child = group("/g", {"_nczarr_group": {"dimensions": {"x": 5}, "arrays": ["v"], "groups": []}})
     dataset = interpret(
         hierarchy(
@@ -137,7 +139,8 @@ def test_d13_full_names_distinguish_dimensions_of_a_group_and_its_parent():
     assert [item.size for item in only(dataset.groups["g"]).dimensions] == [5, 2]
 
 
-def test_d12_variables_in_subgroups_find_dimensions_of_the_root():
+# Regression D12
+def test_variables_in_subgroups_find_dimensions_of_the_root():
     nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
     dataset = interpret(
         hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))
@@ -157,8 +160,9 @@ SCALARS = {
 }
 
 
+# Regression D6
 @pytest.mark.parametrize("spelling", SCALARS)
-def test_d6_scalars_have_no_dimensions_however_they_are_stored(spelling):
+def test_scalars_have_no_dimensions_however_they_are_stored(spelling):
     dataset = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
     variable = only(dataset)
     assert (variable.shape, variable.error, dataset.dimensions) == ((), None, {})
@@ -177,8 +181,9 @@ CHARACTERS = [
 ]
 
 
+# Regressions D5, D7
 @pytest.mark.parametrize(("type_name", "zarr_format", "fields"), CHARACTERS)
-def test_d5_d7_characters_of_every_vintage_have_type_s1(type_name, zarr_format, fields):
+def test_characters_of_every_vintage_have_type_s1(type_name, zarr_format, fields):
     nodes = root({"x": 2}), array("/v", (2,), type_name, **fields)
     variable = only(interpret(hierarchy(*nodes, zarr_format=zarr_format)))
     assert (variable.kind, variable.node.dtype, variable.error) == ("char", np.dtype("S1"), None)
@@ -215,11 +220,12 @@ def test_a_type_alias_that_contradicts_the_array_type_breaks_the_variable(alias,
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
 
+# Regression D3
 @pytest.mark.parametrize(
     ("type_name", "size"), [("<f4", 4), ("<f8", 8), ("|S5", 8), (">S1", 1), ("<U1", 1), ("<i2", 2)]
 )
 @pytest.mark.parametrize("stored", [0, "0", 7])
-def test_d3_the_element_size_of_nczarr_shuffle_is_corrected(type_name, size, stored):
+def test_the_element_size_of_nczarr_shuffle_is_corrected(type_name, size, stored):
     specs = (
         CodecSpec("shuffle", {"elementsize": stored}, "filters"),
         CodecSpec("zlib", {"level": 1}),
@@ -240,7 +246,8 @@ def test_the_element_size_of_shuffle_in_plain_zarr_is_unchanged():
 # Dimensions without annotations
 
 
-def test_d10_arrays_without_dimension_names_share_anonymous_dimensions():
+# Regression D10
+def test_arrays_without_dimension_names_share_anonymous_dimensions():
     nodes = group(), group("/g"), array("/g/b", (4,)), array("/a", (3, 4))
     dataset = interpret(hierarchy(*nodes))
     assert list(dataset.dimensions) == ["_Anonymous_Dimension_3", "_Anonymous_Dimension_4"]
@@ -295,12 +302,13 @@ def test_invalid_array_dimensions_break_the_variable(names):
 # Sizes
 
 
+# Regression D21
 @pytest.mark.parametrize(
     ("size", "word"),
     [(2, "padded"), (5, "truncated"), (0, "padded")],
     ids=["shorter", "longer", "empty"],
 )
-def test_d21_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(size, word):
+def test_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(size, word):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
     )
@@ -308,8 +316,9 @@ def test_d21_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported
     assert word in dataset.reports[0]
 
 
+# Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_d21_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size):
+def test_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -318,7 +327,8 @@ def test_d21_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size
     assert dataset.variables["a"].error is None
 
 
-def test_d30_an_unlimited_dimension_can_be_empty():
+# Regression D30
+def test_an_unlimited_dimension_can_be_empty():
     sizes = {"t": {"size": 0, "unlimited": 1}}
     variable = only(
         interpret(hierarchy(root(sizes, "v"), array("/v", (0,), attributes=references("/t"))))
@@ -350,7 +360,8 @@ def test_sizes_of_undefined_outer_dimensions_are_taken_from_the_arrays():
     assert note.startswith("dimensions not defined in the opened groups: /x")
 
 
-def test_d60_dimensions_are_restored_if_the_root_lacks_its_annotation():
+# Regression D60
+def test_dimensions_are_restored_if_the_root_lacks_its_annotation():
     dataset = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
     assert dataset.dimensions == {"t": Dimension("t", "/t", 3)}
     assert dataset.dialect == "nczarr-4.9.3"
@@ -368,7 +379,8 @@ def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
 # Lists and damage
 
 
-def test_d21_a_listed_array_that_is_missing_is_a_broken_variable():
+# Regression D21
+def test_a_listed_array_that_is_missing_is_a_broken_variable():
     dataset = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
     assert isinstance(dataset.variables["v"].error, NotFoundError)
     assert ["/v" in dataset.reports[0], "/g" in dataset.reports[1]] == [True, True]
@@ -385,7 +397,8 @@ def test_a_group_that_lists_itself_has_no_children():
     assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
 
 
-def test_d23_a_broken_node_becomes_a_variable_with_an_error():
+# Regression D23
+def test_a_broken_node_becomes_a_variable_with_an_error():
     error = UnsupportedError("found <U2")
     node = BrokenNode(
         path="/v",
@@ -551,8 +564,9 @@ def test_fill_values_of_version_3_are_not_masked_by_default(type_name, fill):
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
 
 
+# Regression D24
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_d24_default_fill_values_written_by_netcdf_c_are_not_masked(type_name, fill):
+def test_default_fill_values_written_by_netcdf_c_are_not_masked(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
@@ -564,8 +578,9 @@ def test_non_default_fill_values_written_by_netcdf_c_are_masked(type_name, fill)
     np.testing.assert_equal(result, {"_FillValue": fill})
 
 
+# Regression D25
 @pytest.mark.parametrize(("type_name", "fill"), ZEROS)
-def test_d25_a_fill_value_of_zero_is_not_masked_in_a_reference_set_by_default(type_name, fill):
+def test_a_fill_value_of_zero_is_not_masked_in_a_reference_set_by_default(type_name, fill):
     assert filled(type_name, fill, zero_masks=False).attributes == {}
     options = {"zero_masks": False, "use_zarr_fill_value_as_mask": True}
     assert filled(type_name, fill, **options).attributes == {"_FillValue": fill}
@@ -594,7 +609,8 @@ def test_only_declared_fill_values_are_masked_in_nczarr():
     assert (only(dataset).attributes, only(dataset).fill_value) == ({}, -9)
 
 
-def test_d19_the_rounded_default_fill_value_of_doubles_is_replaced_by_the_exact_value():
+# Regression D19
+def test_the_rounded_default_fill_value_of_doubles_is_replaced_by_the_exact_value():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))
@@ -602,17 +618,19 @@ def test_d19_the_rounded_default_fill_value_of_doubles_is_replaced_by_the_exact_
     assert np.float32(9.96921e36) == np.float32(9.969209968386869e36)
 
 
+# Regression D20
 @pytest.mark.parametrize(
     ("type_name", "expected"),
     [("<i1", 0), (">i2", 0), ("<u8", 0), ("<f8", 0), ("<c8", 0), ("|S5", b""), ("<U3", ""),
      ("|b1", False)],
 )  # fmt: skip
-def test_d20_undefined_fill_values_read_as_zero(type_name, expected):
+def test_undefined_fill_values_read_as_zero(type_name, expected):
     assert filled(type_name, None).fill_value == expected
     assert filled(type_name, None).node.fill_value is None
 
 
-def test_d20_undefined_fill_values_of_variable_length_bytes_are_empty_bytes():
+# Regression D20
+def test_undefined_fill_values_of_variable_length_bytes_are_empty_bytes():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""

@@ -92,9 +92,10 @@ def open_folder(path):
     return parse_parquet_references(next(folder([".zmetadata"])), folder), folder
 
 
+# Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_d43_rows_of_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
+def test_rows_of_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)

@@ -139,6 +139,7 @@ def test_references_to_netcdf3_records_contain_the_right_bytes(tmp_path):
         np.testing.assert_array_equal(result, FIELD[record])
 
 
-def test_d44_inline_values_from_virtualizarr_are_decoded(tmp_path):
+# Regression D44
+def test_inline_values_from_virtualizarr_are_decoded(tmp_path):
     references = parse_references(virtualizarr(tmp_path))
     assert np.frombuffer(read(references.resolve("time/0")), "<f8").tolist() == [0.0]

@@ -127,9 +127,10 @@ def masking(produce):
     return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
 
 
+# Regression D45
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_d45_values_read_through_references_equal_those_in_the_original_files(
+def test_values_read_through_references_equal_those_in_the_original_files(
     tmp_path, request, produce, way
 ):
     document, paths = produce(tmp_path)
@@ -157,7 +158,8 @@ def test_a_copy_of_a_reference_set_contains_the_original_values(tmp_path, produc
             np.testing.assert_array_equal(opened[name].values, expected[name].values, name)
 
 
-def test_d45_references_to_netcdf3_records_skip_their_padding(tmp_path):
+# Regression D45
+def test_references_to_netcdf3_records_skip_their_padding(tmp_path):
     document, _ = kerchunk_netcdf3(tmp_path)
     entries = document["refs"]
     (_, first, length), (_, second, _) = entries["bytes/0.0"], entries["bytes/1.0"]

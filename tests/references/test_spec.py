@@ -67,7 +67,8 @@ def generator(**changes):
     return {name: value for name, value in (member | changes).items() if value is not None}
 
 
-def test_d35_d36_the_example_of_the_specification_expands_exactly():
+# Regressions D35, D36
+def test_the_example_of_the_specification_expands_exactly():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
@@ -83,6 +84,7 @@ def test_template_overrides_replace_templates():
     assert expanded["gen_key4"] == ["http://mirror_4", 5000, 1000]
 
 
+# Regression D44
 @pytest.mark.parametrize(
     ("value", "data"),
     [
@@ -93,7 +95,7 @@ def test_template_overrides_replace_templates():
         ({"shape": [1], "fill_value": None}, b'{"shape": [1], "fill_value": null}'),
     ],
 )
-def test_d44_inline_entries_are_text_base64_or_objects(value, data):
+def test_inline_entries_are_text_base64_or_objects(value, data):
     references = parse_references(json.dumps(version1(refs={"a": value})))
     assert references.resolve("a") == InlineBytes(data)
 
@@ -103,7 +105,8 @@ def test_inline_bytes_are_raw_or_base64(value):
     assert parse_references({"a": value}).resolve("a") == InlineBytes(b"\0\1\2")
 
 
-def test_d49_nan_in_an_inline_object_keeps_its_literal():
+# Regression D49
+def test_nan_in_an_inline_object_keeps_its_literal():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
 
@@ -353,7 +356,8 @@ def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
     assert 300 <= len(evaluated) <= 10 * 100
 
 
-def test_d47_the_expansion_of_a_generator_is_limited():
+# Regression D47
+def test_the_expansion_of_a_generator_is_limited():
     document = version1(
         gen=[generator(key="v/{{i + j}}", dimensions={"i": {"stop": 10**6}, "j": {"stop": 10**6}})]
     )
@@ -391,6 +395,7 @@ def test_names_lists_the_children_of_one_level():
     assert references.names("nothing/") == ([], [])
 
 
+# Regression D46
 @pytest.mark.parametrize(
     ("url", "document", "expected"),
     [
@@ -409,7 +414,7 @@ def test_names_lists_the_children_of_one_level():
         ("x.nc", "zip://d/r.json::s3://b/z.zip", "zip://d/x.nc::s3://b/z.zip"),
     ],
 )
-def test_d46_relative_urls_are_resolved_against_the_document_url(url, document, expected):
+def test_relative_urls_are_resolved_against_the_document_url(url, document, expected):
     assert absolute_url(url, document) == expected
 
 

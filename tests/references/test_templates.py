@@ -46,6 +46,7 @@ def test_templates_render_as_in_jinja2(text):
     assert render(text, **VALUES) == jinja2.Template(text).render(**VALUES)
 
 
+# Regression D36
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -58,7 +59,7 @@ def test_templates_render_as_in_jinja2(text):
         ("{{ s }}", "dimension"),
     ],
 )
-def test_d36_templates_can_use_dimensions_arguments_and_other_templates(text, expected):
+def test_templates_can_use_dimensions_arguments_and_other_templates(text, expected):
     templates = {"u": "host", "f": "<{{c}}>", "w": "{{u}}/{{i}}", "s": "template"}
     assert render(text, templates, i=7, s="dimension") == expected
 
@@ -92,12 +93,14 @@ HOSTILE = [
 ]
 
 
+# Regression D47
 @pytest.mark.parametrize("text", HOSTILE)
-def test_d47_syntax_beyond_names_and_arithmetic_is_rejected(text):
+def test_syntax_beyond_names_and_arithmetic_is_rejected(text):
     with pytest.raises((RefusedError, ReferenceSetError)):
         render(text, {"f": "{{c}}"}, **VALUES)
 
 
+# Regression D47
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,21 +130,23 @@ def test_d47_syntax_beyond_names_and_arithmetic_is_rejected(text):
         "{{ loop }}",
     ],
 )
-def test_d47_expensive_and_invalid_templates_are_rejected(text):
+def test_expensive_and_invalid_templates_are_rejected(text):
     started = time.process_time()
     with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
         render(text, **VALUES)
     assert time.process_time() - started < 5
 
 
+# Regression D47
 @pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])
-def test_d47_templates_that_multiply_their_output_are_rejected(leaf):
+def test_templates_that_multiply_their_output_are_rejected(leaf):
     chain = {f"t{n}": f"{{{{t{n + 1}}}}}" * 8 for n in range(30)} | {"t30": leaf}
     with pytest.raises(LimitError):
         render("{{t0}}", chain, i=1)
 
 
-def test_d47_arguments_that_multiply_their_output_are_rejected():
+# Regression D47
+def test_arguments_that_multiply_their_output_are_rejected():
     nested = "f(c=" * 25 + "i" + ")" * 25
     with pytest.raises(LimitError):
         render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")
@@ -154,6 +159,7 @@ def test_the_full_jinja2_sandbox_can_be_requested():
     assert render(mixed, {"u": "h{{i}}", "f": "<{{c}}>"}, "jinja2", i=1) == "h1/<2>"
 
 
+# Regression D47
 @pytest.mark.parametrize(
     "text",
     [
@@ -175,7 +181,7 @@ def test_the_full_jinja2_sandbox_can_be_requested():
         "{% if %}",
     ],
 )
-def test_d47_the_sandbox_rejects_internals_and_large_results(text):
+def test_the_sandbox_rejects_internals_and_large_results(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 

@@ -76,8 +76,9 @@ def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
     return put(path, documents)
 
 
+# Regression D1
 @pytest.mark.parametrize("elementsize", [0, 4, 7])
-def test_d1_shuffle_uses_the_element_size_of_the_dtype(
+def test_shuffle_uses_the_element_size_of_the_dtype(
     tmp_path: Path, way: str, elementsize: int
 ) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": elementsize}]}
@@ -87,7 +88,8 @@ def test_d1_shuffle_uses_the_element_size_of_the_dtype(
     assert_values(read(store, way).v.values, FOUR, "v")
 
 
-def test_d2_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
+# Regression D2
+def test_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": "0"}]}
     codecs |= {"compressor": {"id": "zlib", "level": "4"}}
     chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
@@ -95,8 +97,9 @@ def test_d2_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, 
     assert_values(read(store, way).v.values, FOUR, "v")
 
 
+# Regression D3
 @pytest.mark.parametrize("width", [5, 11, 128])
-def test_d3_strings_are_unshuffled_as_elements_of_eight_bytes(
+def test_strings_are_unshuffled_as_elements_of_eight_bytes(
     tmp_path: Path, way: str, width: int
 ) -> None:
     words = np.array(["a", "", "bcde", "é"], object)
@@ -107,7 +110,8 @@ def test_d3_strings_are_unshuffled_as_elements_of_eight_bytes(
     assert_values(read(store, way).v.values, words, "v")
 
 
-def test_d4_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) -> None:
+# Regression D4
+def test_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) -> None:
     # The length of zlib's output need not be a multiple of the element size, 4 bytes.
     inner = zlib.compress(FOUR.tobytes() * 4, 1)
     assert len(inner) % 4, "the test needs a tail"
@@ -117,7 +121,8 @@ def test_d4_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) 
     assert_values(read(store, way).v.values, np.tile(FOUR, 4), "v")
 
 
-def test_d5_a_character_variable_does_not_prevent_reading_other_variables(
+# Regression D5
+def test_a_character_variable_does_not_prevent_reading_other_variables(
     tmp_path: Path, way: str
 ) -> None:
     store = write_netcdf_c(tmp_path / "s")
@@ -126,29 +131,31 @@ def test_d5_a_character_variable_does_not_prevent_reading_other_variables(
     assert result.v_i4.values.tolist() == [0, 1, 2, 100]
 
 
-def test_d6_a_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
+# Regression D6
+def test_a_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
     result = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
     assert (result.scalar.dims, result.scalar.item()) == ((), 3.5)
 
 
-def test_d7_characters_from_netcdf_c_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
+# Regression D7
+def test_characters_from_netcdf_c_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
     content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
     store = write_vintage(tmp_path / "s", content, "4.9.0")
     assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
     assert read(store, way).c.item() == b"abc"
 
 
+# Regression D8
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0", "4.9.2", "4.10", "dev"])
-def test_d8_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
+def test_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR), "w": Var(("/x",), FOUR, {"units": "m"})})
     content.attrs["title"] = "t"
     result = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
     assert (result.v.attrs, result.w.attrs, result.attrs) == ({}, {"units": "m"}, {"title": "t"})
 
 
-def test_d9_a_store_from_netcdf_c_4_8_0_opens_with_typed_attributes(
-    tmp_path: Path, way: str
-) -> None:
+# Regression D9
+def test_a_store_from_netcdf_c_4_8_0_opens_with_typed_attributes(tmp_path: Path, way: str) -> None:
     attrs = {"n": np.int16(5), "t": "text"}
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
     store = write_vintage(tmp_path / "s", content, "4.8.0")
@@ -160,17 +167,17 @@ def test_d9_a_store_from_netcdf_c_4_8_0_opens_with_typed_attributes(
     assert (type(result.attrs["n"]), result.attrs["n"], result.attrs["t"]) == (np.int16, 5, "text")
 
 
-def test_d10_stores_written_with_noxarray_have_anonymous_dimensions(
-    tmp_path: Path, way: str
-) -> None:
+# Regression D10
+def test_stores_written_with_noxarray_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
     result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
     anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
     assert result.padded_f4.dims == anonymous
     assert result.padded_f4.values.ravel().tolist() == [*range(12)]
 
 
+# Regression D11
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
-def test_d11_dimensions_need_no_array_dimensions_attribute(
+def test_dimensions_need_no_array_dimensions_attribute(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR)})
@@ -183,8 +190,9 @@ def test_d11_dimensions_need_no_array_dimensions_attribute(
     assert read(store, way).v.dims == ("x",)
 
 
+# Regression D12
 @pytest.mark.parametrize("release", ["4.9.0", "4.9.2", "4.9.3"])
-def test_d12_variables_in_groups_find_inherited_dimensions(
+def test_variables_in_groups_find_inherited_dimensions(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, groups={"g": Group(variables={"v": Var(("/x",), FOUR)})})
@@ -193,8 +201,9 @@ def test_d12_variables_in_groups_find_inherited_dimensions(
     assert read(store, way, group="g").v.dims == ("x",)
 
 
+# Regression D13
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
-def test_d13_a_dimension_hides_inherited_dimensions_of_the_same_name(
+def test_a_dimension_hides_inherited_dimensions_of_the_same_name(
     tmp_path: Path, way: str, release: str
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
@@ -209,7 +218,8 @@ def test_d13_a_dimension_hides_inherited_dimensions_of_the_same_name(
 TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e5", "-0", "true")
 
 
-def test_d14_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
+# Regression D14
+def test_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         for number, text in enumerate(TEXTS):
@@ -222,7 +232,8 @@ def test_d14_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
     assert result.v.attrs == {"a": "001", "b": "1."}
 
 
-def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None:
+# Regression D15
+def test_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None:
     for recorded in ({"a": "<f8", "b": "<f4"}, {}):
         own = {"a": float("nan"), "b": [float("inf"), float("-inf"), 1.5]}
         own |= {"_NCZARR_ATTR": {"types": recorded}}
@@ -235,15 +246,17 @@ def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> 
         assert_values(np.asarray(result["b"]), np.array([np.inf, -np.inf, 1.5], kind), "b")
 
 
+# Regression D16
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_d16_json_in_a_text_attribute_is_read_as_its_literal(tmp_path: Path, literal: str) -> None:
+def test_json_in_a_text_attribute_is_read_as_its_literal(tmp_path: Path, literal: str) -> None:
     store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": literal}
 
 
-def test_d17_escaped_characters_are_decoded(tmp_path: Path) -> None:
+# Regression D17
+def test_escaped_characters_are_decoded(tmp_path: Path) -> None:
     store = store_with_good_array(tmp_path / "s")
     put(store, {".zattrs": '{"t": "\\u00e9\\ud83d\\ude00", "r": "é"}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": "é😀", "r": "é"}
@@ -260,9 +273,10 @@ SPELLINGS = [
 ]
 
 
+# Regression D18
 @pytest.mark.parametrize(("kind", "fill", "values", "meant"), SPELLINGS)
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d18_data_types_and_fill_values_are_accepted_in_every_spelling(
+def test_data_types_and_fill_values_are_accepted_in_every_spelling(
     tmp_path: Path, kind: str, fill: Any, values: np.ndarray, meant: Any, nczarr: bool, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -271,6 +285,7 @@ def test_d18_data_types_and_fill_values_are_accepted_in_every_spelling(
     assert_values(read(store, way, **RAW).v.values, expected, "v")
 
 
+# Regression D18
 @pytest.mark.parametrize(
     ("kind", "fill", "meant"),
     [
@@ -279,7 +294,7 @@ def test_d18_data_types_and_fill_values_are_accepted_in_every_spelling(
         *((">S1", "X", b"X"), (">S1", 5, b"5")),
     ],
 )
-def test_d18_fill_values_of_strings_are_accepted_in_every_spelling(
+def test_fill_values_of_strings_are_accepted_in_every_spelling(
     tmp_path: Path, kind: str, fill: Any, meant: Any, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -289,7 +304,8 @@ def test_d18_fill_values_of_strings_are_accepted_in_every_spelling(
     assert result.tolist() == [first, first[:0], meant, meant]
 
 
-def test_d19_the_rounded_default_fill_value_is_read_as_the_exact_value(
+# Regression D19
+def test_the_rounded_default_fill_value_is_read_as_the_exact_value(
     tmp_path: Path, way: str
 ) -> None:
     store = tmp_path / "s"
@@ -307,8 +323,9 @@ def test_d19_the_rounded_default_fill_value_is_read_as_the_exact_value(
     assert_values(masked, np.array([1.0, *[np.nan] * 4]), "masked")
 
 
+# Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d20_missing_chunks_without_a_fill_value_are_read_as_zero(
+def test_missing_chunks_without_a_fill_value_are_read_as_zero(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -321,7 +338,8 @@ def test_d20_missing_chunks_without_a_fill_value_are_read_as_zero(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (1,), "v/1")
 
 
-def test_d21_arrays_shorter_or_longer_than_their_unlimited_dimension_open(
+# Regression D21
+def test_arrays_shorter_or_longer_than_their_unlimited_dimension_open(
     tmp_path: Path, way: str
 ) -> None:
     times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
@@ -344,7 +362,8 @@ def test_d21_arrays_shorter_or_longer_than_their_unlimited_dimension_open(
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
 
 
-def test_d22_stale_consolidated_metadata_is_detected_on_request(tmp_path: Path, way: str) -> None:
+# Regression D22
+def test_stale_consolidated_metadata_is_detected_on_request(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s.zarr"
     first = xr.Dataset({"v": ("t", np.arange(2))})
     first.to_zarr(store, zarr_format=2, consolidated=True)
@@ -356,7 +375,8 @@ def test_d22_stale_consolidated_metadata_is_detected_on_request(tmp_path: Path, 
         xr.open_dataset(store, engine="nczarr", consolidated="check")
 
 
-def test_d22_outdated_attributes_in_consolidated_metadata_are_detected_on_request(
+# Regression D22
+def test_outdated_attributes_in_consolidated_metadata_are_detected_on_request(
     tmp_path: Path,
 ) -> None:
     store = write_netcdf_c(tmp_path / "s", "nczarr,consolidated")
@@ -367,7 +387,8 @@ def test_d22_outdated_attributes_in_consolidated_metadata_are_detected_on_reques
         xr.open_dataset(store, engine="nczarr", consolidated="check")
 
 
-def test_d23_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+# Regression D23
+def test_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
     values = {
         "u": np.array(["é", "xy"], "<U2"),
         "c": np.array([1j, 2]),
@@ -391,8 +412,9 @@ def test_d23_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way:
 D24 = np.array([0, 1, -2147483647], "i4")
 
 
+# Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_d24_integers_without_a_declared_fill_value_stay_integers(
+def test_integers_without_a_declared_fill_value_stay_integers(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -400,7 +422,8 @@ def test_d24_integers_without_a_declared_fill_value_stay_integers(
     assert_values(read(store, way).v.values, D24, "v")
 
 
-def test_d24_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
+# Regression D24
+def test_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
     tmp_path: Path, way: str
 ) -> None:
     store = file_url(tmp_path / "s", "zarr")
@@ -414,8 +437,9 @@ def test_d24_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
     np.testing.assert_array_equal(result.declared.values, [0, np.nan, -2147483647])
 
 
+# Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_d24_fill_values_of_plain_version_2_are_masked_as_in_engine_zarr(
+def test_fill_values_of_plain_version_2_are_masked_as_in_engine_zarr(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -426,7 +450,8 @@ def test_d24_fill_values_of_plain_version_2_are_masked_as_in_engine_zarr(
     assert_values(result, D24, "v")
 
 
-def test_d25_empty_strings_are_read_as_empty_strings(tmp_path: Path, way: str) -> None:
+# Regression D25
+def test_empty_strings_are_read_as_empty_strings(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
     texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
@@ -435,10 +460,9 @@ def test_d25_empty_strings_are_read_as_empty_strings(tmp_path: Path, way: str) -
     assert read(plain, way).v.values.tolist() == ["", "x"]
 
 
+# Regression D26
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_d26_chunks_in_fortran_order_are_read_correctly(
-    tmp_path: Path, nczarr: bool, way: str
-) -> None:
+def test_chunks_in_fortran_order_are_read_correctly(tmp_path: Path, nczarr: bool, way: str) -> None:
     values = np.arange(12, dtype="i4").reshape(3, 4)
     document = array_document((3, 4), order="F", chunks=[3, 2])
     chunks = {f"0.{n}": values[:, 2 * n : 2 * n + 2].tobytes(order="F") for n in (0, 1)}
@@ -446,6 +470,7 @@ def test_d26_chunks_in_fortran_order_are_read_correctly(
     assert_values(read(store, way).v.values, values, "v")
 
 
+# Regression D27
 @pytest.mark.parametrize(
     ("members", "separator"),
     [
@@ -455,7 +480,7 @@ def test_d26_chunks_in_fortran_order_are_read_correctly(
         ({}, "/"),
     ],
 )
-def test_d27_nested_chunk_keys_are_found_even_if_not_declared(
+def test_nested_chunk_keys_are_found_even_if_not_declared(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)
@@ -468,7 +493,8 @@ def test_d27_nested_chunk_keys_are_found_even_if_not_declared(
 NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
 
 
-def test_d28_variables_and_groups_may_have_unusual_names(tmp_path: Path, way: str) -> None:
+# Regression D28
+def test_variables_and_groups_may_have_unusual_names(tmp_path: Path, way: str) -> None:
     content = Group({"x": 4})
     for number, name in enumerate(NAMES):
         content.variables[name] = Var(("/x",), FOUR + number, fill=0)
@@ -489,10 +515,11 @@ def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
     return path
 
 
+# Regression D29
 @pytest.mark.parametrize("prefix", ["", "inner/"])
 @pytest.mark.parametrize("directories", [True, False])
 @pytest.mark.parametrize("twice", [True, False])
-def test_d29_zip_files_from_all_writers_open(
+def test_zip_files_from_all_writers_open(
     tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
 ) -> None:
     store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), FOUR)}), "4.10")
@@ -507,14 +534,16 @@ def test_d29_zip_files_from_all_writers_open(
     assert_values(read(url, way).v.values, FOUR, "v")
 
 
-def test_d30_an_unlimited_dimension_may_have_length_zero(tmp_path: Path, way: str) -> None:
+# Regression D30
+def test_an_unlimited_dimension_may_have_length_zero(tmp_path: Path, way: str) -> None:
     result = read(write_netcdf_c(tmp_path / "s"), way)
     assert result.none_yet.sizes == {"never": 0, "x": 4}
     assert_values(result.none_yet.values, np.zeros((0, 4)), "none_yet")
     assert "never" in result.encoding["unlimited_dims"]
 
 
-def test_d31_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
+# Regression D31
+def test_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("t", None)
@@ -523,8 +552,9 @@ def test_d31_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> N
     assert_values(read(store, way).v.values, np.array([1.0, 2.0, 3.0]), "v")
 
 
+# Regression D32
 @pytest.mark.parametrize("name", ["checked", "checked_zlib"])
-def test_d32_the_error_for_a_wrong_checksum_names_the_chunk(
+def test_the_error_for_a_wrong_checksum_names_the_chunk(
     tmp_path: Path, way: str, name: str
 ) -> None:
     store = write_netcdf_c(tmp_path / "s")
@@ -541,8 +571,9 @@ def test_d32_the_error_for_a_wrong_checksum_names_the_chunk(
     assert str(store) in str(error)
 
 
+# Regression D33
 @pytest.mark.parametrize("codec", ["szip", "nobody-knows-this"])
-def test_d33_an_unknown_codec_breaks_only_its_own_variable(
+def test_an_unknown_codec_breaks_only_its_own_variable(
     tmp_path: Path, way: str, codec: str
 ) -> None:
     odd = array_document((2,), compressor={"id": codec, "mask": 32, "pixels-per-block": 8})
@@ -611,9 +642,10 @@ COMPRESSORS = [
 ]
 
 
+# Regression D34
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_d34_the_error_for_a_truncated_chunk_names_the_chunk(
+def test_the_error_for_a_truncated_chunk_names_the_chunk(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9
@@ -626,7 +658,8 @@ def test_d34_the_error_for_a_truncated_chunk_names_the_chunk(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (0,), "v/0")
 
 
-def test_d34_a_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
+# Regression D34
+def test_a_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
     values = np.arange(200, dtype="f8") // 9
     chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
     document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)

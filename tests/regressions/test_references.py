@@ -82,20 +82,23 @@ def generated(**members):
     return {"version": 1, "refs": metadata(), "gen": [generator]}
 
 
-def test_d35_a_reference_set_may_consist_only_of_generators(tmp_path):
+# Regression D35
+def test_a_reference_set_may_consist_only_of_generators(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     assert read(generated(url=str(tmp_path / "a.bin"))) == VALUES.tolist()
 
 
-def test_d36_templates_with_arguments_are_rendered(tmp_path):
+# Regression D36
+def test_templates_with_arguments_are_rendered(tmp_path):
     (tmp_path / "text").write_bytes(VALUES.tobytes())
     templates = {"u": str(tmp_path), "f": "{{u}}/{{c}}"}
     document = generated(url="{{f(c='text')}}") | {"templates": templates}
     assert read(document) == VALUES.tolist()
 
 
+# Regressions D37, D38
 @pytest.mark.parametrize("form", [deflated, raw])
-def test_d37_d38_the_range_is_cut_from_a_response_with_the_whole_object(served, form):
+def test_the_range_is_cut_from_a_response_with_the_whole_object(served, form):
     served.fault("ignore-range", times=None)
     assert read(form(served)) == VALUES.tolist()
     alone = form(served)
@@ -103,14 +106,16 @@ def test_d37_d38_the_range_is_cut_from_a_response_with_the_whole_object(served, 
     assert read(alone) == [-1, -1, -1, -1, *VALUES[4:].tolist()]
 
 
+# Regression D39
 @pytest.mark.parametrize("kind", ["truncate", "wrong-range", "reset", "status"])
-def test_d39_transient_failures_are_retried(served, kind):
+def test_transient_failures_are_retried(served, kind):
     served.fault(kind, times=1)
     assert read(raw(served)) == VALUES.tolist()
 
 
+# Regression D39
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
-def test_d39_the_error_for_a_failed_request_names_status_url_and_key(served, status):
+def test_the_error_for_a_failed_request_names_status_url_and_key(served, status):
     served.fault("status", status=status, times=None)
     store = open_store(raw(served), retry=Retry(first_wait=0))
     with pytest.raises(StorageError) as caught:
@@ -124,9 +129,10 @@ def test_d39_the_error_for_a_failed_request_names_status_url_and_key(served, sta
     assert len(served.requests_for("*")) == (5 if status in (429, 500, 503) else 1)
 
 
+# Regression D40
 @pytest.mark.parametrize("kind", ["html", "short"])
 @pytest.mark.parametrize("form", [raw, deflated])
-def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind, form):
+def test_a_response_other_than_the_requested_bytes_is_an_error(served, kind, form):
     served.fault(kind, times=None)
     document = form(served)
     with pytest.raises(StorageError) as caught:
@@ -141,7 +147,8 @@ def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind,
     assert ("page begins with <!DOCTYPE" in str(caught.value)) == (kind == "html")
 
 
-def test_d40_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path):
+# Regression D40
+def test_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     for url in (f"{served.url}/raw.bin", str(tmp_path / "a.bin")):
         for start in (20, 32, 1000):
@@ -149,13 +156,15 @@ def test_d40_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path
                 read(metadata() | {"t/0": [url, 0, 16], "t/1": [url, start, 16]})
 
 
-def test_d40_a_referenced_chunk_of_the_wrong_length_is_an_error(tmp_path):
+# Regression D40
+def test_a_referenced_chunk_of_the_wrong_length_is_an_error(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     with pytest.raises(NczarrError, match="12"):
         read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 0, 12]})
 
 
-def test_d41_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
+# Regression D41
+def test_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(raw(served)))
     assert read(path) == VALUES.tolist()
@@ -163,7 +172,8 @@ def test_d41_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
     assert read(path, chunks={}) == VALUES.tolist()
 
 
-def test_d42_references_to_one_file_may_be_in_any_order(served, tmp_path):
+# Regression D42
+def test_references_to_one_file_may_be_in_any_order(served, tmp_path):
     with open(f"{served.root}/many.bin", "wb") as file:
         file.write(np.arange(1000, dtype="<i4").tobytes())
     order = np.random.default_rng(5).permutation(1000)
@@ -174,9 +184,10 @@ def test_d42_references_to_one_file_may_be_in_any_order(served, tmp_path):
     assert read(metadata(shape=[1000], chunks=[1]) | entries) == order.tolist()
 
 
+# Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_d43_rows_absent_from_parquet_are_missing_chunks(tmp_path, engine):
+def test_rows_absent_from_parquet_are_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -191,8 +202,9 @@ def test_d43_rows_absent_from_parquet_are_missing_chunks(tmp_path, engine):
     assert read(tmp_path / "set") == expected.tolist()
 
 
+# Regression D44
 @pytest.mark.parametrize("shape", ["text", "base64", "object"])
-def test_d44_inline_values_are_text_base64_or_objects(shape):
+def test_inline_values_are_text_base64_or_objects(shape):
     entries = metadata()
     if shape == "object":
         entries = {key: json.loads(value) for key, value in entries.items()}
@@ -205,17 +217,19 @@ def test_d44_inline_values_are_text_base64_or_objects(shape):
     assert read(json.loads(document)) == [0, 1, 2, 3, -1, -1, -1, -1]
 
 
+# Regression D46
 @pytest.mark.parametrize(
     "url",
     ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
 )
-def test_d46_a_remote_set_may_not_refer_to_local_files_or_other_hosts(served, url):
+def test_a_remote_set_may_not_refer_to_local_files_or_other_hosts(served, url):
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
     with pytest.raises(RefusedError):
         read(f"{served.url}/refs.json")
 
 
+# Regression D47
 @pytest.mark.parametrize(
     "url",
     [
@@ -226,14 +240,15 @@ def test_d46_a_remote_set_may_not_refer_to_local_files_or_other_hosts(served, ur
         "{% for a in 'xx' %}{% for b in 'xx' %}{{a}}{% endfor %}{% endfor %}",
     ],
 )
-def test_d47_expensive_or_unsafe_templates_are_rejected_quickly(url):
+def test_expensive_or_unsafe_templates_are_rejected_quickly(url):
     started = time.process_time()
     with pytest.raises(NczarrError):
         read(generated(url=url))
     assert time.process_time() - started < 2
 
 
-def test_d47_generators_of_a_trillion_keys_are_not_expanded():
+# Regression D47
+def test_generators_of_a_trillion_keys_are_not_expanded():
     huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
     started = time.process_time()
     formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
@@ -243,7 +258,8 @@ def test_d47_generators_of_a_trillion_keys_are_not_expanded():
     assert time.process_time() - started < 2
 
 
-def test_d47_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
+# Regression D47
+def test_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     url = str(tmp_path / "a.bin")
     document = generated(url=url, dimensions={"i": {"stop": 10**7}})
@@ -252,8 +268,9 @@ def test_d47_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
     assert result == VALUES.tolist()
 
 
+# Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
+def test_fill_values_are_compared_in_their_declared_form(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.
@@ -273,8 +290,9 @@ def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
     np.testing.assert_array_equal(result, [10, 11, np.nan, 13])
 
 
+# Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_d48_a_fill_value_that_may_be_packed_causes_a_warning(fill, stored, expected):
+def test_a_fill_value_that_may_be_packed_causes_a_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -284,7 +302,8 @@ def test_d48_a_fill_value_that_may_be_packed_causes_a_warning(fill, stored, expe
     np.testing.assert_array_equal(result, [0.5, 1, np.nan, 50])
 
 
-def test_d49_nan_in_metadata_is_read_as_nan():
+# Regression D49
+def test_nan_in_metadata_is_read_as_nan():
     text = json.dumps(metadata({"missing_value": "MARK"}, dtype="<f4", fill_value="MARK"))
     dataset = xr.open_dataset(
         json.loads(text.replace('\\"MARK\\"', "NaN")), engine="nczarr", mask_and_scale=False
@@ -300,7 +319,8 @@ def _first_values(dataset):
     return dataset.t.values.tolist()
 
 
-def test_d50_a_pickled_reference_set_keeps_its_storage_options(served, workers):
+# Regression D50
+def test_a_pickled_reference_set_keeps_its_storage_options(served, workers):
     headers = {"headers": {"Authorization": "secret"}}
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": ["raw.bin", 0, 16], "t/1": ["raw.bin", 16, 16]}, file)
@@ -319,7 +339,8 @@ def _first_values_here_and_in_a_fork(references):
     return _first_values(dataset), in_a_child("fork", _first_values, dataset)
 
 
-def test_d50_a_forked_process_can_continue_reading(served):
+# Regression D50
+def test_a_forked_process_can_continue_reading(served):
     result = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
     assert result == (VALUES.tolist(), VALUES.tolist())
     assert len(served.requests_for("/raw.bin")) >= 2

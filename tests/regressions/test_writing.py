@@ -73,7 +73,8 @@ def assert_rejected(path, match, dataset, **options):
     assert files(path) == before
 
 
-def test_d51_times_that_the_stored_units_cannot_represent_are_rejected(path):
+# Regression D51
+def test_times_that_the_stored_units_cannot_represent_are_rejected(path):
     first = xr.Dataset(coords={"time": np.array(["2000-01-01T00:35"], "M8[ns]")})
     to_nczarr(first, path, unlimited_dims="time")
     assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
@@ -81,13 +82,14 @@ def test_d51_times_that_the_stored_units_cannot_represent_are_rejected(path):
     assert_rejected(path, "does not fit", xr.Dataset(coords={"time": later}), append_dim="time")
 
 
+# Regression D51
 @pytest.mark.parametrize("kind", ["datetime64", "cftime"])
 @pytest.mark.parametrize(
     ("step", "units"),
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
     ids=["hourly", "every 90 s"],
 )
-def test_d51_the_suggested_encoding_can_represent_the_rejected_times(path, kind, step, units):
+def test_the_suggested_encoding_can_represent_the_rejected_times(path, kind, step, units):
     def hour(number):
         time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
         if kind == "cftime":
@@ -109,14 +111,16 @@ def test_d51_the_suggested_encoding_can_represent_the_rejected_times(path, kind,
     xr.testing.assert_equal(read(path), expected)
 
 
-def test_d51_times_that_floats_cannot_represent_exactly_are_rejected(path):
+# Regression D51
+def test_times_that_floats_cannot_represent_exactly_are_rejected(path):
     encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
     assert_rejected(path, "does not fit", odd, append_dim="time")
 
 
-def test_d51_appended_times_are_stored_in_the_existing_units(path):
+# Regression D51
+def test_appended_times_are_stored_in_the_existing_units(path):
     encoding = {"time": {"units": "minutes since 1999-12-31", "dtype": "i8"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     to_nczarr(series(2, 4), path, append_dim="time")
@@ -124,37 +128,43 @@ def test_d51_appended_times_are_stored_in_the_existing_units(path):
     assert read(path, decode_times=False).time.values.tolist() == [1440, 1800, 2160, 2520]
 
 
-def test_d52_the_error_for_a_different_coordinate_names_the_first_difference(path):
+# Regression D52
+def test_the_error_for_a_different_coordinate_names_the_first_difference(path):
     to_nczarr(series(0, 2), path)
     other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
     assert_rejected(path, "21 instead of 20 at", other, append_dim="time")
 
 
-def test_d53_appends_without_a_stored_variable_are_rejected(path):
+# Regression D53
+def test_appends_without_a_stored_variable_are_rejected(path):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
 
 
-def test_d53_appends_with_a_new_variable_are_rejected(path):
+# Regression D53
+def test_appends_with_a_new_variable_are_rejected(path):
     to_nczarr(series(0, 2).drop_vars("n"), path)
     assert_rejected(path, "new variables .*'n'", series(2, 4), append_dim="time")
 
 
-def test_d53_appends_without_variables_of_subgroups_are_rejected(path):
+# Regression D53
+def test_appends_without_variables_of_subgroups_are_rejected(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
     assert_rejected(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
 
 
+# Regression D54
 @pytest.mark.parametrize("start", [1, 0])
-def test_d54_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, start):
+def test_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, start):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [0, 1, start, start + 1]
 
 
-def test_d54_an_overlapping_append_is_rejected(path):
+# Regression D54
+def test_an_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
@@ -230,8 +240,9 @@ def test_appended_names_are_compared_with_the_last_chunks_of_an_unsorted_index(p
     to_nczarr(stations.isel(name=[19]), path, append_dim="name")
 
 
+# Regression D55
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_d55_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
+def test_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
     encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}
     to_nczarr(series(0, 5), path, encoding=encoding, zarr_format=zarr_format)
     to_nczarr(series(5, 13).chunk(time=4), path, append_dim="time")
@@ -246,7 +257,8 @@ def write_element(path, index):
     )
 
 
-def test_d56_concurrent_region_writes_to_one_chunk_lose_no_values(path):
+# Regression D56
+def test_concurrent_region_writes_to_one_chunk_lose_no_values(path):
     empty = series(0, 12)[["n"]]
     empty["n"] = xr.zeros_like(empty.n)
     to_nczarr(empty, path, encoding={"n": {"chunks": (12,)}})
@@ -260,7 +272,8 @@ class Remote(MemoryStore):
     remote = True
 
 
-def test_d56_writing_partial_chunks_is_rejected_if_the_store_has_no_locks():
+# Regression D56
+def test_writing_partial_chunks_is_rejected_if_the_store_has_no_locks():
     store = Remote({})
     to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
     part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
@@ -277,7 +290,8 @@ def packed(*values):
     return xr.Dataset({"p": ("time", np.array(values, "f8"))})
 
 
-def test_d57_appended_values_are_packed_with_the_stored_encoding(path):
+# Regression D57
+def test_appended_values_are_packed_with_the_stored_encoding(path):
     to_nczarr(packed(1.0, 2.5), path, encoding=PACKED)
     finer = packed(3.3, np.nan)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.1}
@@ -285,6 +299,7 @@ def test_d57_appended_values_are_packed_with_the_stored_encoding(path):
     np.testing.assert_allclose(read(path).p, [1.0, 2.5, 3.3, np.nan])
 
 
+# Regression D57
 @pytest.mark.filterwarnings("ignore:saving variable p with floating point data")
 @pytest.mark.parametrize("dask", [False, True])
 @pytest.mark.parametrize(
@@ -301,9 +316,7 @@ def test_d57_appended_values_are_packed_with_the_stored_encoding(path):
         ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
     ],
 )
-def test_d57_values_that_the_stored_encoding_cannot_represent_are_rejected(
-    path, encoding, value, dask
-):
+def test_values_that_the_stored_encoding_cannot_represent_are_rejected(path, encoding, value, dask):
     to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
     before = read(path)
     wrong = packed(3.0, value)
@@ -312,14 +325,16 @@ def test_d57_values_that_the_stored_encoding_cannot_represent_are_rejected(
     xr.testing.assert_identical(read(path), before)
 
 
-def test_d57_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
+# Regression D57
+def test_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
     assert_rejected(
         path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time"
     )
 
 
-def test_d57_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path):
+# Regression D57
+def test_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -328,7 +343,8 @@ def test_d57_signed_integers_with_the_unsigned_attribute_store_unsigned_values(p
     assert opened.encoding["dtype"] == "i1"
 
 
-def test_d57_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
+# Regression D57
+def test_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -336,15 +352,17 @@ def test_d57_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
     assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
 
 
+# Regression D57
 @pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
-def test_d57_a_missing_value_outside_the_stored_type_is_ignored(path):
+def test_a_missing_value_outside_the_stored_type_is_ignored(path):
     attributes = {"_FillValue": np.int16(-1), "missing_value": 1e20}
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "i2"), attributes)}), path)
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
     np.testing.assert_array_equal(read(path).p, [1.0, 3.0, np.nan])
 
 
-def test_d57_values_that_need_a_finer_packing_are_rejected(path):
+# Regression D57
+def test_values_that_need_a_finer_packing_are_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
@@ -354,6 +372,7 @@ def test_d57_values_that_need_a_finer_packing_are_rejected(path):
 TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
 
 
+# Regression D58
 @pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
 @pytest.mark.parametrize("dask", [False, True])
 @pytest.mark.parametrize("target", ["{}/store", "{}/store.zip", "memory:/{}"])
@@ -369,7 +388,7 @@ TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
     ],
     ids=str,
 )
-def test_d58_longer_strings_can_be_appended(tmp_path, options, target, dask):
+def test_longer_strings_can_be_appended(tmp_path, options, target, dask):
     path = target.format(tmp_path)
     for number, text in enumerate(TEXTS):
         first = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
@@ -381,8 +400,9 @@ def test_d58_longer_strings_can_be_appended(tmp_path, options, target, dask):
     assert xr_nczarr.verify(path).whole
 
 
+# Regression D58
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_d58_netcdf_c_reads_widened_strings(path, dialect):
+def test_netcdf_c_reads_widened_strings(path, dialect):
     url = f"file://{path}#mode=nczarr,file"
     if dialect == "nczarr":
         with netCDF4.Dataset(url, "w") as file:
@@ -399,7 +419,8 @@ def test_d58_netcdf_c_reads_widened_strings(path, dialect):
         assert file["s"][:].tolist() == TEXTS
 
 
-def test_d58_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
+# Regression D58
+def test_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
@@ -408,7 +429,8 @@ def test_d58_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
     assert read(path).s.values.tolist() == ["é€€", "d"]
 
 
-def test_d58_an_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
+# Regression D58
+def test_an_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
     dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
     to_nczarr(dataset, path)
     longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
@@ -416,7 +438,8 @@ def test_d58_an_invalid_append_with_longer_strings_is_rejected_before_any_change
     assert_rejected(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
 
 
-def test_d58_appending_longer_characters_is_rejected(path):
+# Regression D58
+def test_appending_longer_characters_is_rejected(path):
     to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
     assert_rejected(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
     to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
@@ -427,7 +450,8 @@ def append_one(path, index):
     to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
 
 
-def test_d59_concurrent_appends_by_two_processes_are_serialized(path):
+# Regression D59
+def test_concurrent_appends_by_two_processes_are_serialized(path):
     encoding = {"time": {"units": "hours since 2000-01-01"}}
     to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
     run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])
@@ -442,7 +466,8 @@ def append_texts(path, numbers):
         to_nczarr(text, path, append_dim="t")
 
 
-def test_d59_concurrent_appends_of_longer_strings_are_serialized(path):
+# Regression D59
+def test_concurrent_appends_of_longer_strings_are_serialized(path):
     append_texts(path, [1])
     run_in_processes(2, append_texts, [(path, range(2, 40, 2)), (path, range(3, 40, 2))])
     stored = read(path, consolidated="check")
@@ -450,8 +475,9 @@ def test_d59_concurrent_appends_of_longer_strings_are_serialized(path):
     assert [len(text) for text in stored.s.values] == stored.n.values.tolist()
 
 
+# Regression D60
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_d60_appends_preserve_unknown_metadata(path, dialect):
+def test_appends_preserve_unknown_metadata(path, dialect):
     to_nczarr(series(0, 2), path, dialect=dialect)
     edits = {
         ".zattrs": ("user", "kept"),
@@ -468,7 +494,8 @@ def test_d60_appends_preserve_unknown_metadata(path, dialect):
     xr.testing.assert_identical(read(path), series(0, 4).assign_attrs(user="kept"))
 
 
-def test_d61_mode_a_removes_nothing(path):
+# Regression D61
+def test_mode_a_removes_nothing(path):
     to_nczarr(series(0, 2), path)
     before = files(path)
     url = f"file://{path}#mode=nczarr,file"
@@ -566,8 +593,9 @@ def test_a_group_with_unreadable_metadata_is_not_overwritten_in_mode_a(path, zar
     xr.testing.assert_identical(read(path, group="g"), new)
 
 
+# Regression D63
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is")
-def test_d63_old_values_of_a_shrunk_array_do_not_reappear(path):
+def test_old_values_of_a_shrunk_array_do_not_reappear(path):
     encoding = {"n": {"chunks": (4,), "_FillValue": -9}}
     to_nczarr(series(0, 6)[["n"]].drop_vars("time"), path, encoding=encoding, dialect="zarr")
     zarr.open_group(path, use_consolidated=False)["n"].resize((1,))
@@ -593,7 +621,8 @@ NUMBERS = {
 }
 
 
-def test_d64_numeric_attributes_are_exact_in_xr_nczarr_and_netcdf_c(path):
+# Regression D64
+def test_numeric_attributes_are_exact_in_xr_nczarr_and_netcdf_c(path):
     import netCDF4
 
     to_nczarr(xr.Dataset(attrs=NUMBERS), path)
@@ -606,21 +635,24 @@ def test_d64_numeric_attributes_are_exact_in_xr_nczarr_and_netcdf_c(path):
             np.testing.assert_array_equal(result, value, name)
 
 
+# Regression D65
 @pytest.mark.parametrize("text", ["x" * 300, "é" * 64 + "x", "x" * 127 + "é", "日本語" * 50])
-def test_d65_strings_are_never_truncated(path, text):
+def test_strings_are_never_truncated(path, text):
     to_nczarr(xr.Dataset({"s": ("t", np.array([text, "a"], object))}), path)
     assert read(path).s.values.tolist() == [text, "a"]
 
 
+# Regression D65
 @pytest.mark.parametrize("width", [127, 5])
-def test_d65_a_requested_width_that_is_too_short_is_rejected(path, width):
+def test_a_requested_width_that_is_too_short_is_rejected(path, width):
     dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
     with pytest.raises(ConflictError, match="129 bytes"):
         to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
     assert not os.path.exists(path)
 
 
-def test_d66_incompressible_chunks_are_stored(path):
+# Regression D66
+def test_incompressible_chunks_are_stored(path):
     noise = np.frombuffer(np.random.default_rng(0).bytes(64), "u1")
     encoding = {"v": {"compression": "blosc_lz4", "chunksizes": (3,)}}
     to_nczarr(xr.Dataset({"v": ("x", noise)}), path, encoding=encoding)
@@ -628,6 +660,7 @@ def test_d66_incompressible_chunks_are_stored(path):
     np.testing.assert_array_equal(zarr.open_group(path)["v"][:], noise)
 
 
+# Regression D67
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -636,16 +669,17 @@ def test_d66_incompressible_chunks_are_stored(path):
         (np.array([True, False, True]), [True, False, True]),
     ],
 )
-def test_d67_values_without_a_netcdf_type_are_encoded(path, values, expected):
+def test_values_without_a_netcdf_type_are_encoded(path, values, expected):
     to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
     assert result == expected
 
 
+# Regression D67
 @pytest.mark.parametrize(
     "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
 )
-def test_d67_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, values):
+def test_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
     assert not os.path.exists(path)
@@ -664,8 +698,9 @@ def test_pandas_extension_types_are_rejected(path, values, options):
         to_nczarr(dataset, path, **options)
 
 
+# Regression D67
 @pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
-def test_d67_times_are_encoded_lazily(path, kind):
+def test_times_are_encoded_lazily(path, kind):
     import dask.array
 
     computed = []
@@ -688,7 +723,8 @@ def test_d67_times_are_encoded_lazily(path, kind):
     assert read(path, decode_timedelta=True).v.values.astype("i8").tolist() == [0, 1, 2, 3]
 
 
-def test_d68_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
+# Regression D68
+def test_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
     encoding = {"a": {"zlib": True, "complevel": 3, "chunksizes": (2, 4), "fletcher32": True}}
     series(0, 4).to_netcdf(tmp_path / "a.nc", encoding=encoding, engine="netcdf4")
     with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4") as dataset:
@@ -700,9 +736,10 @@ def test_d68_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
     assert document["compressor"] == {"id": "fletcher32"}
 
 
+# Regression D68
 @pytest.mark.parametrize("source", [2, 3])
 @pytest.mark.parametrize("target", [2, 3])
-def test_d68_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, source, target):
+def test_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, source, target):
     series(0, 4).to_zarr(tmp_path / "z", zarr_format=source, consolidated=False)
     with xr.open_dataset(tmp_path / "z", engine="zarr", consolidated=False) as dataset:
         to_nczarr(dataset, path, zarr_format=target)
@@ -712,7 +749,8 @@ def test_d68_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, sour
     assert names
 
 
-def test_d68_unknown_inherited_codecs_are_dropped_with_one_warning(path):
+# Regression D68
+def test_unknown_inherited_codecs_are_dropped_with_one_warning(path):
     dataset = series(0, 2)
     for name in ("a", "n"):
         dataset[name].encoding["compressors"] = ({"name": "unheard_of", "configuration": {}},)
@@ -722,13 +760,15 @@ def test_d68_unknown_inherited_codecs_are_dropped_with_one_warning(path):
     xr.testing.assert_identical(read(path), series(0, 2))
 
 
-def test_d68_unknown_requested_codecs_are_rejected(path):
+# Regression D68
+def test_unknown_requested_codecs_are_rejected(path):
     with pytest.raises(UnsupportedError, match="unheard_of"):
         to_nczarr(series(0, 2), path, encoding={"a": {"compressor": {"id": "unheard_of"}}})
     assert not os.path.exists(path)
 
 
-def test_d69_overwriting_a_store_leaves_none_of_its_objects(path):
+# Regression D69
+def test_overwriting_a_store_leaves_none_of_its_objects(path):
     to_nczarr(series(0, 9), path, encoding={"a": {"chunks": (1, 1)}, "n": {"chunks": (2,)}})
     to_nczarr(series(0, 2)[["n"]], path, mode="w")
     other = path + "-fresh"
@@ -736,7 +776,8 @@ def test_d69_overwriting_a_store_leaves_none_of_its_objects(path):
     assert files(path) == files(other)
 
 
-def test_d69_overwriting_a_mapping_leaves_none_of_its_objects():
+# Regression D69
+def test_overwriting_a_mapping_leaves_none_of_its_objects():
     store, fresh = {}, {}
     to_nczarr(series(0, 9), store, encoding={"a": {"chunks": (1, 1)}})
     to_nczarr(series(0, 2), store, mode="w")
@@ -744,9 +785,10 @@ def test_d69_overwriting_a_mapping_leaves_none_of_its_objects():
     assert store == fresh
 
 
+# Regression D70
 @pytest.mark.parametrize("chunks", [None, {}, {"time": 4}])
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_d70_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, chunks):
+def test_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, chunks):
     to_nczarr(series(0, 4), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -803,7 +845,8 @@ def test_appended_values_may_be_computed_from_other_variables(path):
     np.testing.assert_array_equal(read(path).b, [0, 1, 2, 3, 1, 2, 3, 4])
 
 
-def test_d70_new_variables_may_be_computed_from_stored_variables(path):
+# Regression D70
+def test_new_variables_may_be_computed_from_stored_variables(path):
     to_nczarr(series(0, 4), path)
     with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
         to_nczarr(xr.Dataset({"twice": dataset.a * 2}).drop_vars(["time", "x"]), path, mode="a")
@@ -894,7 +937,8 @@ def test_the_error_for_an_invalid_name_suggests_renaming(name):
         to_nczarr(xr.Dataset({name: 1}), {})
 
 
-def test_d57_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
+# Regression D57
+def test_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:
@@ -908,8 +952,9 @@ def test_d57_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
     np.testing.assert_allclose(read(path).p, [5.0, 6.0, 7.0, 8.0])
 
 
+# Regression D68
 @pytest.mark.parametrize("engine", ["nczarr", "kerchunk"])
-def test_d68_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
+def test_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
     from kerchunk.hdf import SingleHdf5ToZarr
 
     source = str(tmp_path / "a.nc")

@@ -85,8 +85,9 @@ def fetch(store: RemoteStore, *keys: str) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in store.fetch(keys)]
 
 
+# Regression D39
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_d39_transient_failures_are_retried_with_growing_delays(
+def test_transient_failures_are_retried_with_growing_delays(
     connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=3)
@@ -98,6 +99,7 @@ def test_d39_transient_failures_are_retried_with_growing_delays(
     assert all(wait >= 0.1 * 2**n for n, wait in enumerate(time.waits))
 
 
+# Regression D39
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
@@ -109,7 +111,7 @@ def test_d39_transient_failures_are_retried_with_growing_delays(
         (501, StorageError),
     ],
 )
-def test_d39_permanent_failures_raise_immediately(
+def test_permanent_failures_raise_immediately(
     connect: Connect, server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -230,8 +232,9 @@ def test_an_unreachable_server_raises_a_connection_error(connect: Connect, time:
         fetch(store, ".zgroup")
 
 
+# Regressions D37, D38
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_d37_d38_ranges_are_cut_from_a_response_with_the_whole_object(
+def test_ranges_are_cut_from_a_response_with_the_whole_object(
     connect: Connect, server: HttpServer, key: str
 ) -> None:
     server.fault("ignore-range", times=None)
@@ -241,6 +244,7 @@ def test_d37_d38_ranges_are_cut_from_a_response_with_the_whole_object(
     assert list(store.fetch_ranges(ranges)) == [data[3:8], data[-4:], data]
 
 
+# Regression D40
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -251,7 +255,7 @@ def test_d37_d38_ranges_are_cut_from_a_response_with_the_whole_object(
         ),
     ],
 )
-def test_d40_a_response_of_the_wrong_length_is_an_error(
+def test_a_response_of_the_wrong_length_is_an_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str, message: str
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -404,7 +408,8 @@ def s3_store(connect: Connect, s3_server: S3Server, time: FakeTime) -> RemoteSto
     return connect("s3://bucket/x", storage_options=options)
 
 
-def test_d39_values_are_correct_if_three_of_ten_requests_fail(
+# Regression D39
+def test_values_are_correct_if_three_of_ten_requests_fail(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     chance, failures = random.Random(1), Counter()

@@ -37,6 +37,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
     return [None if data is None else bytes(data) for data in store.fetch(keys)]
 
 
+# Regression D29
 @pytest.mark.parametrize(
     ("names", "prefix"),
     [
@@ -48,7 +49,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_d29_keys_may_be_at_the_root_or_below_one_folder(
+def test_keys_may_be_at_the_root_or_below_one_folder(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
@@ -104,10 +105,9 @@ def test_a_cached_zip_file_is_recognized_regardless_of_its_name(
     assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
 
 
+# Regression D29
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_d29_the_last_of_several_entries_of_the_same_name_is_used(
-    tmp_path: Path, method: int
-) -> None:
+def test_the_last_of_several_entries_of_the_same_name_is_used(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]

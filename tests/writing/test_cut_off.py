@@ -132,9 +132,10 @@ def test_an_interrupted_replacement_leaves_the_old_dataset_the_new_dataset_or_no
         assert objects == whole
 
 
+# Regression D62
 @pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_d62_an_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
+def test_an_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
     before = {}
     create(Remote(before), layout, unlimited, coordinate=coordinate)
 
@@ -294,9 +295,10 @@ def test_a_target_that_is_not_a_store_is_replaced_only_with_overwrite():
     xr.testing.assert_identical(read(objects), values(0, 6))
 
 
+# Regression D59
 @pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a"])
-def test_d59_concurrent_writers_of_an_object_store_are_rejected(s3_server, scheme, mode, tmp_path):
+def test_concurrent_writers_of_an_object_store_are_rejected(s3_server, scheme, mode, tmp_path):
     target, options = f"memory:/{tmp_path}", {}
     if scheme == "s3":
         target = f"s3://{s3_server.bucket}/appended"
