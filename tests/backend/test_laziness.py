@@ -240,7 +240,9 @@ def test_a_selection_fetches_only_the_chunks_that_it_intersects(
     assert sorted(requested) == sorted(chunks)
 
 
-def test_reading_a_row_of_an_uncompressed_chunk_fetches_only_its_bytes(http_server, stored):
+def test_reading_a_row_of_an_uncompressed_chunk_fetches_only_the_bytes_of_that_row(
+    http_server, stored
+):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()

@@ -50,7 +50,9 @@ def test_missing_chunks_without_a_fill_value_have_the_same_values_as_in_netcdf_c
 
 
 @pytest.mark.parametrize("mode", ["nczarr,file", "zarr,file"])
-def test_string_fill_values_that_look_like_base64_are_text(tmp_path: Path, mode: str) -> None:
+def test_string_fill_values_that_look_like_base64_are_read_as_text(
+    tmp_path: Path, mode: str
+) -> None:
     url = f"file://{tmp_path}/s#mode={mode}"
     fills = {"a": "none", "b": "é", "c": "AAAA", "d": "Zg==", "cut": "fill"}
     with netCDF4.Dataset(url, "w") as dataset:

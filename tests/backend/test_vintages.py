@@ -40,7 +40,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", VINTAGES)
-def test_every_vintage_is_read_with_its_values_and_types(
+def test_stores_of_every_release_are_read_with_the_right_values_and_types(
     tmp_path: Path, release: str, way: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -48,7 +48,7 @@ def test_every_vintage_is_read_with_its_values_and_types(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_dask_worker_processes_read_every_vintage(
+def test_dask_worker_processes_read_stores_of_every_release(
     tmp_path: Path, release: str, workers: Any
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)

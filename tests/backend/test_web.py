@@ -168,7 +168,7 @@ def test_links_out_of_the_folder_are_ignored(link):
     ],
     ids=str,
 )
-def test_pages_that_do_not_list_the_folder_are_not_index_pages(page):
+def test_web_pages_that_do_not_list_a_folder_are_not_treated_as_an_index(page):
     assert names_in_index(page.encode(), URL) is None
 
 

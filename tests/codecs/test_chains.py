@@ -525,7 +525,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_a_filter_of_the_other_byte_order_is_rejected_in_v3():
+def test_a_filter_whose_byte_order_differs_from_the_array_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

@@ -109,7 +109,7 @@ def test_decoding_a_truncated_chunk_is_an_error(chain):
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
 @pytest.mark.parametrize("count", [2999, 3001, 1, 9000])
-def test_the_error_for_a_chunk_of_the_wrong_size_names_both_sizes(spec, count):
+def test_the_error_for_a_chunk_of_the_wrong_size_contains_actual_and_expected_size(spec, count):
     name, _ = spec
     data = bytes(make_codec("<i4", (count,), spec).encode(np.arange(count, dtype="<i4")))
     codec = make_codec("<i4", (3000,), spec)

@@ -52,28 +52,30 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_local_sets_may_refer_to_files_in_their_folder(self, folder):
+    def test_local_reference_sets_may_refer_to_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
-    def test_local_sets_may_not_refer_to_files_outside_their_folder(self, folder, url):
+    def test_local_reference_sets_may_not_refer_to_files_outside_their_folder(self, folder, url):
         with pytest.raises(RefusedError, match="outside its own location"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
-    def test_local_sets_may_not_refer_to_remote_locations(self, folder, url):
+    def test_local_reference_sets_may_not_refer_to_remote_locations(self, folder, url):
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_local_sets_may_refer_to_locations_that_the_caller_allows(self, folder):
+    def test_local_reference_sets_may_refer_to_locations_that_the_caller_allows(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_sets_passed_as_dictionaries_may_not_refer_to_local_files(self, folder, monkeypatch):
+    def test_reference_sets_passed_as_dictionaries_may_not_refer_to_local_files(
+        self, folder, monkeypatch
+    ):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="outside its own location"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -90,13 +92,13 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_remote_sets_may_refer_to_files_in_their_folder(self, served, url):
+    def test_remote_reference_sets_may_refer_to_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_remote_sets_may_not_refer_to_files_outside_their_folder(self, served, url):
+    def test_remote_reference_sets_may_not_refer_to_files_outside_their_folder(self, served, url):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
@@ -307,7 +309,7 @@ def test_the_number_of_python_objects_is_limited_before_decoding(codec, tmp_path
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_a_set_without_a_folder_may_not_refer_to_any_other_location(document, inside):
+def test_a_reference_set_without_a_folder_may_not_refer_to_other_locations(document, inside):
     """The part of its name before the last slash is empty, which must not match every URL."""
     trust = Trust().narrowed(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

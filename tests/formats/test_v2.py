@@ -94,7 +94,7 @@ def test_every_member_of_an_array_is_parsed():
     assert [spec.document for spec in node.codecs] == [None, delta, blosc]
 
 
-def test_a_group_round_trips_unknown_members_and_sidecar_documents():
+def test_unknown_members_and_extra_metadata_objects_of_a_group_round_trip():
     held = {
         ".zgroup": {"zarr_format": 2, "_NCZARR_GROUP": {"dims": {}}},
         ".zattrs": {"a": 1},
@@ -243,7 +243,7 @@ def test_variable_length_strings_and_bytes_from_zarr_python_are_parsed(tmp_path,
     ],
     ids=str,
 )
-def test_data_types_are_parsed_in_every_spelling(spelling, dtype):
+def test_every_notation_of_a_data_type_is_parsed(spelling, dtype):
     node = parsed(dtype=spelling, fill_value=None)
     assert node.dtype == np.dtype(dtype)
     assert json.loads(v2.render_node(node)["v/.zarray"])["dtype"] == spelling
@@ -297,7 +297,7 @@ def test_data_types_are_parsed_in_every_spelling(spelling, dtype):
     ],
     ids=str,
 )
-def test_fill_values_are_parsed_in_every_spelling(dtype, stored, fill):
+def test_every_notation_of_a_fill_value_is_parsed(dtype, stored, fill):
     node = parsed(dtype=dtype, fill_value=stored)
     if node.dtype == object:
         assert node.fill_value == fill

@@ -365,7 +365,7 @@ def test_the_error_for_an_invalid_data_type_names_its_path(data_type, error):
     ],
     ids=str,
 )
-def test_fill_values_are_parsed_in_every_spelling(dtype, value, expected):
+def test_every_notation_of_a_fill_value_is_parsed(dtype, value, expected):
     dtype = np.dtype(dtype)
     fill = parse_fill_value(value, dtype)
     if expected is None:
@@ -579,7 +579,7 @@ def test_rendering_a_node_that_v3_cannot_represent_is_an_error(codecs, dtype, na
 
 
 @pytest.mark.parametrize(("name", "number"), [("noshuffle", 0), ("shuffle", 1), ("bitshuffle", 2)])
-def test_blosc_shuffle_names_are_parsed_to_the_numbers_of_numcodecs(name, number):
+def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     blosc = {"cname": "lz4", "clevel": 5, "shuffle": name, "blocksize": 0, "typesize": 8}
     node = parse({**EXAMPLE, "codecs": [LITTLE, {"name": "blosc", "configuration": blosc}]})
     del blosc["typesize"]

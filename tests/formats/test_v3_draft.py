@@ -243,7 +243,7 @@ def test_the_error_for_a_member_missing_from_the_entry_point_contains_its_name(n
     ],
     ids=str,
 )
-def test_data_types_of_both_spellings_and_known_extensions_round_trip(data_type, dtype):
+def test_draft_data_types_in_either_notation_and_known_extensions_round_trip(data_type, dtype):
     parsed, spelling = parse_data_type(data_type, fallback=False)
     assert parsed == np.dtype(dtype)
     assert render_data_type(parsed, spelling) == data_type
@@ -417,7 +417,7 @@ def test_chunks_larger_than_the_limit_are_rejected():
     assert isinstance(parse(ARRAY, limits=Limits(max_chunk_bytes=1000)).error, LimitError)
 
 
-def test_an_array_hides_a_group_at_the_same_path():
+def test_an_array_shadows_a_group_at_the_same_path():
     of = documents(of={"meta/a.group.json": GROUP, "meta/a.array.json": ARRAY})
     assert isinstance(v3_draft.parse_node("/a", of), ArrayNode)
 

@@ -211,7 +211,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_plain_zarr_names_a_hidden_dimension_by_its_path(
+def test_plain_zarr_refers_to_a_shadowed_dimension_by_its_full_path(
     folder: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     source = make((FIXTURES / "cdl/copies/hidden_dimensions.cdl").read_text(), folder / "h.nc")
@@ -265,7 +265,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("zarr_format", ["2", "3"])
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_copy_names_unsupported_variables_before_it_writes_anything(
+def test_copy_reports_unsupported_variables_before_writing_anything(
     kind: str, zarr_format: str, tmp_path: Path, capsys: Any
 ) -> None:
     types, variable, data = UNSUPPORTED[kind]
@@ -287,7 +287,7 @@ def test_copy_names_unsupported_variables_before_it_writes_anything(
     assert "v" not in result["/g"]
 
 
-def test_copy_names_unsupported_attributes(tmp_path: Path) -> None:
+def test_copy_reports_the_names_of_unsupported_attributes(tmp_path: Path) -> None:
     cdl = """netcdf u { types: compound t { int a ; } ; ubyte enum e {no = 0} ;
     variables: int v ; t v:point = {1} ; v:units = "m" ; e v:flag = no ;
     data: v = 1 ; }"""
@@ -310,7 +310,7 @@ def test_copy_names_unsupported_attributes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9", b"a\0b", b"a\x1bb"], ids=["Latin-1", "NUL", "ESC"])
-def test_copy_names_text_attributes_that_json_or_netcdf_c_cannot_represent(
+def test_copy_reports_text_attributes_that_json_or_netcdf_c_cannot_represent(
     text: bytes, tmp_path: Path
 ) -> None:
     source = tmp_path / "u.nc"
@@ -321,7 +321,7 @@ def test_copy_names_text_attributes_that_json_or_netcdf_c_cannot_represent(
 
 
 @pytest.mark.parametrize("dtype", ["c8", "f2"])
-def test_copy_names_or_skips_variables_of_zarr_types_that_netcdf_lacks(
+def test_copy_reports_or_skips_variables_of_zarr_types_that_netcdf_lacks(
     dtype: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"

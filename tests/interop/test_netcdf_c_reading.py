@@ -134,7 +134,7 @@ def test_netcdf_c_reads_the_handwritten_stores(tmp_path: Path, release: str) -> 
 
 @needs_ncgen
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0"])
-def test_netcdf_c_4_9_0_reads_the_handwritten_stores_of_its_time(
+def test_netcdf_c_4_9_0_reads_handwritten_stores_in_the_layout_of_that_release(
     tmp_path: Path, release: str
 ) -> None:
     content = sample(release)

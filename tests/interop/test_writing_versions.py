@@ -310,7 +310,7 @@ def test_invalid_shards_are_rejected(path, shards):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, "3-draft"])
-def test_inherited_shards_are_kept_in_version_3(path, tmp_path, version):
+def test_shards_from_the_source_encoding_are_kept_in_version_3(path, tmp_path, version):
     dataset = numbers()[["i4"]]
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     source = tmp_path / "source"
@@ -631,7 +631,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_both_forms_of_nczarr_in_version_3_can_be_read_and_appended_to(appendix_e):
+def test_stores_in_either_nczarr_form_of_version_3_can_be_read_and_appended_to(appendix_e):
     store = preview_store(appendix_e)
     opened = xr.open_datatree(store, engine="nczarr").load()
     assert opened.identical(preview_tree())
@@ -722,7 +722,7 @@ def test_only_the_shard_index_and_the_needed_inner_chunks_are_fetched(served, lo
 
 @pytest.mark.parametrize("inner", ["start", "end"])
 @pytest.mark.parametrize("outer", ["start", "end"])
-def test_one_value_in_nested_shards_fetches_both_indices_and_one_inner_chunk(served, outer, inner):
+def test_reading_one_value_in_nested_shards_fetches_two_indices_and_one_chunk(served, outer, inner):
     server = served(**nested(outer, inner))
     index = 4 * 16 + 4
     assert fetched(server, 20, 5) == [("0/0", index), ("0/0", index), ("0/0", CELL)]
@@ -828,7 +828,7 @@ def test_rewriting_an_attribute_can_change_only_its_type(path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_variable_length_bytes_stay_bytes(path, tmp_path, version):
+def test_variable_length_bytes_are_read_back_as_bytes(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
     options = (

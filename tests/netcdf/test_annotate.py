@@ -308,7 +308,7 @@ def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, 
     assert interpret(annotated).variables["v"].attributes == attributes
 
 
-def test_a_hidden_dimension_is_named_by_its_path():
+def test_a_shadowed_dimension_is_referred_to_by_its_full_path():
     near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
     both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
     below = Group(path="/g", dimensions={"x": near}, variables={"v": both})

@@ -87,14 +87,14 @@ def test_an_unknown_attribute_type_is_ignored(value, expected):
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1]], [1, "a"], [None], 2**64, -(2**63) - 1])
-def test_json_that_netcdf_cannot_represent_is_decoded_as_its_literal(value):
+def test_json_attributes_that_netcdf_cannot_represent_are_read_as_json_text(value):
     assert decode(value) == "<literal>"
 
 
 # Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_text_stored_as_other_json_is_decoded_as_its_literal(value, spelling):
+def test_text_attributes_stored_as_unquoted_json_are_read_as_json_text(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -105,7 +105,7 @@ def test_text_attributes_are_unchanged(spelling):
 
 @pytest.mark.parametrize("spelling", ["|J0", "json"])
 @pytest.mark.parametrize("value", [5, {"a": [1]}, "text"])
-def test_json_attributes_are_decoded_as_their_literals(value, spelling):
+def test_json_attributes_are_read_as_json_text(value, spelling):
     assert decode(value, spelling, '{"a": [1]}') == '{"a": [1]}'
 
 
@@ -232,7 +232,7 @@ def test_strings_round_trip_in_their_measured_width(strings):
 
 
 # Regression D65
-def test_a_string_longer_than_its_width_is_rejected():
+def test_a_string_longer_than_its_declared_width_is_rejected():
     with pytest.raises(ConflictError, match="3 bytes in UTF-8; expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]

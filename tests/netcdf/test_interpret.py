@@ -107,12 +107,12 @@ def assert_interpreted(top, fields, dialect, zarr_format):
 
 # Regressions D8, D9, D11
 @pytest.mark.parametrize("dialect", VINTAGES)
-def test_dimensions_and_typed_attributes_of_every_vintage_are_read(dialect):
+def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(dialect):
     assert_interpreted(*VINTAGES[dialect], dialect, "2")
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_both_forms_of_nczarr_in_version_3_are_read(form):
+def test_either_nczarr_form_of_version_3_is_read(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
@@ -122,7 +122,7 @@ def test_the_newest_of_several_annotations_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_lists_the_additional_objects_of_netcdf_c_4_8_0_and_4_9_0():
+def test_sidecars_lists_the_extra_metadata_objects_of_netcdf_c_4_8_0_and_4_9_0():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
@@ -183,7 +183,7 @@ CHARACTERS = [
 
 # Regressions D5, D7
 @pytest.mark.parametrize(("type_name", "zarr_format", "fields"), CHARACTERS)
-def test_characters_of_every_vintage_have_type_s1(type_name, zarr_format, fields):
+def test_characters_from_every_netcdf_c_release_have_type_s1(type_name, zarr_format, fields):
     nodes = root({"x": 2}), array("/v", (2,), type_name, **fields)
     variable = only(interpret(hierarchy(*nodes, zarr_format=zarr_format)))
     assert (variable.kind, variable.node.dtype, variable.error) == ("char", np.dtype("S1"), None)
@@ -215,7 +215,7 @@ def test_version_3_raw_bytes_with_the_alias_string_are_strings():
 @pytest.mark.parametrize(
     ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
 )
-def test_a_type_alias_that_contradicts_the_array_type_breaks_the_variable(alias, type_name):
+def test_a_variable_whose_type_alias_contradicts_its_array_type_is_broken(alias, type_name):
     node = array("/v", (2,), type_name, references("/x", type_alias=alias))
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
@@ -255,7 +255,7 @@ def test_arrays_without_dimension_names_share_anonymous_dimensions():
     assert dataset.dialect == "zarr"
 
 
-def test_version_3_dimension_names_are_used_and_null_is_anonymous():
+def test_version_3_dimension_names_are_used_and_null_means_anonymous():
     node = array("/v", (3, 4), dimension_names=("x", None))
     variable = only(interpret(hierarchy(group(), node, zarr_format="3")))
     assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]
@@ -274,7 +274,7 @@ def test_dimension_names_refer_to_a_parent_dimension_of_the_same_size():
     assert paths(dataset.variables["w"]) == ["/x", "/y"]
 
 
-def test_conflicting_sizes_of_a_dimension_break_the_later_variable():
+def test_a_variable_that_contradicts_an_earlier_dimension_size_is_marked_broken():
     first, second = (
         array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
         for name, size in (("a", 2), ("b", 3))
@@ -292,7 +292,7 @@ def test_conflicting_sizes_of_a_dimension_break_the_later_variable():
     [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7],
     ids=["too few", "too many", "text", "an object", "a number as a name", "a number"],
 )
-def test_invalid_array_dimensions_break_the_variable(names):
+def test_a_variable_with_invalid_array_dimensions_is_marked_broken(names):
     node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
     variable = only(interpret(hierarchy(group(), node)))
     assert variable.error.place == "_ARRAY_DIMENSIONS"
@@ -341,7 +341,7 @@ def test_an_unlimited_dimension_can_be_empty():
     [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []],
     ids=["no dimension", "no group", "the root", "too many", "none"],
 )
-def test_invalid_dimension_references_break_the_variable(wrong):
+def test_a_variable_with_invalid_dimension_references_is_marked_broken(wrong):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong)))
     )
@@ -398,7 +398,7 @@ def test_a_group_that_lists_itself_has_no_children():
 
 
 # Regression D23
-def test_a_broken_node_becomes_a_variable_with_an_error():
+def test_a_node_that_cannot_be_parsed_becomes_a_variable_with_an_error():
     error = UnsupportedError("found <U2")
     node = BrokenNode(
         path="/v",

@@ -398,12 +398,14 @@ class TestTrust:
             "http://169.254.169.254/latest/meta-data",
         ],
     )
-    def test_a_remote_set_may_refer_only_to_its_own_host(self, served, url):
+    def test_a_remote_reference_set_may_refer_only_to_its_own_host(self, served, url):
         put(served.root, "refs.json", version0(url))
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_a_remote_set_may_refer_to_its_host_by_absolute_or_relative_urls(self, served):
+    def test_a_remote_reference_set_may_refer_to_its_host_by_absolute_or_relative_urls(
+        self, served
+    ):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
@@ -483,7 +485,7 @@ class TestTrust:
             "metadata.google.internal",
         ],
     )
-    def test_private_addresses_are_recognized_in_every_spelling(self, host):
+    def test_every_notation_of_a_private_address_is_recognized(self, host):
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])

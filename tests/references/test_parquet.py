@@ -95,7 +95,9 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_rows_of_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
+def test_references_written_by_every_parquet_library_are_found(
+    tmp_path, monkeypatch, writer, reader
+):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
@@ -236,7 +238,7 @@ def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_rows_with_the_same_url_share_its_memory(tmp_path, monkeypatch, reader):
+def test_parquet_references_to_one_url_share_one_string_in_memory(tmp_path, monkeypatch, reader):
     count, url = 10_000, "s3://" + "x" * 10_000
     pd.DataFrame({"path": [url] * count}).to_parquet(tmp_path / "refs.0.parq", engine="pyarrow")
     hide_other_libraries(monkeypatch, reader)

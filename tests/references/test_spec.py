@@ -68,7 +68,7 @@ def generator(**changes):
 
 
 # Regressions D35, D36
-def test_the_example_of_the_specification_expands_exactly():
+def test_the_example_in_the_specification_expands_as_printed_there():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
@@ -382,7 +382,7 @@ def test_expand_accepts_limits_as_an_object_or_a_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_lists_the_children_of_one_level():
+def test_the_names_method_lists_the_children_of_one_level():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},

@@ -129,7 +129,7 @@ def test_parsing_references_takes_less_than_thirty_megabytes_per_million():
     assert most < 25 * count + (5 << 20)  # plus one block of numbers
 
 
-def test_scanned_arrays_are_stored_in_columns():
+def test_references_of_scanned_arrays_are_stored_in_columns():
     references = parse_references(json.dumps(SETS["two arrays"]))
     table = references.table
     assert isinstance(table, Table)
@@ -141,7 +141,7 @@ def test_scanned_arrays_are_stored_in_columns():
 @pytest.mark.parametrize(
     "key", ["t/40.0.0", "t/0.5.0", "t/0.0", "t/00.0.0", "t/0.0.0.0", "t/-1.0.0"]
 )
-def test_keys_outside_the_columns_resolve_to_none(key):
+def test_chunk_keys_without_a_reference_resolve_to_none(key):
     assert parse_references(SETS["one array"]).resolve(key) is None
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
@@ -234,13 +234,13 @@ def test_an_enormous_chunk_index_is_an_error():
     ["0/" * 100_000 + "{}a", "t/" + "0/" * 64 + "{}", "t/" + "0." * 64 + "{}"],
     ids=["long", "nested", "dotted"],
 )
-def test_keys_with_too_many_numbers_are_not_indices(key):
+def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     refs = {key.format(number): ["u", number, 1] for number in range(100 if len(key) < 999 else 1)}
     table = tabulate(dict(refs))
     assert [table.find(key) for key in refs] == [Target(*reference) for reference in refs.values()]
 
 
-def test_templates_in_the_urls_of_columns_are_rendered():
+def test_templates_in_urls_stored_in_columns_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
@@ -259,7 +259,7 @@ def test_a_pickled_subset_contains_only_its_own_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_chunks_in_columns_are_not_listed():
+def test_chunk_references_stored_in_columns_are_not_listed():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])

@@ -146,7 +146,7 @@ def test_templates_that_multiply_their_output_are_rejected(leaf):
 
 
 # Regression D47
-def test_arguments_that_multiply_their_output_are_rejected():
+def test_template_filter_arguments_that_blow_up_the_output_are_rejected():
     nested = "f(c=" * 25 + "i" + ")" * 25
     with pytest.raises(LimitError):
         render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")

@@ -123,7 +123,7 @@ def test_a_dictionary_of_references_is_pickled_completely(tmp_path, clear_cached
     assert len(data) == 4
 
 
-def test_a_pickled_variable_of_a_parquet_set_contains_only_its_own_metadata(tmp_path):
+def test_a_pickled_variable_of_a_parquet_reference_set_contains_only_its_own_metadata(tmp_path):
     np.arange(CHUNKS, dtype="<i4").tofile(tmp_path / "data.bin")
     refs = document(tmp_path / "data.bin")["refs"]
     refs[".zattrs"] = json.dumps({"long": "text" * 10_000})

@@ -58,7 +58,7 @@ def regular(path, zarr_format=2):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["json", "inline", "parq", "zip"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_every_vintage_can_be_read_through_a_reference_set(tmp_path, release, kind, way):
+def test_stores_of_every_release_can_be_read_through_a_reference_set(tmp_path, release, kind, way):
     store = write_vintage(tmp_path / "store", sample(release), release)
     target = tmp_path / ("set.parq" if kind == "parq" else "set.json")
     source = pack(store, zipfile.ZIP_STORED) if kind == "zip" else store

@@ -159,7 +159,7 @@ def test_a_memory_error_while_decoding_is_not_a_metadata_error():
         raise MemoryError
 
 
-def test_the_error_for_a_damaged_dictionary_of_references_begins_with_references():
+def test_the_error_for_a_damaged_reference_dictionary_has_the_prefix_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 

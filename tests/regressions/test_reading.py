@@ -203,7 +203,7 @@ def test_variables_in_groups_find_inherited_dimensions(
 
 # Regression D13
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
-def test_a_dimension_hides_inherited_dimensions_of_the_same_name(
+def test_a_dimension_shadows_inherited_dimensions_of_the_same_name(
     tmp_path: Path, way: str, release: str
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
@@ -248,7 +248,7 @@ def test_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None
 
 # Regression D16
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_json_in_a_text_attribute_is_read_as_its_literal(tmp_path: Path, literal: str) -> None:
+def test_json_in_a_text_attribute_is_read_as_json_text(tmp_path: Path, literal: str) -> None:
     store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
@@ -276,7 +276,7 @@ SPELLINGS = [
 # Regression D18
 @pytest.mark.parametrize(("kind", "fill", "values", "meant"), SPELLINGS)
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_data_types_and_fill_values_are_accepted_in_every_spelling(
+def test_every_notation_of_data_types_and_fill_values_is_accepted(
     tmp_path: Path, kind: str, fill: Any, values: np.ndarray, meant: Any, nczarr: bool, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -294,7 +294,7 @@ def test_data_types_and_fill_values_are_accepted_in_every_spelling(
         *((">S1", "X", b"X"), (">S1", 5, b"5")),
     ],
 )
-def test_fill_values_of_strings_are_accepted_in_every_spelling(
+def test_every_notation_of_string_fill_values_is_accepted(
     tmp_path: Path, kind: str, fill: Any, meant: Any, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])

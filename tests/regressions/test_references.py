@@ -187,7 +187,7 @@ def test_references_to_one_file_may_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_rows_absent_from_parquet_are_missing_chunks(tmp_path, engine):
+def test_references_absent_from_a_parquet_file_are_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -222,7 +222,7 @@ def test_inline_values_are_text_base64_or_objects(shape):
     "url",
     ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
 )
-def test_a_remote_set_may_not_refer_to_local_files_or_other_hosts(served, url):
+def test_a_remote_reference_set_may_not_refer_to_local_files_or_other_hosts(served, url):
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
     with pytest.raises(RefusedError):

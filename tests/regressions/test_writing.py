@@ -362,7 +362,7 @@ def test_a_missing_value_outside_the_stored_type_is_ignored(path):
 
 
 # Regression D57
-def test_values_that_need_a_finer_packing_are_rejected(path):
+def test_values_too_precise_for_the_stored_scale_factor_are_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
@@ -889,7 +889,7 @@ def test_writing_an_opened_dataset_back_leaves_its_store_unchanged(path, chunks,
 
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_lazy_variables_are_not_skipped_if_only_the_url_of_their_store_is_the_same(chunks):
+def test_a_lazy_variable_of_a_different_store_at_the_same_url_is_rejected(chunks):
     # Another endpoint can have another store at the same URL.
     url = "memory://same-url/store.nczarr"
     to_nczarr(mapped(), url, mode="w")

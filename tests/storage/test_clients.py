@@ -145,7 +145,7 @@ def test_fsspec_is_chosen_where_obstore_has_no_equivalent(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_configuration_of_fsspec_applies_to_both_clients(
+def test_the_configuration_of_fsspec_also_applies_to_obstore(
     s3_server: S3Server, environment: pytest.MonkeyPatch, client: str
 ) -> None:
     s3_server.put("a/x", b"1")
@@ -253,7 +253,7 @@ RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-r
 
 @pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
 @pytest.mark.parametrize("kind", RANGE_FAULTS)
-def test_both_clients_treat_wrong_range_responses_alike(
+def test_obstore_and_fsspec_treat_wrong_range_responses_alike(
     http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
     data = bytes(range(64))
@@ -438,7 +438,7 @@ def test_an_object_is_created_on_a_server_without_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_variants_of_a_store_keep_its_client_when_the_environment_changes(
+def test_stores_derived_from_a_store_keep_its_client_if_environment_variables_change(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}

@@ -124,7 +124,7 @@ def test_fetch_returns_objects_in_the_order_of_the_keys(
     assert list(store.fetch([])) == []
 
 
-def test_byte_ranges_may_start_from_either_end(store: Store) -> None:
+def test_byte_ranges_can_be_counted_from_the_start_or_the_end(store: Store) -> None:
     wanted = {
         ByteRange("a/0.0", 3, 5): bytes(range(3, 8)),
         ByteRange("a/9.9", 0, 1): None,
@@ -190,7 +190,7 @@ def test_put_replaces_objects_and_accepts_any_buffer(writable: Store) -> None:
     assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
 
 
-def test_other_readers_see_later_writes(writable: Store) -> None:
+def test_unpickled_stores_list_and_read_objects_written_later(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     writable.put([("a/7", b"new")])

@@ -178,7 +178,7 @@ def test_retries_end_after_five_attempts_or_sixty_seconds(
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
-def test_a_broken_connection_is_retried(
+def test_a_request_with_a_broken_connection_is_retried(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, path="/a/*", times=2)
@@ -495,7 +495,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
     ],
     ids=lambda value: "expired" if isinstance(value, tuple) else getattr(value, "__name__", value),
 )
-def test_both_clients_raise_the_same_error_for_an_s3_response(
+def test_obstore_and_fsspec_raise_the_same_error_for_an_s3_response(
     connect: Connect,
     s3_server: S3Server,
     time: FakeTime,
@@ -531,7 +531,7 @@ def test_a_listing_with_status_404_is_an_error(s3_server: S3Server, s3_store: Re
 
 
 @pytest.mark.parametrize("length", [0, 2])
-def test_a_range_from_the_end_distinguishes_absent_objects_from_failed_requests(
+def test_a_suffix_request_distinguishes_missing_objects_from_failed_requests(
     connect: Connect, server: HttpServer, length: int
 ) -> None:
     store = connect(server.url)

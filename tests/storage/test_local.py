@@ -242,7 +242,7 @@ def test_fetch_into_fills_a_buffer_of_the_right_size(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("pread", [system.preadv, system._read_into_from])
-def test_fetch_ranges_into_fills_the_buffers(
+def test_fetch_ranges_into_fills_the_passed_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", pread)
@@ -547,7 +547,7 @@ def test_names_that_some_file_systems_do_not_distinguish_are_recognized(
     assert list(names_alike(new, there)) == alike
 
 
-def test_are_one_name_agrees_with_the_file_system(tmp_path: Path) -> None:
+def test_are_one_name_treats_names_as_equal_where_the_file_system_does(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()

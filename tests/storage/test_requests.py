@@ -144,7 +144,7 @@ def test_a_failing_coordinate_affects_only_its_own_group(s3_server, trees):
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("v2-consolidated", 2), ("v3-consolidated", 2)])
-def test_consolidated_metadata_of_both_versions_is_requested_together(
+def test_consolidated_metadata_of_versions_2_and_3_is_requested_concurrently(
     s3_server, trees, name, rounds
 ):
     s3_server.restore(trees)

@@ -181,7 +181,7 @@ def _strangers() -> None:
     Trust().narrowed("C:/refs.json").check("C:/a.nc")
 
 
-def test_untrusted_sets_may_refer_only_to_files_in_their_folder_on_windows(tmp_path: Path) -> None:
+def test_untrusted_reference_sets_may_refer_only_to_their_folder_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _strangers)
 
 

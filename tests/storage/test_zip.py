@@ -203,7 +203,7 @@ def test_encrypted_entries_and_unknown_compression_methods_are_unsupported(tmp_p
     assert fetch(store, "plain") == [b"1"]
 
 
-def test_uncompressed_entries_have_an_address(tmp_path: Path) -> None:
+def test_uncompressed_zip_entries_can_be_addressed_by_byte_range(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/.zgroup", "{}")
@@ -268,7 +268,7 @@ def test_zarr_python_reads_a_packed_zip_file(tmp_path: Path) -> None:
         assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
 
 
-def test_an_append_replaces_the_zip_file_only_at_the_end(tmp_path: Path) -> None:
+def test_an_append_replaces_the_zip_file_only_after_all_data_is_written(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
     store = open_store(path, must_exist=False)
@@ -324,7 +324,9 @@ def test_reading_a_range_of_a_stored_entry_reads_only_its_bytes(tmp_path: Path) 
     assert reads == [30, 3]
 
 
-def test_objects_read_with_the_directory_are_not_read_again(tmp_path: Path) -> None:
+def test_zip_entries_read_together_with_the_central_directory_are_not_read_again(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "x.zip", [("a", bytes(range(256)) * 400), ("b", b"12"), ("c", b"3")])
     store = open_store(path)
     store.list_names("")

@@ -45,7 +45,7 @@ from xr_nczarr.writing import blocks
     ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
 )
 @pytest.mark.parametrize("release", VINTAGES)
-def test_copies_of_every_vintage_have_the_same_content(
+def test_copies_of_stores_of_every_release_have_the_same_content(
     tmp_path: Path, release: str, zarr_format: int, dialect: str
 ) -> None:
     content, target = sample(release), tmp_path / "copy"
@@ -468,7 +468,7 @@ def test_the_next_run_completes_a_killed_copy_without_repeating_chunks(tmp_path:
 @pytest.mark.parametrize(
     ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
 )
-def test_the_message_of_an_interrupted_command_says_how_to_continue(
+def test_an_interrupted_command_prints_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys
 ) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / target)

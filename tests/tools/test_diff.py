@@ -79,7 +79,9 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_diff_lists_differences_with_both_values(change: str, tmp_path: Path, capsys) -> None:
+def test_diff_lists_each_difference_with_the_two_values(
+    change: str, tmp_path: Path, capsys
+) -> None:
     make, expected = CHANGES[change]
     first, second = store(tmp_path / "one"), store(tmp_path / "two", make)
     result = xr_nczarr.diff(first, second)

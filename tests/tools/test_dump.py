@@ -347,7 +347,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_shows_or_names_values_without_a_netcdf_type():
+def test_dump_prints_or_reports_values_without_a_netcdf_type():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),

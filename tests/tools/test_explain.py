@@ -87,7 +87,7 @@ def test_explain_predicts_the_requests_and_bytes_of_a_read(selection, compressor
     assert not result.at_most
 
 
-def test_explain_counts_undeclared_nested_chunks_as_present():
+def test_explain_counts_chunks_with_an_undeclared_slash_separator_as_present():
     store = stored()
     document = json.loads(store.mapping["v/.zarray"])
     document.pop("dimension_separator", None)

@@ -128,7 +128,7 @@ def test_the_info_command_prints_text_and_json(dataset, tmp_path, capsys):
     assert main(["info", str(tmp_path / "nothing")]) == 2
 
 
-def test_the_text_of_info_shows_totals_and_releases(dataset):
+def test_the_text_of_info_shows_totals_and_supported_netcdf_c_releases(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, unlimited_dims="time", encoding={"v": {"chunks": (10, 6)}})
     del store["v/1.0"]

@@ -48,7 +48,7 @@ def errors(path: Path, **options: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_verify_finds_no_errors_in_stores_of_every_vintage(tmp_path: Path, release: str) -> None:
+def test_verify_finds_no_errors_in_stores_of_every_release(tmp_path: Path, release: str) -> None:
     report = xr_nczarr.verify(write_vintage(tmp_path / "store", sample(release), release))
     assert report.whole
     assert report.chunks["/field"] == (4, 4)
@@ -128,7 +128,7 @@ def test_verify_accepts_a_missing_chunk_of_a_coordinate_with_one_value(
     assert [item.place for item in report.findings] == ["/member"]
 
 
-def test_verify_names_the_first_of_many_missing_chunks(tmp_path: Path) -> None:
+def test_verify_lists_only_the_first_of_many_missing_chunks(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
     encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
@@ -286,7 +286,9 @@ def test_info_requests_chunks_of_an_unlistable_store_concurrently(
     assert {item.method for item in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_too_many_chunks_of_an_unlistable_store_are_not_requested(http_server: HttpServer) -> None:
+def test_verify_does_not_probe_every_chunk_of_a_large_unlistable_store(
+    http_server: HttpServer,
+) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
     group.create_array("a", shape=(10_001,), chunks=(1,), dtype="i2")
     xr_nczarr.consolidate(Path(http_server.root, "s"))
@@ -374,7 +376,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_verify_finds_and_names_damage(tmp_path: Path, damage: Any, capsys) -> None:
+def test_verify_reports_every_kind_of_damage_with_its_location(
+    tmp_path: Path, damage: Any, capsys
+) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     damage(store)
@@ -404,7 +408,7 @@ def test_verify_does_not_report_a_writer_lock_as_a_leftover() -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_names_every_document_that_differs_from_consolidated_metadata(
+def test_verify_reports_each_document_that_differs_from_consolidated_metadata(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=True)
@@ -442,7 +446,7 @@ def test_verify_reports_leftover_objects(tmp_path: Path) -> None:
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in report.findings}
 
 
-def test_a_key_of_thousands_of_digits_is_not_a_chunk() -> None:
+def test_a_key_of_thousands_of_digits_is_not_mistaken_for_a_chunk() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, store)
     key = "t/" + "1" * 5000

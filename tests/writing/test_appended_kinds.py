@@ -68,7 +68,7 @@ def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: A
     ],
     ids=str,
 )
-def test_values_of_another_kind_are_rejected(
+def test_appended_values_that_do_not_match_the_stored_kind_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
     # Once, complex numbers lost their imaginary part and nonzero values became True, silently.

@@ -257,7 +257,7 @@ def test_values_that_a_filter_does_not_preserve_are_rejected(values, codec, prob
         ([True, False, True], numcodecs.PackBits(), [True, False, True]),
     ],
 )
-def test_values_that_a_filter_rounds_are_written(values, codec, expected):
+def test_values_rounded_by_a_filter_can_still_be_written(values, codec, expected):
     # The edge chunk is padded with values that the filter cannot represent; they are never read.
     fill = np.nan if isinstance(values[0], float) else None
     encoding = {"v": {"filters": [codec], "_FillValue": fill, "chunks": 2}}
@@ -427,7 +427,7 @@ def test_packed_values_are_exact_to_half_a_step_or_rejected(values, kind, dtype,
 
 
 @pytest.mark.parametrize("missing", ["b", None])
-def test_strings_are_stored_at_least_as_wide_as_their_fill_value(missing):
+def test_the_stored_width_of_strings_is_at_least_that_of_the_fill_value(missing):
     store = {}
     original = dataset(np.array(["a", missing], object))
     xr_nczarr.to_nczarr(original, store, encoding={"v": {"_FillValue": "none"}})

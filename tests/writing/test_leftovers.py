@@ -119,7 +119,9 @@ def test_to_zarr_keeps_the_chunks_of_derived_variables(operation, tmp_path):
     ids=["append_dim in the first write", "no append_dim in the first write"],
 )
 @pytest.mark.parametrize("blocks", [None, {}], ids=["lazy", "stored"])
-def test_repeated_appends_result_in_the_chunks_of_the_source(steps, blocks, grown, tmp_path):
+def test_a_store_written_by_repeated_appends_has_the_chunk_sizes_of_the_source(
+    steps, blocks, grown, tmp_path
+):
     with steps(chunks=blocks) as source:
         version = 3 if "shards" in source.t.encoding else 2
         for number in range(48):
@@ -239,7 +241,7 @@ def test_the_encoding_has_a_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
     opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
 
 
-def test_inherited_shards_become_chunks_in_version_2():
+def test_shards_from_the_source_encoding_become_chunks_in_version_2():
     sharded, plain = {}, {}
     encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
     xr_nczarr.to_nczarr(NUMBERS, sharded, zarr_format=3, encoding=encoding)
@@ -476,7 +478,7 @@ def test_zarr_datetime_types_can_be_read_and_copied(tmp_path, zarr_format, dtype
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
-def test_the_error_for_invalid_unicode_names_its_place(tmp_path, broken):
+def test_the_error_for_invalid_unicode_contains_the_path_of_the_variable_or_group(tmp_path, broken):
     with pytest.raises(xr_nczarr.MetadataError, match=r"\\ud800.*not valid Unicode") as caught:
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")

@@ -95,7 +95,7 @@ def test_the_first_append_rejects_an_unknown_dimension():
 @pytest.mark.parametrize(
     ("requested", "chunks"), [((-1, 2), (6, 2)), (-1, (6, 4)), ([2, -1], (2, 4))]
 )
-def test_chunks_of_minus_one_span_the_dimension(requested, chunks):
+def test_a_chunk_size_of_minus_one_spans_the_dimension(requested, chunks):
     dataset, store = xr.Dataset({"v": (("y", "x"), np.ones((6, 4)))}), {}
     to_nczarr(dataset.chunk(y=4), store, encoding={"v": {"chunks": requested}})
     assert read(store).v.encoding["chunks"] == chunks

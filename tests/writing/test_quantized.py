@@ -108,7 +108,9 @@ def test_quantization_leaves_the_default_fill_value_unchanged_as_netcdf_c_does(t
     ],
     ids=["bits", "granular", "missing"],
 )
-def test_numbers_that_would_be_rounded_to_other_kinds_are_rejected(value, rounded, options, chunks):
+def test_numbers_that_quantization_rounds_to_infinity_or_the_fill_value_are_rejected(
+    value, rounded, options, chunks
+):
     dataset = xr.Dataset({"v": ("x", np.array([2, value], "f4"))})
     dataset = dataset.chunk(chunks) if chunks else dataset
     with pytest.raises(ConflictError, match=f"rounded to {rounded}, does not fit"):

@@ -234,7 +234,9 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
     ("declared", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_dask_blocks_of_another_type_than_declared_are_converted(zarr_format, declared, computed):
+def test_dask_blocks_that_differ_from_the_declared_type_are_converted(
+    zarr_format, declared, computed
+):
     # With wrong output_dtypes, for example, the bits of 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
@@ -272,7 +274,7 @@ def test_dask_blocks_with_values_outside_the_declared_type_are_rejected(value, d
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_of_another_shape_than_declared_are_rejected(path, made, zarr_format):
+def test_dask_blocks_that_differ_from_the_declared_shape_are_rejected(path, made, zarr_format):
     # Blocks without dimensions were once all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
@@ -284,7 +286,7 @@ def test_dask_blocks_of_another_shape_than_declared_are_rejected(path, made, zar
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
 
-def test_dask_blocks_of_longer_bytes_than_declared_are_rejected():
+def test_dask_blocks_with_bytes_longer_than_declared_are_rejected():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
     with pytest.raises(ConflictError, match=r"has dtype \|S3, but its metadata says \|S2"):
@@ -552,7 +554,7 @@ def test_a_single_progress_bar_completes_with_a_distributed_client(path, workers
 
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_sync_and_atomic_do_not_change_the_result(path, sync, atomic):
+def test_the_sync_and_atomic_options_do_not_change_the_written_store(path, sync, atomic):
     options = {"storage_options": {"sync": sync}}
     to_nczarr(example(), path, **options)
     to_nczarr(example(8, 9), path, append_dim="t", atomic=atomic, **options)
@@ -620,7 +622,7 @@ def test_a_local_path_with_mode_s3_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("chain", ["zip://::", "simplecache://::zip://::", "zip://::simplecache::"])
-def test_links_of_a_chained_url_may_be_written_as_urls(tmp_path, chain):
+def test_each_part_of_a_chained_url_may_itself_be_a_url(tmp_path, chain):
     to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
     cache = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     options = cache if "simplecache" in chain else None
