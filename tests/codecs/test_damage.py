@@ -150,8 +150,8 @@ def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):
         ),
         (blosc_header(0, 0, 16), "decoded data have 0 bytes"),
         (blosc_header(12_000, 1 << 31, 16), "cannot be decoded"),
-        (b"\x02\x01", "stored data have 2 bytes"),
-        (b"", "stored data have 0 bytes"),
+        (b"\x02\x01", "the stored chunk has 2 bytes"),
+        (b"", "the stored chunk has 0 bytes"),
     ],
     ids=[
         "length of gigabytes",

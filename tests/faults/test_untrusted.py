@@ -59,7 +59,7 @@ class TestLocalSets:
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
     def test_local_reference_sets_may_not_refer_to_files_outside_their_folder(self, folder, url):
-        with pytest.raises(RefusedError, match="outside its own location"):
+        with pytest.raises(RefusedError, match="outside the location of the set"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
@@ -77,7 +77,7 @@ class TestLocalSets:
         self, folder, monkeypatch
     ):
         monkeypatch.chdir(folder)
-        with pytest.raises(RefusedError, match="outside its own location"):
+        with pytest.raises(RefusedError, match="outside the location of the set"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
 
 

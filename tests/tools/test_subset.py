@@ -104,7 +104,10 @@ def test_a_copied_group_becomes_the_root_with_inherited_dimensions(
         ({"variables": ["tt"]}, r"no variable named 'tt'\. Did you mean t\?"),
         ({"select": {"tme": 1}}, r"no dimension named 'tme'\. Did you mean time\?"),
         ({"select": {"tme": "2026"}}, r"no dimension named 'tme'\. Did you mean time\?"),
-        ({"select": {"time": 10}}, r"time has no position 10\. Pass positions from 0 to 9"),
+        (
+            {"select": {"time": 10}},
+            r"time has no element at position 10\. Pass positions from 0 to 9",
+        ),
         ({"select": {"time": "2027-01-01"}}, r"time has no label 2027-01-01\. Pass labels from"),
         ({"select": {"lat": "46.0"}}, r"lat has no label 46\.0\. Pass labels from 60\.0 to 30"),
         ({"select": {"lat": slice("1", "2")}}, r"lat has no label 1/2\. Pass labels"),

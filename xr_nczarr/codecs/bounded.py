@@ -211,7 +211,7 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
-            f"stored data have {len(data)} bytes, less than the 16 bytes of a Blosc header",
+            f"the stored chunk has {len(data)} bytes; a Blosc header alone has 16 bytes",
             remedy=DAMAGED,
         )
     size, length = struct.unpack_from("<4xI4xI", data)

@@ -143,7 +143,7 @@ def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for a codec whose encoded size depends only on the size of its input."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
-        raise MetadataError(f"codec {name} requires booleans ({flow.chunk})")
+        raise MetadataError(f"codec {name} requires an array of booleans ({flow.chunk})")
     codec = request.construct(numcodecs.registry.codec_registry.get(name, _Crc32c))
     size = None if flow.size is None else _encoded_size(name, flow.size)
     decoded, encoded = (

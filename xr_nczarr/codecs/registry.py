@@ -231,8 +231,8 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":
         raise RefusedError(
-            "chunks are pickled objects, and reading them can run any code",
-            remedy='If you trust their writer, open with codecs={"pickle": numcodecs.Pickle}',
+            "the chunks are pickled objects, which can execute arbitrary code when they are read",
+            remedy='If you trust the store, open it with codecs={"pickle": numcodecs.Pickle}',
             place=_place(spec),
         )
     if name in _OF_VERSION_3:

@@ -267,7 +267,7 @@ def formatted(pattern: Value, *values: Value) -> str:
         if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
             specifier = match.group()
             raise TypeError(
-                f"the format specifier {quote(specifier)} is not supported or has no value"
+                f"the format specifier {quote(specifier)} is not supported or has no matching value"
             )
         text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
         columns = int(width or 0)

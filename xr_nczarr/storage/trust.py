@@ -98,7 +98,7 @@ class Trust:
             + (
                 "whose protocol is not allowed"
                 if self.origin is None
-                else "which is outside its own location"
+                else "which is outside the location of the set"
             ),
             remedy="If you trust the reference set, allow that location: "
             f'storage_options={{"allow": [{_folder(location)!r}]}}',

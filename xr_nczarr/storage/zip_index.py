@@ -172,7 +172,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file."""
     remedy = (
-        "Copy or write the zip file again. It is damaged, or does not begin with its first entry"
+        "Copy or write the zip file again. It is damaged, or other data precede its first entry"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)
 

@@ -98,10 +98,10 @@ class Subset:
             return slice(None) if every[position] == every else position
         if not -dimension.size <= position < dimension.size:
             raise NotFoundError(
-                f"dimension {quote(dimension.name)} has no position {position}",
+                f"dimension {quote(dimension.name)} has no element at position {position}",
                 remedy=f"Pass positions from 0 to {dimension.size - 1}"
                 if dimension.size
-                else "Leave out the dimension, which has no elements",
+                else "Leave out the dimension; its length is 0",
             )
         start = position % dimension.size
         return slice(start, start + 1)
@@ -207,7 +207,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             f"dimension {quote(name)} has no label {quote(_label_text(label))}",
             remedy=f"Pass labels from {quote(first)} to {quote(last)}"
             if len(index)
-            else "Leave out the dimension, which has no elements",
+            else "Leave out the dimension; its length is 0",
         ) from error
     return position if isinstance(position, slice) else int(position)
 

@@ -277,7 +277,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if block.shape != shape:
         raise ConflictError(
             f"dask block has shape {block.shape}, but its metadata says {shape}",
-            remedy="Correct the chunks and dimensions declared by the function",
+            remedy="Correct the chunks and dimensions passed to map_blocks or apply_ufunc",
         )
     if block.dtype == dtype:
         return block
@@ -296,9 +296,9 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
             fits = np.array_equal(converted, block, equal_nan=declared in "mM")
     if not fits:
         raise ConflictError(
-            f"dask block has dtype {block.dtype}, but its metadata says {dtype}, which cannot "
-            "represent its values",
-            remedy="Declare the computed dtype, for example with astype",
+            f"dask block has dtype {block.dtype}, but the declared dtype {dtype} cannot represent "
+            "the values of the block",
+            remedy="Convert the array with astype, or correct the dtype passed to map_blocks",
         )
     return converted
 

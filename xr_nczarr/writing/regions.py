@@ -159,7 +159,7 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
             f"{np.atleast_1d(new_values)[place, *rest]} instead of "
             f"{np.atleast_1d(stored_values)[place, *rest]} "
             f"at {(start + place, *rest)}",
-            remedy="Append on the same coordinates, leave the variable out, or pass mode='a-'",
+            remedy="Append data with the same coordinates, drop the variable, or pass mode='a-'",
         )
 
 
