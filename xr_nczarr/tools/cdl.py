@@ -4,7 +4,7 @@ The output equals the output of ncdump 4.9, except where ncgen would create anot
 
 - Numbers have as many digits as necessary to distinguish them, unless `precision` is set.
 - A line break in character data does not end the row.
-- NULs at the end of a row are shown if ncgen would replace them by another fill value.
+- NULs at the end of a row are shown if ncgen would replace them with another fill value.
 - A percent sign in a name is escaped.
 - Comments describe what ncgen cannot express, such as a variable called ``float``.
 """

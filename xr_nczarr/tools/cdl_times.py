@@ -50,7 +50,7 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Return the units of the time variables in a group, and of their bounds, by variable name."""
+    """Return the units of the time variables in a group and of their bounds, by variable name."""
     times = {}
     for variable in group.variables.values():
         units = _text(variable, "units")

@@ -351,10 +351,10 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker by which a later run recognizes this copy and resumes it.
+    """Return the content of the marker from which a later run recognizes this copy to resume it.
 
-    It is a digest of the source's state, the plan and the boot of the machine, because chunks may
-    be lost in a reboot.
+    It is a digest of the source's state, the plan and the machine's boot id, because chunks that
+    have not been flushed may be lost in a reboot.
     """
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
@@ -367,7 +367,7 @@ def _inspect_target(
 ) -> tuple[bool, bool, str]:
     """Return whether the target is a store, whether to resume a copy, and why a copy starts over.
 
-    The reason is empty unless there is an interrupted copy that cannot be resumed.
+    The reason is empty unless the target is an interrupted copy that cannot be resumed.
 
     Raises
     ------

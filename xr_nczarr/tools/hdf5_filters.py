@@ -21,8 +21,8 @@ _USUAL_LEVEL = 4
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """Return the numcodecs codec that corresponds to an HDF5 filter, given its number and settings.
 
-    Without such a codec, the result is named after the filter or its number. No codec registry
-    contains that name, so decoding fails with an error that mentions the filter.
+    If there is no such codec, the result has a name made of the filter's name or number. No codec
+    registry contains this name, so decoding fails with an error that names the filter.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})

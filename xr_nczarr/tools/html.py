@@ -72,12 +72,12 @@ def details(summary: str, content: str, *, kind: str = "", opened: bool = False)
 
 
 def faint(content: str) -> str:
-    """Return HTML in a fainter color."""
+    """Return HTML in a less prominent color."""
     return f'<span class="nz-faint">{content}</span>'
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return an HTML bar that is filled up to `share`, of which the part `inner` is highlighted.
+    """Return an HTML bar that is filled up to `share`, and highlighted up to `inner`.
 
     Both are fractions from 0 to 1.
     """
@@ -96,8 +96,9 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    These are the dimensions along which a selection skips chunks, or otherwise the dimensions with
-    the most chunks. Without a name for each dimension, the caption contains only numbers.
+    These are the dimensions along which a selection skips chunks. If it skips none, they are the
+    dimensions with the most chunks. Without a name for each dimension, the caption contains only
+    numbers.
 
     Parameters
     ----------

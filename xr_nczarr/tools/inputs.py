@@ -43,7 +43,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """The chunks and codecs that a copy should have instead of those of the source.
+    """The chunks and codecs of a copy that replace those of the source.
 
     Attributes
     ----------

@@ -143,8 +143,8 @@ class Handle:
 def _reopened(path: str, *_: int) -> Handle:
     """Return the handle for a file in this process, given its path, modification time and size.
 
-    The file stays open until the process ends. If it were closed when the handle is
-    garbage-collected, the lock would be acquired at an arbitrary time.
+    The file stays open until the process ends. Closing it acquires the lock of the HDF5 library,
+    which must not happen whenever the garbage collector runs.
     """
     return Handle(path)
 

@@ -42,7 +42,10 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout(Layout):
-    """The layout of netCDF-4 files. It has the types of NCZarr, but variable-length strings."""
+    """The layout of netCDF-4 files.
+
+    It has the types of NCZarr, except that strings have variable length.
+    """
 
     dialect: str = "netCDF-4"
     has_strings = True

@@ -34,7 +34,7 @@ class RecordedRead(NamedTuple):
 class ObjectSizes:
     """The sizes of the objects in a store, determined without reading the objects.
 
-    If it takes requests to look up sizes, the store is listed once, below `folder`.
+    If looking up sizes takes requests, the store is instead listed once, below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:

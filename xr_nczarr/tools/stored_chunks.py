@@ -1,7 +1,7 @@
 """Count the stored chunks of a store and add up their sizes, without reading them.
 
-This takes a listing of the store. If the store cannot be listed (plain HTTP), each chunk that can
-exist according to the metadata is looked up.
+The store is listed for this. If it cannot be listed (plain HTTP), each chunk that can exist
+according to the metadata is looked up.
 """
 
 from __future__ import annotations

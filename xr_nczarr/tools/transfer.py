@@ -107,7 +107,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec stores another byte order than that of this machine."""
+    """Return whether the ``bytes`` codec stores a byte order other than this machine's."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
@@ -136,8 +136,8 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
     """Split a write so that no two dask blocks of the same write share a stored object.
 
-    Most writes are only rechunked. A large write is split into several writes if its blocks have to
-    change, because dask would keep too many of them in memory.
+    Most writes are only rechunked. If the blocks of a large write have to change, it is split into
+    several writes, because dask would otherwise keep too many blocks in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
