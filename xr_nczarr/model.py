@@ -168,7 +168,7 @@ class CodecSpec:
     name
         Name of the codec in `codecs.registry`: its id in numcodecs, if it has one.
     configuration
-        Parameters of the codec, as `codecs.registry` spells them.
+        Parameters of the codec, named as in `codecs.registry`.
     place
         Member of the metadata document that lists the codec: ``"order"``, ``"filters"``,
         ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
@@ -250,7 +250,7 @@ class ArrayNode:
     dtype
         The dtype of the decoded bytes, including byte order; ``object`` for variable-length items.
     type_name
-        The data type as the metadata spell it (``"<f4"``, ``">S1"``, ``"float32"``), which can be
+        The data type as written in the metadata (``"<f4"``, ``">S1"``, ``"float32"``), which can be
         more specific than `dtype`. Empty for an array that this package created.
     fill_value
         A NumPy scalar of `dtype`, or str or bytes for variable-length items. None if the fill value

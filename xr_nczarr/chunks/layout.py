@@ -20,15 +20,15 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout in which each chunk is a stored object.
 
-    `spellings` contains the chunk keys that the metadata declare, followed by alternative chunk
+    `keys` contains the chunk keys that the metadata declare, followed by alternative chunk
     keys if some writers use these for the same metadata.
     """
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
-        self.spellings = [node.chunk_keys]
+        self.keys = [node.chunk_keys]
         if len(node.shape) > 1 and node.chunk_keys.alternative:
-            self.spellings.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
+            self.keys.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Yield the parts in lists of `size`. No two lists share a stored object."""
@@ -61,8 +61,8 @@ class ChunkObjects:
     def _declared_or_alternative(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        fetched = request(self.spellings[0])
-        return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
+        fetched = request(self.keys[0])
+        return fetched if len(self.keys) == 1 else _first_of(fetched, request, *self.keys)
 
 
 def _first_of(

@@ -91,19 +91,19 @@ class Parser(argparse.ArgumentParser):
                 return flags[name][0]
             import json
 
-            def spelled(value: Any) -> str:
+            def rendered(value: Any) -> str:
                 return value if isinstance(value, str) else json.dumps(value)
 
             if name.endswith("_options") and isinstance(value, dict) and flags.get(name):
-                pairs = (f"{key}={spelled(item)}" for key, item in value.items())
+                pairs = (f"{key}={rendered(item)}" for key, item in value.items())
                 return " ".join(f"{flags[name][0]} {shell_quote(pair)}" for pair in pairs)
             if flags.get(name):
-                return f"{flags[name][0]} {'…' if text == '' else shell_quote(spelled(value))}"
+                return f"{flags[name][0]} {'…' if text == '' else shell_quote(rendered(value))}"
             from xr_nczarr.options import OPEN_OPTIONS
 
             if "options" not in flags or name not in OPEN_OPTIONS:
                 return keyword[0]
-            return f"--option {shell_quote(f'{name}={spelled(value)}' if text else f'{name}=…')}"
+            return f"--option {shell_quote(f'{name}={rendered(value)}' if text else f'{name}=…')}"
 
         return _KEYWORD.sub(flag, message)
 

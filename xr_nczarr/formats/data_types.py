@@ -150,14 +150,14 @@ def _parse_field(field: Json, place: str) -> Json:
     return [field[0], typestrings.render_data_type(parse_data_type(field[1], place)[0])]
 
 
-def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
+def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> Json:
     """Render the ``data_type`` of a dtype, whose byte order does not matter.
 
-    `spelling` is the string that `parse_data_type` returned. It is used if it still describes
+    `notation` is the string that `parse_data_type` returned. It is used if it still describes
     `dtype`. Variable-length items are strings if `text` is True, and bytes otherwise.
     """
     little = dtype.newbyteorder("<")
-    value = json.loads(spelling) if spelling.startswith("{") else spelling
+    value = json.loads(notation) if notation.startswith("{") else notation
     if value and _means(value, little, text):
         return value
     if dtype.kind == "O":

@@ -105,9 +105,9 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
         For padded structures, extended precision and dtypes of other packages.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
-        spelling = json.loads(type_name) if type_name[0] == "[" else type_name
-        if parse_data_type(spelling)[0] == dtype:
-            return spelling
+        notation = json.loads(type_name) if type_name[0] == "[" else type_name
+        if parse_data_type(notation)[0] == dtype:
+            return notation
     if not of_numpy(dtype):
         raise UnsupportedError(
             f"Zarr v1 and v2 have no data type for {dtype.name}",

@@ -200,11 +200,11 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
     for document in listed:
         name = read_text(required(read_object(document, place), "id"), place)
         configuration = without(document, ("id",))
-        specs.append(CodecSpec(name, respelled(name, configuration), place, document))
+        specs.append(CodecSpec(name, converted_lzma(name, configuration), place, document))
     return tuple(specs)
 
 
-def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
+def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     """Convert the configuration of GDAL's ``lzma`` codec to that of numcodecs.
 
     All other configurations are returned unchanged.

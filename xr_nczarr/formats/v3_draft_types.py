@@ -86,17 +86,17 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
     raise error
 
 
-def render_data_type(dtype: DType, spelling: str) -> Json:
+def render_data_type(dtype: DType, notation: str) -> Json:
     """Render the ``data_type`` of a dtype in the draft.
 
-    `spelling` is the string that `parse_data_type` returned. It is used if it still describes
+    `notation` is the string that `parse_data_type` returned. It is used if it still describes
     `dtype`. Otherwise, numbers are rendered as type names, without byte order. Other types are
     rendered as an extension with a typestring and, for types of fixed size, with raw bytes as the
     fallback.
     """
-    value = json.loads(spelling) if spelling.startswith("{") else spelling
+    value = json.loads(notation) if notation.startswith("{") else notation
     extended = isinstance(value, dict) and "extension" in value
-    known = extended or _find_type(spelling, "data_type") is not None
+    known = extended or _find_type(notation, "data_type") is not None
     if known and parse_data_type(value, fallback=True)[0] == dtype:
         return value
     if dtype.newbyteorder("<") in NUMBERS.values():

@@ -36,13 +36,13 @@ def existing_chunks(
     extent
         Number of stored objects along each dimension.
     """
-    spellings = [keys]
+    key_encodings = [keys]
     if keys.alternative and len(extent) > 1:
-        spellings.append(replace(keys, separator=keys.alternative))
+        key_encodings.append(replace(keys, separator=keys.alternative))
     indices = product(*map(range, extent))
     while batch := [*islice(indices, _BATCH_KEYS)]:
-        for spelling in spellings:
-            names = [spelling.key(index) for index in batch]
+        for notation in key_encodings:
+            names = [notation.key(index) for index in batch]
             sizes = [*store.sizes_of(names)]
             exists = [size is not None for size in sizes]
             yield from zip(compress(names, exists), compress(sizes, exists), strict=True)

@@ -23,7 +23,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
-from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, spell_type
+from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
 _NEWEST, _PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
 _IN_NETCDF_C = {
@@ -157,8 +157,8 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether a scalar is stored along a named dimension in a layout.
 
-        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It could read a scalar
-        with an empty shape, but netcdf-c 4.10 ignores such a scalar.
+        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can read a scalar
+        with an empty shape, but netcdf-c 4.10 ignores a scalar with such a shape.
         """
         return vintage is BESIDE
 
@@ -229,14 +229,14 @@ class _Writer:
         json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
-            # releases that read sidecar objects have no common spelling of the type char.
+            # releases that read sidecar objects have no common notation of the type char.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif vintage.dialect == "nczarr-4.8.1":
                 listed = types
             else:
                 listed = {**types, **json_types, vintage.types: JSON}
-            recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
+            recorded = {name: render_type(kind, vintage.dialect) for name, kind in listed.items()}
             holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
             holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
         return {**fields, "attributes": Attributes(attributes)}
@@ -267,7 +267,8 @@ def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
 
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     sizes = {
-        name: spell_size(dimension, vintage.dialect) for name, dimension in group.dimensions.items()
+        name: render_size(dimension, vintage.dialect)
+        for name, dimension in group.dimensions.items()
     }
     return {
         vintage.dimensions: [*sizes.values()] if vintage == _PREVIEW else sizes,
@@ -276,7 +277,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     }
 
 
-def spell_size(dimension: Dimension, dialect: str) -> Json:
+def render_size(dimension: Dimension, dialect: str) -> Json:
     """Return the JSON that describes a dimension in the group metadata of an NCZarr layout."""
     if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)

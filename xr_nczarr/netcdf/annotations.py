@@ -1,9 +1,9 @@
 """Find and check annotations, which are the metadata that NCZarr adds to Zarr.
 
-Over time, releases of netcdf-c have stored annotations in different layouts, which are called
-vintages here. A table lists where each vintage stores its annotations, and what their members are
-called. Vintages are tried from the newest to the oldest for each annotation. Wherever an annotation
-is found, the member names of all vintages are accepted. Sizes, names and types are checked.
+Releases of netcdf-c have stored annotations in different layouts, which are called vintages here. A
+table lists where each vintage stores its annotations, and the names of their members. Vintages are
+tried from the newest to the oldest for each annotation. Wherever an annotation is found, the member
+names of all vintages are accepted. Sizes, names and types are checked.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def find_types(node: Node) -> Mapping[str, Json]:
 
 def _recorded_type(item: Json) -> tuple[str, Json]:
     match item:
-        case {"name": str(name), "configuration": {"type": spelled}}:
-            return name, spelled
+        case {"name": str(name), "configuration": {"type": rendered}}:
+            return name, rendered
         case {"name": str(name)}:
             return name, None
     return "", None
@@ -374,7 +374,7 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def spelling(value: Mapping[str, Json], member: str) -> str | None:
+def notation(value: Mapping[str, Json], member: str) -> str | None:
     """Return the name that an annotation uses for a member, or None if the member is missing.
 
     `member` is a field of `Vintage`, such as ``"dimensions"``. Vintages differ in these names.
@@ -386,7 +386,7 @@ def spelling(value: Mapping[str, Json], member: str) -> str | None:
 
 
 def _member(value: dict[str, Json], member: str, default: Json = None) -> Json:
-    name = spelling(value, member)
+    name = notation(value, member)
     return default if name is None else value[name]
 
 

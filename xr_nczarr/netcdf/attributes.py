@@ -196,7 +196,7 @@ def decode_fill_value(
         value = value[0]
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
-        # VirtualiZarr writes xarray's spelling for version 3 to version 2 metadata as well.
+        # VirtualiZarr writes xarray's notation for version 3 to version 2 metadata as well.
         return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
     if dtype.str[1:] == "f2":  # not a netCDF type; 65520 would round to infinity
         number = typed_number(_unpacked(value), "float64")
@@ -331,8 +331,8 @@ def infer_integers(value: Json) -> Json:
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a sequence of integers as an integer array, even if NumPy converts it to floats.
 
-    NumPy does this if some of the integers are above 2⁶³. If the sequence has other values, its
-    conversion to `floats` is correct and returned.
+    NumPy does this if some of the integers are above 2⁶³. If the sequence also has values that are
+    not integers, `floats`, its conversion by NumPy, is correct and is returned.
     """
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats

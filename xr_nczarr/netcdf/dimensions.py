@@ -61,14 +61,14 @@ class DimensionScope:
     ) -> tuple[Dimension, ...]:
         """Return the dimensions of a variable.
 
-        Their names come from the NCZarr annotation, xarray's `_ARRAY_DIMENSIONS` or the Zarr
-        metadata, whichever exists first. Without names, the dimensions are anonymous.
+        Their names come from the first of these that exists: the NCZarr annotation, xarray's
+        `_ARRAY_DIMENSIONS`, the Zarr metadata. Without names, the dimensions are anonymous.
 
         Raises
         ------
         MetadataError
-            If a name is invalid or undefined, if the numbers of dimensions and of names differ, or
-            if the size of a dimension contradicts the shape.
+            If a name is invalid or undefined, if the number of names differs from the number of
+            dimensions, or if the size of a dimension contradicts the shape.
         """
         shape = node.shape
         if shape is None:

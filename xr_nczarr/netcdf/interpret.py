@@ -132,7 +132,7 @@ class _Interpreter:
         return path == self.group or below
 
     def lists_group(self, path: str) -> bool:
-        """Return whether `path` is the root, or a group that the annotation of its parent lists."""
+        """Return whether `path` is the root, or a group listed in its parent's annotation."""
         annotation = self.annotations.get(parent_path(path))
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
@@ -255,7 +255,7 @@ class _Interpreter:
     ) -> None:
         """Convert ``_FillValue`` in `attributes` to the dtype of the variable, in place.
 
-        A value that does not fit the dtype stays as it is, and the problem is reported.
+        A value that does not fit the dtype is left unchanged, and the problem is reported.
         """
         is_text = kind in ("char", "string")
         packed = self.zarr.requires_fill_value
@@ -377,13 +377,13 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
     of the attribute.
     """
     try:
-        is_spelled = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
+        is_encoded = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
     except (TypeError, ValueError):
         return array
-    if is_spelled and len(declared) > array.dtype.itemsize:
+    if is_encoded and len(declared) > array.dtype.itemsize:
         expected = f"at most {array.dtype.itemsize} bytes"
         raise unexpected(bytes(declared), expected, "_FillValue")
-    return replace(array, fill_value=declared) if is_spelled else array
+    return replace(array, fill_value=declared) if is_encoded else array
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:

@@ -11,26 +11,26 @@ from typing import Any
 
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.model import GroupNode, Json, Node
-from xr_nczarr.netcdf.annotate import spell_size
+from xr_nczarr.netcdf.annotate import render_size
 from xr_nczarr.netcdf.annotations import (
     GROUP_PLACES,
     SIDECARS,
     TYPES_PLACES,
     Holder,
     Vintage,
-    spelling,
+    notation,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.data_model import Dimension
-from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
+from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 
 
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield where each annotation of a node is stored, its value and its dialect.
+    """Yield the location, the value and the dialect of each annotation of a node.
 
-    The location consists of the holder and the member names that `Change` requires.
+    The location consists of the arguments `holder` and `member` of `Change`.
     """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
@@ -43,7 +43,7 @@ def _annotations(
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Yield the changes that resize the existing dimensions of a group, and add new dimensions."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
-        name = spelling(value, "dimensions")
+        name = notation(value, "dimensions")
         if name is None:
             continue
         stored = value[name]
@@ -51,11 +51,11 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
             by_name = {item["name"]: item for item in stored}
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
-                by_name[dimension.name] = old | spell_size(dimension, "nczarr-preview")
+                by_name[dimension.name] = old | render_size(dimension, "nczarr-preview")
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
         for dimension in dimensions:
-            size = spell_size(dimension, dialect)
+            size = render_size(dimension, dialect)
             if isinstance(stored.get(dimension.name), dict):
                 size = stored[dimension.name] | {"size": dimension.size}
             yield Change(node.path, "group", holder, (*leading, name, dimension.name), size)
@@ -67,7 +67,7 @@ def listing_changes(
     """Yield the changes that add arrays and groups to the children listed by a group."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
-            name = spelling(value, member)
+            name = notation(value, member)
             if name is not None and added:
                 listed = list(dict.fromkeys([*value[name], *added]))
                 yield Change(node.path, "group", holder, (*leading, name), listed)
@@ -92,19 +92,19 @@ def attribute_changes(
                 continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
         for holder, leading, held, dialect in annotated:
-            name = spelling(held, "type_list")
+            name = notation(held, "type_list")
             if name is None:
                 continue
             # netcdf-c cannot open a store with a user attribute of type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
-            spelled = spell_type(TEXT if text else kind, dialect)
+            rendered = render_type(TEXT if text else kind, dialect)
             if holder in SIDECARS:  # these vintages do not record the type char
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
-                held[name] |= {attribute: spelled} if kind in NUMBERS else {}
+                held[name] |= {attribute: rendered} if kind in NUMBERS else {}
                 yield Change(node.path, "group", holder, (*leading, name), held[name])
             elif isinstance(held[name], dict):
-                yield Change(node.path, "group", holder, (*leading, name, attribute), spelled)
+                yield Change(node.path, "group", holder, (*leading, name, attribute), rendered)
             else:
                 held[name][:] = [item for item in held[name] if item.get("name") != attribute]
-                held[name].append({"name": attribute, "configuration": {"type": spelled}})
+                held[name].append({"name": attribute, "configuration": {"type": rendered}})
                 yield Change(node.path, "group", holder, (*leading, name), list(held[name]))

@@ -54,23 +54,23 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     **{order + np.dtype(name).str[1:]: name for name in NUMBERS for order in "<>|"},
     "|b1": "uint8",
 }
-"""Names of attribute types by their spelling in any NCZarr layout.
+"""Names of attribute types by their notation in any NCZarr layout.
 
 Spellings of fixed-width strings are not included; see `attribute_type`.
 """
 
 
-def attribute_type(spelling: object) -> str | None:
+def attribute_type(notation: object) -> str | None:
     """Return the netCDF type for a type name in any NCZarr layout, or None if it is unknown."""
-    if not isinstance(spelling, str):
+    if not isinstance(notation, str):
         return None
-    name = ATTRIBUTE_TYPES.get(spelling)
-    if name is None and spelling[:1] in ("|", "<", ">") and spelling[1:2] == "S":
+    name = ATTRIBUTE_TYPES.get(notation)
+    if name is None and notation[:1] in ("|", "<", ">") and notation[1:2] == "S":
         return STRING
     return name
 
 
-def spell_type(name: str, dialect: str) -> str:
+def render_type(name: str, dialect: str) -> str:
     """Return the name that an NCZarr layout uses for an attribute's type."""
     if dialect == "nczarr-preview":
         return name

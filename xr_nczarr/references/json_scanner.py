@@ -248,8 +248,8 @@ class _Block:
     def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
         """Return a mask of the `starts` at which `expected` (at most eight bytes) occurs."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
-        spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
-        return spelled
+        matches: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
+        return matches
 
     def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
         """Parse the number at each position.

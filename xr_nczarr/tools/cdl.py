@@ -31,7 +31,7 @@ from xr_nczarr.tools.cdl_values import (
     EXACT,
     Digits,
     attribute_text,
-    has_spelling,
+    is_cdl_name,
     name_text,
     row_text,
     type_name,
@@ -171,14 +171,14 @@ class Cdl:
     def left_out(self) -> list[str]:
         """Descriptions of everything that CDL cannot express, one sentence each."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
-        return [*self._without_spelling(), *filter(None, reasons)]
+        return [*self._without_notation(), *filter(None, reasons)]
 
     @property
     def whole(self) -> bool:
         """Whether CDL can express the complete dataset."""
         return not self.left_out
 
-    def _without_spelling(self) -> Iterator[str]:
+    def _without_notation(self) -> Iterator[str]:
         names = {self.name, *self.opened.visible_dimensions(self.top.path)}
         for group in self.top.walk():
             names |= {group.path.rpartition("/")[2] or self.name, *group.attributes}
@@ -186,8 +186,8 @@ class Cdl:
             for variable in group.variables.values():
                 names |= variable.attributes.keys() - {"_FillValue"}
         for name in sorted(names):
-            if not has_spelling(name):
-                yield f"ncgen does not accept the name {quote(name)!r} in any spelling"
+            if not is_cdl_name(name):
+                yield f"ncgen does not accept the name {quote(name)!r} in any notation"
 
     def __str__(self) -> str:
         return "".join(self).rstrip("\n")
@@ -196,7 +196,7 @@ class Cdl:
 
     def __iter__(self) -> Iterator[str]:
         yield f"netcdf {name_text(self.name)} {{\n"
-        yield from (f"// {sentence}\n" for sentence in self._without_spelling())
+        yield from (f"// {sentence}\n" for sentence in self._without_notation())
         yield from self._group(self.opened.root, "")
         yield "}\n"
 

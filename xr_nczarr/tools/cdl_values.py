@@ -58,7 +58,7 @@ _RESERVED = (
 _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
-def has_spelling(name: str) -> bool:
+def is_cdl_name(name: str) -> bool:
     """Return whether ncgen accepts a name, if necessary with escaped characters.
 
     ncgen rejects its own keywords and names that contain ``?``, even if they are escaped.

@@ -339,7 +339,7 @@ class _Planner:
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, variable, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # with the spelling of its document
+            array = self.opened.hierarchy.nodes[node.path]  # with the notation of its document
             assert isinstance(array, ArrayNode)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
