@@ -107,7 +107,7 @@ def read_boxes(
 def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
     """Yield the runs along a dimension of length `size`.
 
-    If the chunks do not cover all elements, the last run consists of missing chunks.
+    Elements beyond the last chunk form a final run of missing chunks.
     """
     first = start = 0
     for length, number in lengths:

@@ -374,7 +374,7 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def notation(value: Mapping[str, Json], member: str) -> str | None:
+def member_name(value: Mapping[str, Json], member: str) -> str | None:
     """Return the name that an annotation uses for a member, or None if the member is missing.
 
     `member` is a field of `Vintage`, such as ``"dimensions"``. Vintages differ in these names.
@@ -386,7 +386,7 @@ def notation(value: Mapping[str, Json], member: str) -> str | None:
 
 
 def _member(value: dict[str, Json], member: str, default: Json = None) -> Json:
-    name = notation(value, member)
+    name = member_name(value, member)
     return default if name is None else value[name]
 
 

@@ -387,7 +387,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Set the element size of a shuffle codec, because netcdf-c stores another size than it uses.
+    """Correct the element size of a shuffle codec, for which netcdf-c stores a different number.
 
     Any other codec is returned unchanged.
     """

@@ -18,7 +18,7 @@ from xr_nczarr.netcdf.annotations import (
     TYPES_PLACES,
     Holder,
     Vintage,
-    notation,
+    member_name,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.data_model import Dimension
@@ -43,7 +43,7 @@ def _annotations(
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Yield the changes that resize the existing dimensions of a group, and add new dimensions."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
-        name = notation(value, "dimensions")
+        name = member_name(value, "dimensions")
         if name is None:
             continue
         stored = value[name]
@@ -67,7 +67,7 @@ def listing_changes(
     """Yield the changes that add arrays and groups to the children listed by a group."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
-            name = notation(value, member)
+            name = member_name(value, member)
             if name is not None and added:
                 listed = list(dict.fromkeys([*value[name], *added]))
                 yield Change(node.path, "group", holder, (*leading, name), listed)
@@ -92,7 +92,7 @@ def attribute_changes(
                 continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
         for holder, leading, held, dialect in annotated:
-            name = notation(held, "type_list")
+            name = member_name(held, "type_list")
             if name is None:
                 continue
             # netcdf-c cannot open a store with a user attribute of type JSON.
