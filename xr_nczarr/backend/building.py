@@ -150,7 +150,7 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
     """Read the values of the dimension coordinates, by name.
 
-    A coordinate that stays undecoded is included only if all its chunks exist and can be read.
+    A coordinate in `source.as_stored` is left out if a chunk is missing or unreadable.
 
     Raises
     ------

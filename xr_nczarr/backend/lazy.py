@@ -152,10 +152,10 @@ class SelectedArray(_Selectable):
 
 
 class CodedArray(_Selectable):
-    """Values that xarray's coders decode on access. Their errors are raised as MetadataError.
+    """Values that xarray's coders decode on access.
 
-    Invalid attributes can make any coder fail, for example a string in ``scale_factor`` or a date
-    out of range.
+    Errors from the coders are re-raised as MetadataError, because invalid attributes can make any
+    coder fail, for example a string in ``scale_factor`` or a date out of range.
 
     Parameters
     ----------

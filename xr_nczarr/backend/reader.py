@@ -289,7 +289,7 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
 
 
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
-    """Return the dtype of a stored variable in xarray, before xarray decodes it."""
+    """Return the dtype that a stored variable has in xarray before decoding."""
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":

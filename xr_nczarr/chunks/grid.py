@@ -321,7 +321,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices by the same object, so that its id can be a cache key."""
+    """Replace equal slices with one shared object, so that its id can be used as a cache key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)

@@ -79,10 +79,10 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return the rows to read, and the index of the selected rows among them.
+    """Return the runs of rows to read, and the index of the selected rows among all rows read.
 
-    The rows are (start, length) pairs. Rows that are at most `max_gap` apart are read together with
-    the rows between them.
+    The runs are (start, length) pairs. Rows that are at most `max_gap` apart are in the same run,
+    together with the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

@@ -68,15 +68,15 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the `Step` for a compressor of the standard library, whose output can be limited.
+    """Build the `Step` for a standard-library compressor, whose output can be limited.
 
     Parameters
     ----------
     unpack
         Function that creates a decompressor.
     magic
-        Signature with which each further member of a multi-member file begins. None for formats
-        without such files.
+        Signature with which each further member of a multi-member file begins. None if the format
+        has no multi-member files.
     max_piece
         Maximum output of one call in bytes, for decompressors that return their unconsumed input.
     """
@@ -281,11 +281,11 @@ def _zstd_decoder() -> Callable[..., Any]:
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Return the declared size of Zstandard frames, an upper bound of the size, and where they end.
+    """Return the total size that Zstandard frames declare, its upper bound, and where they end.
 
-    The declared size is None if any of the frames does not declare it. Frames are read until their
-    data have the `expected` size, and the bytes after them are ignored. Source: RFC 8878, section
-    3.1.
+    The total size is None if any of the frames does not declare its size. Frames are read until
+    their data have the `expected` size, and the bytes after them are ignored. Source: RFC 8878,
+    section 3.1.
     """
     declared: int | None = 0
     bound = at = 0

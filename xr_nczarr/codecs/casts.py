@@ -277,8 +277,8 @@ class Cast:
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     """Change floats that NumPy rounded to nearest to the result of another rounding rule.
 
-    In `nearest`, infinity stands for the power of two above the largest float. Values below that
-    power can be rounded down from it.
+    Infinity in `nearest` is treated as the next power of two beyond the largest float, so that a
+    value that overflowed can still be rounded down to the largest float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

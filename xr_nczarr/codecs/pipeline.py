@@ -83,24 +83,26 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the `Flow` after a codec that produces elements of the given dtype and shape."""
+        """Return the `Flow` that results from a codec producing elements of a dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the `Flow` after a codec that produces a stream of bytes."""
+        """Return the `Flow` that results from a codec that produces a stream of bytes."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the `Flow` after a compressor.
+        """Return the `Flow` that results from a compressor.
 
-        Its bound allows for incompressible data that grow slightly.
+        Its bound allows for the slight growth of incompressible data.
         """
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return the `Flow` after a codec with unknown output size, bounded by the caller's limit.
+        """Return the `Flow` that results from a codec whose output size is unknown.
+
+        The size is bounded by the caller's limit.
 
         `growth` is the factor by which decoding may increase the size of the data in memory. The
         bound is smaller by this factor, but at least 64 KiB.

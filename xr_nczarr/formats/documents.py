@@ -283,7 +283,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 def check_key(key: str, place: str, document: str) -> None:
     """Raise MetadataError if a key in consolidated metadata could refer to another store.
 
-    The names between its slashes must not be empty, ``.`` or ``..``.
+    No segment of the key may be empty, ``.`` or ``..``.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"

@@ -64,7 +64,7 @@ class V2(Format):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse a node.
 
-        Other hidden documents, such as those of netcdf-c 4.8.0, become sidecars.
+        Hidden documents that v2 does not define, such as those of netcdf-c 4.8.0, become sidecars.
         """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content

@@ -307,7 +307,7 @@ class _Search:
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
         """Fetch and parse the nodes at the given paths. Paths without a node are skipped.
 
-        Documents are fetched in one batch of requests (from a local store, in two). If the kind of
+        Documents are fetched in one batch of requests, or in two from a local store. If the kind of
         a node is known, only documents of that kind are fetched.
         """
         keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}

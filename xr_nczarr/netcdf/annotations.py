@@ -366,7 +366,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members or sidecars of a node that do not belong to NCZarr."""
+    """Return the members or sidecar documents of a node without those that hold NCZarr metadata."""
     return {
         name: value
         for name, value in members.items()

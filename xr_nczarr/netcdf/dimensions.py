@@ -155,8 +155,8 @@ class DimensionScope:
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
         """Return an anonymous dimension of the given size, which is defined in the root group.
 
-        The anonymous dimensions of a variable differ from each other. `earlier` contains the sizes
-        of those that were already returned for this variable, and `size` is appended to it.
+        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of those
+        that this variable already has, and `size` is appended to it.
         """
         root = self.groups["/"]
         same = earlier.count(size)

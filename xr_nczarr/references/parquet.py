@@ -43,8 +43,8 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
     metadata
         The content of the directory's ``.zmetadata``.
     fetch
-        Function that yields files of the directory in order, with None for files that do not exist.
-        It is called when chunks are looked up, and it is pickled with the reference set.
+        Function that yields the contents of the requested files in order, with None for missing
+        files. It is called when chunks are looked up, and it is pickled with the reference set.
     limits
         `max_consolidated_bytes` limits the text in each file.
 

@@ -275,7 +275,7 @@ class ReferenceStore(Store):
         Raises
         ------
         UnsupportedError
-            If the set declares too many objects to list them.
+            If the set declares too many objects to list.
         """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(

@@ -241,8 +241,8 @@ class _GridSlice:
 def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
     """Return slices of the chunk grid that contain all chunks of a column.
 
-    The list is empty if the references are too irregular for generators. `beginning` is the text
-    that precedes the key in every URL, or None; see `_common_beginning`.
+    The list is empty if the references are too irregular to be written as generators. `beginning`
+    is the text that precedes the key in every URL, or None; see `_common_beginning`.
     """
     rows = column.shape[0]
     if column.codes is not None:

@@ -46,7 +46,7 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """A picklable function that renders a jinja2 template from the values of its dimensions."""
+    """A picklable function that renders a jinja2 template, given a value for each dimension."""
 
     text: str
     templates: Mapping[str, str]

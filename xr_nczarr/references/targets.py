@@ -99,7 +99,7 @@ class Targets:
         return local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
-        """Return the longest prefix of a URL for which there are options, and these options."""
+        """Return the longest prefix of a URL that has options, together with these options."""
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:

@@ -150,7 +150,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads ranges of the current file, even after it was replaced."""
+        """Yield a function that reads ranges of the current file, even if it is replaced later."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None

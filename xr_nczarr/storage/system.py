@@ -253,8 +253,8 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system that contains the directory `path` to the disk.
 
-    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. Only the
-    drive's own cache remains, which macOS flushes by a separate call.
+    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. It then
+    only remains to flush the drive's own cache, for which macOS has a separate call.
     """
     if _syncfs is None:
         if _FULL_SYNC is not None:

@@ -25,8 +25,8 @@ class TimeUnits:
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
         """Return times as dates in quotation marks.
 
-        `numbers` contains the same values formatted as numbers. Missing values keep this format,
-        and so do all values if xarray cannot decode the units.
+        `numbers` contains the same values formatted as numbers. Missing values are returned as
+        numbers, as are all values if xarray cannot decode the units.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime

@@ -75,7 +75,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether everything in the datasets could be compared and is equal."""
+        """Whether all content of the datasets was comparable and equal."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -285,9 +285,9 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether both attributes are JSON objects or lists of equal content.
+    """Return whether both attributes are JSON objects or lists with equal content.
 
-    netCDF-C reads them as the text in the metadata, which programs indent differently.
+    netCDF-C reads such attributes as text, which writers indent differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):

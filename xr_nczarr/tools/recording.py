@@ -50,9 +50,9 @@ class ObjectSizes:
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
         """Return sizes in bytes, with 0 for a missing object and None for an unknown size.
 
-        With `one_by_one`, a local store looks up each object instead of listing all objects. A
-        store that cannot be listed then receives one request per object. Otherwise, its sizes are
-        unknown.
+        With `one_by_one`, a local store looks up each object instead of listing all objects. If a
+        store cannot be listed, `one_by_one` sends one request per object, and without it, the sizes
+        are unknown.
         """
         sizes = self.store.known_sizes(keys) if one_by_one else None
         if sizes is not None:

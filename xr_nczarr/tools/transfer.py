@@ -125,7 +125,7 @@ def _copy_objects(
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
     layout = array.layout
-    key_encodings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.key_encodings
+    key_encodings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.keys
     for keys in key_encodings:
         pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in wanted]
         if copied := store.copy_from(array.store, pairs):
