@@ -49,7 +49,7 @@ class OpenOptions:
         values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. None means True in versions 1 and 2, as with engine zarr, and False in
+        missing values. None means True in versions 1 and 2, as with the zarr engine, and False in
         version 3. With None, two kinds of fill values do not mark missing values: zero in reference
         sets, which may be HDF5's default (such arrays are logged), and netCDF's default fill values
         in stores that netCDF-C wrote.

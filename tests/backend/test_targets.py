@@ -40,7 +40,7 @@ DOCUMENTS = {".zgroup": {"zarr_format": 2}, "t/.zarray": ARRAY, "t/.zattrs": ATT
 
 def read(target, **options):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from engine zarr
+        warnings.simplefilter("ignore")  # from the zarr engine
         return xr.open_dataset(target, **{"engine": "nczarr", **options}).t.values.tolist()
 
 

@@ -141,7 +141,7 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
 
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
 class TestZarr(Nczarr, suites.ZarrBase):
-    """The suite of engine zarr with this package's writer and reader; some tests also use zarr."""
+    """The zarr engine's suite with this package's writer and reader; some tests also use zarr."""
 
     version_kwargs = {}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""Plain Zarr is read as by engine zarr, and reference sets are read as the original file.
+"""Plain Zarr is read as by the zarr engine, and reference sets are read as the original file.
 
 The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
 """
@@ -321,7 +321,7 @@ def assert_same_values(result, expected, name):
     assert not isinstance(first, Exception), (name, first)
     if (
         first.dtype.hasobject or first.dtype.kind in "SU"
-    ):  # engine zarr narrows strings without dimensions
+    ):  # the zarr engine narrows strings without dimensions
         assert list(map(repr, first.ravel())) == list(map(repr, second.ravel())), name
     else:
         assert first.tobytes() == second.tobytes(), (name, first, second, expected.encoding)
@@ -348,7 +348,7 @@ def assert_same_encoding(result, expected, name):
 def assert_alike(theirs, ours, store):
     group = zarr.open_group(store, mode="r")
     assert set(ours.variables) == set(theirs.variables)
-    if group.metadata.consolidated_metadata is not None:  # otherwise engine zarr's order varies
+    if group.metadata.consolidated_metadata is not None:  # otherwise the zarr engine's order varies
         assert list(ours.variables) == list(theirs.variables)
     assert set(ours.coords) == set(theirs.coords)
     assert same(ours.attrs, theirs.attrs), (ours.attrs, theirs.attrs)
@@ -361,7 +361,7 @@ def assert_alike(theirs, ours, store):
         for held, own in ((attributes, result.attrs), (encoding, result.encoding)):
             if declared and "_FillValue" in held:
                 held["_FillValue"] = own["_FillValue"]
-        # With an integer scale_factor, engine zarr cannot read missing values.
+        # With an integer scale_factor, the zarr engine cannot read missing values.
         if isinstance(result.encoding.get("scale_factor"), float):
             encoding["scale_factor"] = float(encoding["scale_factor"])
         assert same(result.attrs, attributes), (name, result.attrs, attributes)

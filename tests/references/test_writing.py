@@ -228,7 +228,7 @@ def test_every_reader_reads_the_values_through_a_written_reference_set(
         read = xr.open_zarr(manifests, zarr_format=3, consolidated=False)
     elif zarr_format == "2":
         read = xr.open_dataset(target, engine="kerchunk")
-    else:  # engine kerchunk cannot open v3; engine zarr can open its store
+    else:  # the kerchunk engine cannot open v3; the zarr engine can open its store
         read = xr.open_zarr(kerchunk.utils.refs_as_store(target), zarr_format=3, consolidated=False)
     assert_same_values(read, dataset)
 

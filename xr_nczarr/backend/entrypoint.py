@@ -40,7 +40,7 @@ AS_STORED: Mapping[str, Any] = {
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of engine zarr that have no effect here, each with the values that are accepted.
+# Options of the zarr engine that have no effect here, each with the values that are accepted.
 _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "mode": ("r", None),
     "cache_members": (True, False),
@@ -119,11 +119,11 @@ use_cftime, decode_timedelta
 use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
-            Options of engine zarr, accepted for compatibility. `zarr_version` is an alias of
+            Options of the zarr engine, accepted for compatibility. `zarr_version` is an alias of
             `zarr_format`. The other options have no effect. They raise a TypeError for values that
             this engine does not support.
         open_dataset_options
-            Further arguments for `xarray.open_dataset`, as in engine kerchunk.
+            Further arguments for `xarray.open_dataset`, as in the kerchunk engine.
         """
         from xr_nczarr.backend.building import build_dataset
         from xr_nczarr.dataset import open_netcdf

@@ -62,9 +62,9 @@ def _exceptions(
 ) -> Iterator[tuple[str, str]]:
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
-        yield "xarray's engine zarr requires dimension names, which are missing", upgrade
+        yield "xarray's zarr engine requires dimension names, which are missing", upgrade
     elif isinstance(names, list) and len(names) != len(node.shape):
-        problem = f"xarray's engine zarr finds {len(names)} names for {len(node.shape)} dimensions"
+        problem = f"xarray's zarr engine finds {len(names)} names for {len(node.shape)} dimensions"
         yield problem, upgrade
     if zarr.has_dimension_names:
         return
