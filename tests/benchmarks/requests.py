@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -48,6 +49,7 @@ def sample(variables: int = 8) -> xr.Dataset:
 
 def make_objects(folder: Path) -> dict[str, bytes]:
     """Write the stores that are read into `folder`; return their objects by key."""
+    shutil.rmtree(folder, ignore_errors=True)  # kept by --data from an earlier run
     data = sample()
     chunks = {name: {"chunks": (10, 100)} for name in data.data_vars}
     for version in (2, 3):
