@@ -202,6 +202,11 @@ def test_an_empty_selection_of_dates_works_in_any_calendar(tmp_path):
         assert asyncio.run(dataset.isel(t=[]).load_async()).size == 0
 
 
+def test_the_repr_of_a_lazy_array_shows_shape_and_dtype_without_reading(stored):
+    variable = xr.open_dataset(stored, engine="nczarr")["v"].variable
+    assert repr(variable[1:, 0]._data).count("SelectedArray(shape=(5, 8), dtype=int32)") == 1
+
+
 def test_opening_reads_only_metadata(http_server, stored, tmp_path):
     shutil.copytree(stored, Path(http_server.root, "s"))
     opened(f"{http_server.url}/s")

@@ -101,6 +101,9 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
     async def async_get_duck_array(self) -> Any:
         """Read and decode the values in a worker thread, so that the event loop is not blocked."""
         read = copy_context().run
