@@ -98,7 +98,7 @@ def test_verify_warns_about_missing_chunks_and_lists_their_keys(
     assert (finding.severity, finding.detail) == ("warning", "2 of 6: a/1.1, a/2.0")
     assert main(["verify", str(store)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{store}: 5 of 7 chunks there, 5 read: 0 errors, 1 warning",
+        f"{store}: 5 of 7 chunks stored, 5 read: 0 errors, 1 warning",
         "warning: /a (2 of 6: a/1.1, a/2.0): chunks are missing and are read as the fill value",
     ]
 
@@ -112,7 +112,7 @@ def test_verify_reports_a_missing_chunk_of_a_coordinate_as_an_error(
     (store / key).unlink()
     assert main(["verify", str(store)]) == 1
     title, line = capsys.readouterr().out.splitlines()
-    assert title == f"{store}: 6 of 7 chunks there, 6 read: 1 error, 0 warnings"
+    assert title == f"{store}: 6 of 7 chunks stored, 6 read: 1 error, 0 warnings"
     assert line.startswith(f"error: /t (1 of 1: {key}): chunks of a coordinate are missing")
 
 
@@ -182,7 +182,7 @@ def test_verify_reports_the_same_problem_of_many_variables_in_one_line(tmp_path:
         (tmp_path / "s" / name / "1").write_bytes(b"cut")
     report = xr_nczarr.verify(tmp_path / "s")
     assert len(report.findings) == 40
-    assert "20 of 40 chunks there, 0 read: 20 errors, 20 warnings" in str(report)
+    assert "20 of 40 chunks stored, 0 read: 20 errors, 20 warnings" in str(report)
     assert str(report).count("\n") == 2
     assert "/v0 (1 of 2: v0/0), /v1 (1 of 2: v1/0), /v2 (1 of 2: v2/0) and 17 more: chunks" in str(
         report

@@ -103,7 +103,7 @@ class Verification(Result):
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]
-        existing = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
+        existing = f"{present:,} of {count_text(total, 'chunk')} stored, " if self.chunks else ""
         return f"{self.store}: {existing}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
