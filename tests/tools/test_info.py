@@ -172,6 +172,25 @@ def test_the_text_of_info_fits_into_80_columns():
     assert all(name in "".join(lines) for name in names)
 
 
+def test_the_columns_of_info_stay_aligned_beside_a_long_variable():
+    names = ("time", "depth", "latitude", "longitude")
+    data = xr.Dataset(
+        {
+            "sea_water_potential_temperature": (names, np.zeros((1, 2, 3, 4), "f4")),
+            "sst": (names[2:], np.zeros((3, 4))),
+        }
+    )
+    store = {}
+    zlib = {"zlib": True, "shuffle": True}
+    xr_nczarr.to_nczarr(data, store, encoding={name: zlib for name in data})
+    lines = repr(xr_nczarr.info(store)).splitlines()
+    (title,) = (line for line in lines if "chunk" in line and "codecs" in line)
+    rows = [line for line in lines if "zlib" in line]
+    assert len(rows) == 2
+    assert {row.index("shuffle") for row in rows} == {title.index("codecs")}
+    assert max(map(len, lines)) <= 80
+
+
 def test_info_notes_missing_chunks_only_for_coordinates(dataset, tmp_path):
     encoding = {"v": {"chunks": (10, 6)}}
     dataset.to_zarr(tmp_path, zarr_format=2, consolidated=False, encoding=encoding)

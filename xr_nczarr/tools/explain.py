@@ -100,7 +100,7 @@ class Explanation(Result):
     left_out: Mapping[str, str]
 
     def __repr__(self) -> str:
-        lines = list(columns([_HEAD, *(_cells(item) for item in self.readings), self.totals()]))
+        lines = list(columns([_HEAD, *(_cells(item) for item in self.readings), self.totals()], 80))
         return "\n".join([*lines, *(f"{quote(n)}: {why}" for n, why in self.left_out.items())])
 
     def _repr_html_(self) -> str:

@@ -30,6 +30,7 @@ from xr_nczarr.tools.text import (
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000
 _MAX_NAMED = 5
+_TABLE_WIDTH = 78  # characters, beside an indent of two
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -196,7 +197,7 @@ class StoreInfo(Result):
             head[0].insert(3, "stored")
         rows = [_cells(self.describe(item)) for item in group.variables.values()]
         if rows:
-            yield from columns([*head, *rows])
+            yield from columns([*head, *rows], _TABLE_WIDTH)
         for note in self._notes(group):
             yield f"note: {note}"
         for child in group.groups.values():

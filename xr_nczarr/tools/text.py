@@ -9,6 +9,8 @@ from typing import Any
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension
 
+_MIN_FIRST_COLUMN = 16  # characters
+
 
 def count_text(count: int, noun: str) -> str:
     """Return a count with a noun, such as ``1 chunk`` or ``2 chunks``."""
@@ -31,19 +33,25 @@ def extent_text(shape: Sequence[int] | None) -> str:
     return "×".join(map(str, shape or ()))
 
 
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
     """Yield the lines of a table with aligned columns. Empty columns are left out.
 
-    Rows with a single cell are not aligned.
+    Rows with a single cell are not aligned. If the table is wider than `width`, the longest first
+    cells have lines of their own, above the other cells of their rows.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
-    used = [column for column, width in enumerate(widths) if width]
-    for row in rows:
-        if len(row) == 1:
-            yield row[0]
-        else:
-            yield "  ".join(row[column].ljust(widths[column]) for column in used).rstrip()
+    used = [column for column, size in enumerate(widths) if size]
+    if whole and width is not None:
+        remaining = width - sum(widths[column] + 2 for column in used if column)
+        widths[0] = min(widths[0], max(remaining, _MIN_FIRST_COLUMN))
+    for first, *others in rows:
+        if not others or len(first) > widths[0]:
+            yield first
+            first = ""
+        if others:
+            cells = [first, *others]
+            yield "  ".join(cells[column].ljust(widths[column]) for column in used).rstrip()
 
 
 def dimension_text(dimension: Dimension) -> str:
@@ -61,8 +69,7 @@ def size_text(item: dict[str, Any]) -> str:
 def wrapped(line: str, width: int = 80) -> list[str]:
     """Wrap a line at `width` characters, and indent continuation lines.
 
-    Words that are too long are not split. If the line is a table row, its alignment is lost by
-    wrapping.
+    Words that are too long are not split.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]
