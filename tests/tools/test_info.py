@@ -182,7 +182,7 @@ def test_the_columns_of_info_stay_aligned_beside_a_long_variable():
     )
     store = {}
     zlib = {"zlib": True, "shuffle": True}
-    xr_nczarr.to_nczarr(data, store, encoding={name: zlib for name in data})
+    xr_nczarr.to_nczarr(data, store, encoding=dict.fromkeys(data, zlib))
     lines = repr(xr_nczarr.info(store)).splitlines()
     (title,) = (line for line in lines if "chunk" in line and "codecs" in line)
     rows = [line for line in lines if "zlib" in line]

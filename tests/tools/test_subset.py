@@ -84,6 +84,25 @@ def test_copying_a_variable_includes_its_coordinates(
     assert not copied.children
 
 
+def test_copying_a_variable_includes_the_variables_in_its_coordinates_attribute(
+    tmp_path: Path,
+) -> None:
+    data = xr.Dataset(
+        {"sst": (("y", "x"), np.ones((2, 3)))},
+        coords={name: (("y", "x"), np.ones((2, 3))) for name in ("lat", "lon")},
+    )
+    below = xr.Dataset({"t": ("z", np.ones(2), {"coordinates": "lat /g/depth missing"})})
+    below["depth"] = ("z", np.ones(2))
+    tree = xr.DataTree.from_dict({"/": data, "/g": below})
+    xr_nczarr.to_nczarr(tree, tmp_path / "one")
+    xr_nczarr.copy(tmp_path / "one", tmp_path / "two", variables=["sst"])
+    copied = xr.open_dataset(tmp_path / "two", engine="nczarr")
+    xr.testing.assert_identical(copied.load(), data)
+    xr_nczarr.copy(tmp_path / "one", tmp_path / "three", variables=["t"])
+    copied = xr.open_datatree(tmp_path / "three", engine="nczarr")
+    assert {*copied.variables, *copied["g"].variables} == {"lat", "t", "depth"}
+
+
 def test_a_copied_group_becomes_the_root_with_inherited_dimensions(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

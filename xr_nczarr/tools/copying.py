@@ -126,7 +126,8 @@ def copy(
         The group that becomes the root of the target. None copies the whole source.
     variables
         Names of variables, or paths, which begin with a slash. None copies all variables. The
-        coordinate variables of their dimensions are included.
+        coordinate variables of their dimensions are included, and the variables that their
+        ``coordinates`` attributes name.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
         (floats, strings, or slices of these, which include both ends). An integer or a single label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import NotFoundError, quote, unknown
-from xr_nczarr.model import child_path, group_path
+from xr_nczarr.model import child_path, group_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 
 
@@ -25,7 +25,8 @@ class Subset:
         Absolute path of the group that becomes the root.
     variables
         Names or paths of variables, see `chosen_paths`. None selects all variables. The coordinate
-        variables of their dimensions are included.
+        variables of their dimensions, and the variables that their ``coordinates`` attributes name,
+        are included.
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer keeps the
         dimension, with one element.
@@ -52,8 +53,9 @@ class Subset:
         below = {variable.path for variable in top.all_variables()}
         wanted = chosen_paths(self.variables, below, "variable")
         if self.variables is not None:
+            wanted |= {name for path in wanted for name in _coordinates(everything[path], below)}
             used = {dim.path for path in wanted for dim in everything[path].dimensions}
-            wanted |= used & below  # coordinates have the paths of their dimensions
+            wanted |= used & below  # coordinate variables have the paths of their dimensions
         groups: dict[str, Group] = {}
         sources: dict[str, Variable] = {}
         for group in top.walk():
@@ -116,6 +118,22 @@ class Subset:
         for name in self.positions:
             if name not in names and name not in {item.path for item in dimensions}:
                 raise unknown("dimension", name, names)
+
+
+def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
+    """Yield the paths in `paths` to which the ``coordinates`` attribute of a variable refers.
+
+    A name is looked up in the group of the variable and its ancestors, as the CF conventions say.
+    """
+    names = variable.attributes.get("coordinates")
+    for name in names.split() if isinstance(names, str) else ():
+        group = variable.path
+        while group != "/":
+            group = parent_path(group)
+            path = name if name.startswith("/") else child_path(group, name)
+            if path in paths:
+                yield path
+                break
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
