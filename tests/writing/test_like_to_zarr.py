@@ -406,3 +406,18 @@ def test_variables_and_groups_follow_the_order_of_netcdf_c(tmp_path):
     assert list(tree.to_dataset().variables) == ["z", "m", "a"]
     assert list(tree.children) == ["g", "b"]
     assert list(tree["g"].to_dataset().variables) == ["w", "d"]
+
+
+def test_an_append_that_repeats_a_value_is_rejected_with_the_name_of_the_store(tmp_path):
+    days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 20]})
+    to_nczarr(days, tmp_path / "s")
+    with pytest.raises(ConflictError, match="s: coordinate time already contains the value 10"):
+        to_nczarr(days, tmp_path / "s", append_dim="time")
+
+
+def test_region_auto_is_rejected_if_the_stored_coordinate_contains_duplicates(tmp_path):
+    days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 10]})
+    to_nczarr(days, tmp_path / "s")
+    with pytest.raises(ConflictError, match="contains the value 10 more than once") as error:
+        to_nczarr(days[{"time": [0]}], tmp_path / "s", region="auto")
+    assert error.value.remedy == "Pass slices of positions as region"

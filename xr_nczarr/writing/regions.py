@@ -93,7 +93,15 @@ def resolve_region(
 def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> slice:
     if dim not in dataset.variables or dim not in stored:
         return slice(0, dataset.sizes[dim])
-    positions = stored[dim].to_index_variable().to_index().get_indexer(dataset[dim].values)
+    index = stored[dim].to_index_variable().to_index()
+    if not index.is_unique:
+        repeated = index[index.duplicated()][0]
+        raise ConflictError(
+            f"coordinate {dim} contains the value {repeated} more than once, so that region='auto' "
+            "cannot compare coordinates",
+            remedy="Pass slices of positions as region",
+        )
+    positions = index.get_indexer(dataset[dim].values)
     if (positions == -1).any():
         missing = dataset[dim].values[positions == -1][0]
         raise KeyError(f"Not all values of coordinate '{dim}' are in the store: {missing!r} is not")

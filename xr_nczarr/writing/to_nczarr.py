@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import OpenedStore, resolve
-from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
+from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError, Place
 from xr_nczarr.storage import Access, Store
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import plan_modification
@@ -236,12 +236,15 @@ def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOp
     replacing = options.mode == "w" and request.path == "/"
     if replacing and not options.overwrite:
         check_removable(store)
-    with Transaction.locked(
-        store,
-        lambda: request.identity(options.mode, options.append_dim),
-        locking=options.mode != "r+",
-        force=options.overwrite or replacing,
-    ) as transaction:
+    with (
+        Place(store=store.name),
+        Transaction.locked(
+            store,
+            lambda: request.identity(options.mode, options.append_dim),
+            locking=options.mode != "r+",
+            force=options.overwrite or replacing,
+        ) as transaction,
+    ):
         opened = None if replacing else _open(transaction, request, options)
         if opened is None:
             plan = plan_creation(request, store, layout, options.consolidated)
