@@ -537,7 +537,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", TOO_MANY)
 @pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")
-def test_a_target_with_a_superfluous_part_is_rejected(places, name, s3_server):
+def test_a_target_with_a_part_that_does_not_apply_is_rejected(places, name, s3_server):
     target = TOO_MANY[name].format(**places)
     options = {"s3": s3_server.storage_options} if "s3:" in target else None
     with pytest.raises(NczarrError) as caught:
@@ -556,8 +556,8 @@ def test_a_target_that_contradicts_its_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_open_without_the_superfluous_parts(places, s3_server):
-    """The superfluous part is therefore the cause of the errors in the tests above."""
+def test_targets_open_without_the_parts_that_do_not_apply(places, s3_server):
+    """The part that does not apply is therefore the cause of the errors in the tests above."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

@@ -95,7 +95,7 @@ def test_arrays_with_equal_metadata_parse_as_they_would_separately(version, cons
         ("3", "dimension_names", [1, 2]),
     ],
 )
-def test_metadata_with_equal_numbers_of_different_types_is_not_shared(
+def test_arrays_whose_metadata_differ_only_in_number_types_are_parsed_separately(
     version, place, wrong, consolidated
 ):
     good, bad = ARRAYS[version], ARRAYS[version] | {place: wrong}

@@ -100,7 +100,7 @@ def test_a_store_on_s3_can_be_written_appended_to_and_replaced(s3_server):
     xr.testing.assert_identical(read(target, **options), example(0, 2))
 
 
-def test_a_zip_file_has_unique_names_below_one_folder(path):
+def test_an_appended_zip_file_contains_each_name_once_in_a_single_folder(path):
     to_nczarr(example(), f"{path}.zip")
     to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
     names = zipfile.ZipFile(f"{path}.zip").namelist()

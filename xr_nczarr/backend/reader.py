@@ -148,7 +148,7 @@ class StoredGroup:
         attributes: dict[str, Any],
     ) -> None:
         unread = UnreadableArray(
-            NczarrError("the values of a placeholder array cannot be read"), dtype, shape
+            NczarrError("the array is a placeholder without values"), dtype, shape
         )
         self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)

@@ -25,12 +25,8 @@ class RecordSetError(UnsupportedError):
         Content of the reference set's ``.zmetadata``.
     """
 
-    def __init__(self, document: bytes, **fields: Any) -> None:
-        super().__init__(
-            "the folder is a parquet reference set, which is read-only",
-            remedy="Open the set with xarray.open_dataset, or write to another folder",
-            **fields,
-        )
+    def __init__(self, problem: str, *, document: bytes = b"", **fields: Any) -> None:
+        super().__init__(problem, **fields)
         self.document = document
 
 
@@ -108,7 +104,11 @@ class DocumentSource:
             present = self._without_pages(present, requested=names)
         records = present.get(_RECORDS)
         if records is not None and is_record_document(records):
-            raise RecordSetError(bytes(records))
+            raise RecordSetError(
+                "the folder is a parquet reference set, which is read-only",
+                remedy="Open the set with xarray.open_dataset, or write to another folder",
+                document=bytes(records),
+            )
         return {
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
             for key, data in present.items()
