@@ -66,6 +66,10 @@ WRONG = {
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
     "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
     "too many targets": ("info s more", f"unexpected argument 'more'. {USAGE.format('info', '')}"),
+    "variable without -v": (
+        "explain s t",
+        f"unexpected argument 't'; select variables with -v t. {USAGE.format('explain', '')}",
+    ),
     "misspelled option": ("info s --jsn", "no option named '--jsn'. Did you mean --json?"),
     "unknown option": ("dump s -q", "no option named '-q'. The options are --help"),
     "option without value": ("info s --option", "--option: expected one argument"),

@@ -55,7 +55,8 @@ class Parser(argparse.ArgumentParser):
         for word in unparsed:
             if word.startswith("-"):
                 raise UsageError(str(unknown("option", word.partition("=")[0], self.flags)))
-            self.error(f"unexpected argument {word!r}")
+            remedy = f"; select variables with -v {word}" if "-v" in self.flags else ""
+            self.error(f"unexpected argument {word!r}{remedy}")
         display = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
         return self._run(parsed), display
 
