@@ -305,9 +305,9 @@ class ArrayNode:
         return tuple([-(-size // length) for size, length in pairs])
 
     def placed(self, path: str, **own: Any) -> ArrayNode:
-        """Return a copy of this array at another path, with the attributes and sidecars in `own`.
+        """Return a copy of this array at another path, with other values for the fields in `own`.
 
-        This array must be at the root.
+        This array must have the path of the root, because its chunk keys get `path` as a prefix.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         # `replace` would take twice as long, and opening calls this for each array.

@@ -441,7 +441,7 @@ ANY_JSON = [None, True, 5, -1, 1 << 70, 0.5, "text", [], [[]], [None], {}, {"x":
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimension_references", "type_alias", None])
-def test_any_json_in_an_array_annotation_affects_only_that_variable(member, value):
+def test_arbitrary_json_in_an_array_annotation_affects_only_its_variable(member, value):
     annotation = value if member is None else {"dimension_references": ["/x"], member: value}
     bad = array("/b", (2,), attributes={"_nczarr_array": annotation})
     dataset = interpret(

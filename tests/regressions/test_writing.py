@@ -644,7 +644,7 @@ def test_strings_are_never_truncated(path, text):
 
 # Regression D65
 @pytest.mark.parametrize("width", [127, 5])
-def test_a_requested_width_that_is_too_short_is_rejected(path, width):
+def test_a_requested_text_width_that_is_too_small_is_rejected(path, width):
     dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
     with pytest.raises(ConflictError, match="129 bytes"):
         to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
@@ -927,7 +927,7 @@ def test_lazily_decoded_values_with_other_units_are_rejected(path):
             to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
 
 
-def test_xr_nczarr_exports_to_nczarr():
+def test_the_package_exports_the_function_to_nczarr():
     assert xr_nczarr.to_nczarr is to_nczarr
 
 

@@ -130,7 +130,7 @@ def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
     except MetadataError:
         raise
     except ValueError as error:
-        raise MetadataError(f"an integer of the document has too many digits: {error}") from error
+        raise MetadataError(f"an integer in the document has too many digits: {error}") from error
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -174,10 +174,10 @@ class ArrayAnnotation:
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the dialect of a node, given the vintage of its annotation.
+    """Return the dialect of a node whose annotation was found where `vintage` stores it.
 
     The newest release and the development branch of netcdf-c store annotations in the same
-    location, so the vintage alone does not distinguish them.
+    location, so they are distinguished by the content of the annotation.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:

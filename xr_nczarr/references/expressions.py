@@ -279,5 +279,5 @@ def formatted(pattern: Value, *values: Value) -> str:
 
     text = _FORMAT.sub(replacement, str(pattern))
     if next(remaining, None) is not None:
-        raise TypeError("the format string of a template has more values than placeholders")
+        raise TypeError("a template passes more values to a format string than it has placeholders")
     return text

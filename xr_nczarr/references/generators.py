@@ -257,7 +257,8 @@ def _solver(
         rendered = tuple([str(compute({name: value})) for compute in computed])
         if rendered in table:
             raise ReferenceSetError(
-                f"two values of the dimension {quote(name)} declare the same key", place="gen"
+                f"the generator produces the same key for two values of dimension {quote(name)}",
+                place="gen",
             )
         table[rendered] = value
     return _Solver(name, tuple(parts), table)

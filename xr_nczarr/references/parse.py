@@ -126,8 +126,8 @@ def parse_references(
     tries = sum(map(references.generators_near, table.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"one folder contains too many generators ({len(kept):,}) and references "
-            f"({len(table.entries):,})",
+            f"looking up {len(table.entries):,} references in {len(kept):,} generators takes too "
+            "many steps",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

@@ -85,7 +85,7 @@ class Targets:
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
             raise RefusedError(
-                f"the reference set refers to {quote(text)}, which is above the root of its server"
+                f"the reference set refers to {quote(text)}, in which '..' leaves the server"
             )
         self.trust.check(url)
         return url

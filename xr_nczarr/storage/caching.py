@@ -217,8 +217,8 @@ class Wave:
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
         """Return the objects at `keys`, with None for each missing object.
 
-        The result is None instead of a list if a key does not belong to the wave, or if the wave
-        could not be fetched.
+        The result is None instead of a list if a key does not belong to the objects of this
+        wave, or if these could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return None

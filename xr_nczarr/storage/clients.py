@@ -63,7 +63,9 @@ class _Arguments(NamedTuple):
 def connection(
     url: str, options: Mapping[str, Any], rules: Rules | None = None, trust: Trust | None = None
 ) -> Connection:
-    """Return a connection to a URL, using obstore if it behaves exactly like fsspec.
+    """Return a connection to a URL, through obstore or fsspec.
+
+    By default, obstore is used if it treats the URL and all options exactly as fsspec does.
 
     Parameters
     ----------

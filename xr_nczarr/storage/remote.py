@@ -193,7 +193,7 @@ class RemoteClient(Connection):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently unless `alone`."""
+        """Yield ``work(item)`` for each item in order, computed concurrently if the client allows it."""
         if self.alone or len(items) < 2:
             yield from map(work, items)
             return
@@ -205,7 +205,7 @@ class RemoteClient(Connection):
         """Write an object in one request."""
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects, concurrently unless `alone`."""
+        """Write objects, concurrently if the client allows it."""
         for _ in self.at_once(lambda item: self.put(*item), items):
             pass
 

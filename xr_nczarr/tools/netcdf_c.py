@@ -144,7 +144,7 @@ def _reopened(path: str, *_: int) -> Handle:
     """Return the handle for a file in this process, given its path, modification time and size.
 
     The file stays open until the process ends. Closing it acquires the lock of the HDF5 library,
-    which must not happen whenever the garbage collector runs.
+    which must not happen at the unpredictable times when the garbage collector runs.
     """
     return Handle(path)
 

@@ -185,9 +185,9 @@ def _phases(
 ) -> Iterator[list[str]]:
     """Yield groups of document keys, in the order in which to write the groups.
 
-    Documents that gain new annotations come first, then documents that lose old annotations, and
-    the consolidated document last. Readers prefer annotations in ``.zattrs``. These are therefore
-    written first if they are new, and removed last if they are old.
+    The documents that receive the new annotations come first, then the documents from which old
+    annotations are removed, and finally the consolidated document. With `in_attributes`, the new
+    annotations are in ``.zattrs``. Readers prefer annotations there, so they never see a mixture.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]

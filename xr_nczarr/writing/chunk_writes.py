@@ -132,8 +132,8 @@ def write_chunks(
     Returns
     -------
     None if `options.compute` is true. Otherwise, a dask object that writes the values of the
-    caller's dask arrays. Lazily opened values, which are dask arrays only to be read block by
-    block, have already been written.
+    caller's dask arrays. All other values have already been written, including those of variables
+    that the caller opened without dask.
     """
     if not writes and options.compute:
         return None
