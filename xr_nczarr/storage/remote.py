@@ -193,7 +193,7 @@ class RemoteClient(Connection):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, computed concurrently if the client allows it."""
+        """Yield ``work(item)`` for each item in order, concurrently if the client allows it."""
         if self.alone or len(items) < 2:
             yield from map(work, items)
             return
