@@ -1,8 +1,11 @@
 """Parse and render the fill values of every Zarr version.
 
-The parsers accept fill values as they are written by - v3: numbers, ``"NaN"``, ``"0x…"``, lists of
-bytes, pairs for complex numbers; - the v3 draft: ``"0b…"``, ``"+Infinity"``; - zarr-python: Base64,
-objects, zero for any type; - netcdf-c: plain characters, lists of one item.
+The parsers accept fill values in the notation of
+
+- v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
+- the v3 draft: ``"0b…"``, ``"+Infinity"``
+- zarr-python: Base64, objects, zero for any type
+- netcdf-c: plain characters, lists of one item
 """
 
 from __future__ import annotations

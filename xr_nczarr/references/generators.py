@@ -1,4 +1,4 @@
-"""Generators (``gen``), which declare many keys with one template and find a key unexpanded.
+"""Generators (``gen``): one template declares many keys, which are found without expanding it.
 
 The key template is inverted once, into a regular expression and one solver per dimension. From the
 parts of a key that depend only on its dimension, a solver determines the dimension's value: it

@@ -46,10 +46,12 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
     These targets are reference sets:
 
-    - a document that is passed as a dictionary - ``reference://`` with the option `fo`, or an
-    fsspec ``ReferenceFileSystem`` - a path or URL that is named like a JSON document (compressed or
-    not) or like a folder of   parquet files - any URL after ``reference::`` - any target with
-    storage options that only reference sets use
+    - a document that is passed as a dictionary
+    - ``reference://`` with the option `fo`, or an fsspec ``ReferenceFileSystem``
+    - a path or URL with a name like that of a JSON document (compressed or not), or of a folder of
+      parquet files
+    - any URL after ``reference::``
+    - any target with storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url

@@ -20,8 +20,8 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file beside `path` that stores do not list.
 
-    `ending` is the file extension: ``tmp``, ``lock`` or ``staging``. The path is different for each
-    call if `unique`. Long names are shortened, so that any file system accepts them.
+    `ending` is the file extension: ``tmp``, ``lock`` or ``staging``. If `unique`, each call
+    returns a different path. Long names are shortened, so that any file system accepts them.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
@@ -37,7 +37,7 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
     """Write a file so that readers see either nothing or all of it; create folders as needed.
 
     If `sync` is ``"all"``, the content is flushed to the disk before the file is renamed, and the
-    name afterwards. If it is ``"commit"``, the system starts writing large files to the disk
+    directory afterwards. If it is ``"commit"``, the system starts writing large files to the disk
     immediately, so that the later flush takes less time.
     """
     view = memoryview(data).cast("B")

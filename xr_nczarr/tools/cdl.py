@@ -153,8 +153,8 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Its ancestors are shown only with their dimensions, which the group can
-        use.
+        The group to show. Of its ancestors, only the dimensions are shown, because variables of the
+        group can use them.
     """
 
     opened: OpenedStore

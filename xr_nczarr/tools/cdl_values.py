@@ -149,7 +149,7 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with the smallest of the allowed numbers of digits that reproduces it."""
+    """Format each number with the fewest digits, out of the allowed counts, that reproduce it."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
     fewest, *larger = digits[name]

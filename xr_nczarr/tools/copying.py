@@ -58,7 +58,7 @@ class CopyResult(Result):
     resumed
         Whether this run completed an interrupted copy.
     anew
-        Why this run started an interrupted copy over instead of resuming it; empty if it did not.
+        Why this run started over instead of resuming an interrupted copy. Empty if it did not.
     skipped
         Descriptions of everything that `skip_unsupported` left out, one sentence each.
     """
@@ -352,7 +352,7 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker from which a later run recognizes this copy to resume it.
+    """Return the content of the marker that shows a later run whether it can resume this copy.
 
     It is a digest of the source's state, the plan and the machine's boot id, because chunks that
     have not been flushed may be lost in a reboot.

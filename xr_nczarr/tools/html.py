@@ -1,4 +1,4 @@
-"""Build HTML for notebooks. It uses the colors of the notebook, and names are escaped."""
+"""Build HTML for notebooks, in the colors of the notebook. Names are escaped."""
 
 from __future__ import annotations
 

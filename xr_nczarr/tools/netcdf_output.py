@@ -54,8 +54,8 @@ class FileLayout(Layout):
 def unheld(root: Group) -> list[str]:
     """Describe each dimension whose size a netCDF-4 file cannot express.
 
-    An unlimited dimension has the size to which its variables are written, and size 0 means
-    unlimited.
+    In such a file, the size of an unlimited dimension is the extent to which its variables are
+    written. A fixed dimension cannot have size 0, because 0 means unlimited.
     """
     written: set[str] = set()
     for variable in root.all_variables():

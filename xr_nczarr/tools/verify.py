@@ -217,7 +217,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate whose values are lost with the `absent` chunks.
+    """Return whether a variable is a coordinate that lacks values because of its `absent` chunks.
 
     The values of a coordinate are distinct, so at most one of them is the fill value. Writers leave
     out the chunk of such a value, so a missing chunk with a single value is normal. If the fill

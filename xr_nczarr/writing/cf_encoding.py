@@ -115,7 +115,7 @@ def encode_as_stored(
         The stored variable in the netCDF data model.
     widening
         Whether text that is longer than the stored width is returned with a larger width. The text
-        is then measured now, even in dask arrays.
+        is then measured immediately, even in dask arrays.
 
     Raises
     ------

@@ -51,8 +51,8 @@ class ArrayWrite:
     def stores_fill_chunks(self) -> bool:
         """Whether to store chunks even if they contain only the fill value.
 
-        This is necessary for fixed-width bytes, because netcdf-c takes their Base64-encoded fill
-        value for the value itself.
+        This is necessary for fixed-width bytes, because netcdf-c takes the Base64 text of their
+        fill value for the value itself.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 

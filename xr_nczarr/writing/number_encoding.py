@@ -93,7 +93,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
     """Raise ConflictError if rounding makes a number equal to a value that marks missing data.
 
     Numbers that equal such a value before rounding are accepted, because they are missing for the
-    caller too. Not so in packed data, whose missing values are declared in packed form.
+    caller too. Packed data differ, because their missing values are declared in packed form.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -213,7 +213,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding with its scale factor as a float, because xarray packs in its type."""
+    """Return an encoding with its scale factor as a float, in whose type xarray packs."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
