@@ -84,13 +84,13 @@ class Fault:
         )
 
 
-# Storage options with time limits longer than a wave under load.
+# Storage options with time limits longer than a batch under load.
 PATIENT = {"retry": {"timeout_seconds": 300, "total_seconds": 600}}
 _TASKS = Path("/proc/self/task")
 
 
-class Waves:
-    """Hold requests until no more arrive, then respond to all of them: a wave.
+class Batches:
+    """Hold requests until no more arrive, then respond to all of them: a batch.
 
     `count` is the number of round trips that a client with free connections waits for. No more
     requests arrive once all other threads of this process, in which the client runs, sleep. The
@@ -106,14 +106,14 @@ class Waves:
         self._changed = threading.Condition()
 
     def enter(self, request: Request) -> None:
-        """Wait until the server responds to the wave of the request."""
+        """Wait until the server responds to the batch of the request."""
         with self._changed:
             self.requests.append(request)
             self._events += 1
             self._waiting += 1
-            wave = self.count
+            batch = self.count
             if self._waiting > 1:
-                self._changed.wait_for(lambda: self.count > wave)
+                self._changed.wait_for(lambda: self.count > batch)
                 return
             idle, ignored = 0, _ignored_threads()
             while idle < self.ticks:
@@ -167,7 +167,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self._waves: Waves | None = None
+        self._batches: Batches | None = None
         self.most_in_flight = 0
         self._in_flight = 0
         self._mutex = threading.Lock()
@@ -187,11 +187,11 @@ class _Counted:
 
     @contextmanager
     def _counting(self, request: Request) -> Iterator[ExitStack]:
-        """Log a request to which the block responds, and add it to its wave.
+        """Log a request to which the block responds, and add it to its batch.
 
         The request is in flight until the block ends, or until it closes the yielded stack.
         """
-        waves = self._waves
+        batches = self._batches
         with self._mutex:
             self.requests.append(request)
             self._in_flight += 1
@@ -203,33 +203,33 @@ class _Counted:
 
         in_flight = ExitStack()
         in_flight.callback(land)
-        if waves:
-            waves.enter(request)
+        if batches:
+            batches.enter(request)
         try:
             yield in_flight
         finally:
             in_flight.close()
-            if waves:
-                waves.leave()
+            if batches:
+                batches.leave()
 
     @contextmanager
-    def waves(self) -> Iterator[Waves]:
+    def batches(self) -> Iterator[Batches]:
         """Count the requests and round trips of the block."""
-        self._waves = Waves()
+        self._batches = Batches()
         try:
-            yield self._waves
+            yield self._batches
         finally:
-            self._waves = None
+            self._batches = None
 
 
 @contextmanager
-def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Waves]:
-    """Check that the block takes at most this many requests and waves."""
-    with server.waves() as waves:
-        yield waves
-    shown = "\n".join(f"{item.method} {item.path}" for item in waves.requests)
-    assert len(waves.requests) <= requests, f"{len(waves.requests)} requests:\n{shown}"
-    assert waves.count <= rounds, f"{waves.count} waves:\n{shown}"
+def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Batches]:
+    """Check that the block takes at most this many requests and batches."""
+    with server.batches() as batches:
+        yield batches
+    shown = "\n".join(f"{item.method} {item.path}" for item in batches.requests)
+    assert len(batches.requests) <= requests, f"{len(batches.requests)} requests:\n{shown}"
+    assert batches.count <= rounds, f"{batches.count} batches:\n{shown}"
 
 
 class HttpServer(_Counted):

@@ -19,7 +19,7 @@ import xr_nczarr
 from tests.processes import in_a_child, in_a_new_interpreter
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.dataset import resolve
-from xr_nczarr.storage import Access, PrefetchingStore, Wave
+from xr_nczarr.storage import Access, PrefetchGroup, PrefetchingStore
 
 SHAPE, CHUNKS = (6, 7, 8), (2, 3, 4)
 HAS_ASYNC = hasattr(xr.Dataset, "load_async")
@@ -420,7 +420,7 @@ def test_coordinates_at_different_endpoints_have_different_tokens():
     for server in ("http://one.example", "http://two.example"):
         options = {"anon": True, "endpoint_url": server}
         store = resolve("s3://bucket/x", Access(storage_options=options)).store
-        tokens.add(tokenize(PrefetchingStore(store, Wave(store, [], 1))))
+        tokens.add(tokenize(PrefetchingStore(store, PrefetchGroup(store, [], 1))))
     assert len(tokens) == 2
 
 

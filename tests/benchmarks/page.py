@@ -16,9 +16,9 @@ _SECTION = re.compile(r"^## Measured\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS_SECTION = re.compile(r"^## Requests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS = """## Requests
 
-How many requests each piece of work sends to an S3 server, and in how many waves: *8 / 2* means 8
-requests in 2 waves. All requests of a wave run at the same time, and each wave starts when the
-previous wave is complete. These counts are the same on every machine. A dash means that the
+How many requests each piece of work sends to an S3 server, and in how many batches: *8 / 2* means 8
+requests in 2 batches. All requests of a batch run at the same time, and each batch starts when the
+previous batch is complete. These counts are the same on every machine. A dash means that the
 library cannot do this work, or was not measured.
 
 """

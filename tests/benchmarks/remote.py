@@ -175,7 +175,7 @@ def remote(directory: Path) -> Iterator[Row]:
         )
         yield _writing(f"s3://{base}/written", options)
         filesystem = fsspec.filesystem("s3", **options)
-        for name, waves in (("consolidated", 2), ("single", 3)):
+        for name, batches in (("consolidated", 2), ("single", 3)):
             requested = {"storage_options": options, "consolidated": name == "consolidated"}
             url = f"s3://{base}/{name}"
             yield Row(
@@ -185,11 +185,11 @@ def remote(directory: Path) -> Iterator[Row]:
                     "engine zarr": lambda url=url, requested=requested: _opened(
                         url, "zarr", **requested
                     ),
-                    f"limit: {waves} requests": lambda name=name, waves=waves: [
-                        filesystem.cat_file(f"{base}/{name}/.zgroup") for _ in range(waves)
+                    f"limit: {batches} requests": lambda name=name, batches=batches: [
+                        filesystem.cat_file(f"{base}/{name}/.zgroup") for _ in range(batches)
                     ],
                 },
-                {f"limit: {waves} requests": 1 / 1.5},
+                {f"limit: {batches} requests": 1 / 1.5},
             )
 
 

@@ -29,7 +29,7 @@ class Counts(NamedTuple):
     """The requests and round trips of a piece of work."""
 
     requests: int
-    waves: int
+    batches: int
 
 
 class Work(NamedTuple):
@@ -353,9 +353,9 @@ def count(contestant: str, objects: dict[str, bytes]) -> dict[str, Counts | str]
         for name, work in CONTESTANTS[contestant](server).items():
             try:
                 prepared = work.prepare()
-                with server.waves() as waves:
+                with server.batches() as batches:
                     work.run(prepared)
-                counts[name] = Counts(len(waves.requests), waves.count)
+                counts[name] = Counts(len(batches.requests), batches.count)
             except Exception as error:
                 counts[name] = f"{type(error).__name__}: {error}"[:200]
             for kind in fsspec.registry.values():

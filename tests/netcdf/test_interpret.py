@@ -122,7 +122,7 @@ def test_the_newest_of_several_annotations_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_lists_the_extra_metadata_objects_of_netcdf_c_4_8_0_and_4_9_0():
+def test_metadata_objects_of_netcdf_c_4_8_0_and_4_9_0_become_sidecars():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 

@@ -82,7 +82,7 @@ def test_successive_lazy_selections_equal_selections_in_memory(stored, data):
     assert opened.dtype == expected.dtype
 
 
-def test_every_slice_selects_the_same_elements_as_from_a_list():
+def test_slices_select_the_same_elements_as_slices_of_a_list():
     """Slices that start before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)

@@ -203,7 +203,7 @@ def test_the_error_for_a_generator_names_its_key():
     assert (caught.value.key, caught.value.place) == ("w/0", "gen[1]")
 
 
-def test_a_key_of_two_generators_is_an_error_when_it_is_read():
+def test_reading_a_key_declared_by_two_generators_is_an_error():
     both = [generator(), generator(dimensions={"i": {"start": 3, "stop": 6}})]
     references = parse_references(version1(gen=both))
     assert references.resolve("v/2") == Target("f.nc", 20, 10)

@@ -232,7 +232,7 @@ def test_appending_repeated_or_earlier_times_to_a_long_store_is_rejected(path, s
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 
 
-def test_appended_names_are_compared_with_the_last_chunks_of_an_unsorted_index(path):
+def test_names_repeated_in_the_last_chunks_of_an_unsorted_coordinate_are_rejected(path):
     names = [f"{number * 7 % 100:02}" for number in range(100)]
     stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
     to_nczarr(stations, path, encoding={"name": {"chunks": 10}})

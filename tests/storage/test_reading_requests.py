@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import PATIENT, HttpServer, S3Server, Waves, at_most, files_below
+from tests.servers import PATIENT, Batches, HttpServer, S3Server, at_most, files_below
 from xr_nczarr import StorageError
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
@@ -57,7 +57,7 @@ class Place:
         options = {"chunks": None, "storage_options": self.options, **options}
         return xr.open_dataset(f"{self.url}/{name}", engine="nczarr", **options)
 
-    def at_most(self, requests: int, rounds: int) -> AbstractContextManager[Waves]:
+    def at_most(self, requests: int, rounds: int) -> AbstractContextManager[Batches]:
         return at_most(self.server, requests, rounds)
 
 
@@ -132,9 +132,9 @@ def test_a_failing_coordinate_does_not_prevent_reading_other_coordinates(place, 
 def test_many_threads_fetch_a_record_file_only_once(place, tmp_path):
     place.serve(references(tmp_path / "store", place.url))
     result = place.open("set.parq")
-    with place.server.waves() as waves, ThreadPoolExecutor(8) as threads:
+    with place.server.batches() as batches, ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda index: result["v3"][index].load(), range(20)))
-    paths = [item.path for item in waves.requests if item.path.endswith(".parq")]
+    paths = [item.path for item in batches.requests if item.path.endswith(".parq")]
     assert len(paths) == 1
 
 
@@ -193,9 +193,9 @@ def test_all_tasks_of_a_process_fetch_a_shard_index_once(tagged_place, tmp_path)
     values = np.random.default_rng(1).normal(size=(200, 100))
     tagged_place.serve(write_shards(tmp_path / "store", values, name="read-by-threads"))
     result = tagged_place.open("read-by-threads", chunks={"t": 1})
-    with tagged_place.server.waves() as waves:
+    with tagged_place.server.batches() as batches:
         np.testing.assert_array_equal(result["v"].compute(scheduler="threads"), values)
-    assert len(waves.requests) == 205
+    assert len(batches.requests) == 205
 
 
 @splitting

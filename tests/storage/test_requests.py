@@ -1,4 +1,4 @@
-"""Exact upper bounds on the numbers of requests and round trips (waves)."""
+"""Exact upper bounds on the numbers of requests and round trips."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import PATIENT, S3Server, Waves, at_most, files_below
+from tests.servers import PATIENT, Batches, S3Server, at_most, files_below
 from tests.stores import VINTAGES, sample, write_vintage
 from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageError
 
@@ -27,9 +27,9 @@ def s3_server(
     return s3_server
 
 
-def lists(waves: Waves) -> list[str]:
+def lists(batches: Batches) -> list[str]:
     """Return the LIST requests of the block."""
-    return [item.path for item in waves.requests if "list-type=2" in item.path]
+    return [item.path for item in batches.requests if "list-type=2" in item.path]
 
 
 def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
@@ -42,23 +42,23 @@ def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
 
 def test_looking_up_a_missing_store_takes_one_list_request(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
-    with at_most(s3_server, 15, 5) as waves, pytest.raises(NotFoundError):
+    with at_most(s3_server, 15, 5) as batches, pytest.raises(NotFoundError):
         opened(s3_server, "folder/wrong")
-    (request,) = lists(waves)
+    (request,) = lists(batches)
     assert "prefix=folder%2Fwrong%2F" in request
 
 
 def test_creating_a_store_does_not_list_other_stores(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
-    with s3_server.waves() as waves:
+    with s3_server.batches() as batches:
         xr_nczarr.to_nczarr(
             xr.Dataset({"v": ("x", [1.0])}),
             f"{s3_server.url}/folder/new",
             mode="w",
             storage_options=s3_server.storage_options,
         )
-    assert lists(waves)
-    assert all("prefix=folder%2Fnew" in request for request in lists(waves))
+    assert lists(batches)
+    assert all("prefix=folder%2Fnew" in request for request in lists(batches))
 
 
 # Trees --------------------------------------------------------------------------------------------
@@ -117,9 +117,9 @@ def test_opening_a_datatree_takes_few_round_trips(s3_server, trees, name, reques
 )
 def test_opening_a_group_does_not_list_its_ancestors(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
-    with at_most(s3_server, requests, rounds) as waves:
+    with at_most(s3_server, requests, rounds) as batches:
         dataset = opened(s3_server, name, group="g3/h")
-    assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in lists(waves))
+    assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in lists(batches))
     assert dataset.identical(tree()["g3/h"].to_dataset(inherit=False))
 
 
@@ -223,18 +223,18 @@ def variables(count: int) -> xr.Dataset:
 
 def test_explain_sends_one_list_request(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(10))
-    with at_most(s3_server, 8, 3) as waves:
+    with at_most(s3_server, 8, 3) as batches:
         result = xr_nczarr.explain(url, storage_options=s3_server.storage_options)
-    assert len(lists(waves)) == 1
+    assert len(lists(batches)) == 1
     assert [reading.requests for reading in result.readings] == [1] * 11
     assert sum(reading.fetched_bytes or 0 for reading in result.readings) == 10 * 48 + 4096
 
 
 def test_explain_lists_only_the_requested_variables(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(10))
-    with at_most(s3_server, 8, 3) as waves:
+    with at_most(s3_server, 8, 3) as batches:
         xr_nczarr.explain(url, variables=["v3"], storage_options=s3_server.storage_options)
-    assert [request for request in lists(waves) if "prefix=store%2Fv3%2F" in request]
+    assert [request for request in lists(batches) if "prefix=store%2Fv3%2F" in request]
 
 
 def test_verify_requests_as_many_chunks_concurrently_as_reading(s3_server, tmp_path):
@@ -247,10 +247,10 @@ def test_verify_requests_as_many_chunks_concurrently_as_reading(s3_server, tmp_p
 
 def test_verify_requests_each_object_once_and_all_variables_together(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(20))
-    with at_most(s3_server, 70, 4) as waves:
+    with at_most(s3_server, 70, 4) as batches:
         result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)
     assert result.decoded == 21
-    assert len({item.path for item in waves.requests}) == len(waves.requests)
+    assert len({item.path for item in batches.requests}) == len(batches.requests)
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -328,11 +328,11 @@ def test_replacing_a_store_removes_its_old_chunks_in_one_request(
     options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}
     xr_nczarr.to_nczarr(steps(0, 30), **options, **written)
     s3_server.put("store/old/deep/0.0", b"left")
-    with at_most(s3_server, requests, rounds) as waves:
+    with at_most(s3_server, requests, rounds) as batches:
         xr_nczarr.to_nczarr(steps(1, 31), mode="w", **options, **written)
     assert reread(written).identical(steps(1, 31))
     assert "store/old/deep/0.0" not in s3_server.objects()
-    removals = [item for item in waves.requests if item.method in ("DELETE", "POST")]
+    removals = [item for item in batches.requests if item.method in ("DELETE", "POST")]
     roots = {2: 2 + consolidated, 3: 1}[version]
     assert len(removals) == roots + 3  # all other objects, the marker and the lock
 
@@ -369,9 +369,9 @@ def test_adding_a_variable_reads_each_document_once(
         steps(0, 30), encoding=CHUNKED, zarr_format=version, consolidated=consolidated, **written
     )
     new = xr.Dataset({"new": (("time", "x"), np.ones((30, 100)))})
-    with at_most(s3_server, requests, rounds) as waves:
+    with at_most(s3_server, requests, rounds) as batches:
         xr_nczarr.to_nczarr(new, mode="a", **written)
-    reads = Counter(item.path for item in waves.requests if item.method == "GET")
+    reads = Counter(item.path for item in batches.requests if item.method == "GET")
     assert set(reads.values()) == {1}
     assert reread(written).identical(steps(0, 30).merge(new))
 

@@ -29,7 +29,7 @@ from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import is_annotated
-from xr_nczarr.storage import PrefetchingStore, Store, Wave
+from xr_nczarr.storage import PrefetchGroup, PrefetchingStore, Store
 
 NONE_NAME = "__values__"
 """The name under which xarray stores a DataArray without a name."""
@@ -274,7 +274,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
         return opened.store
     variables = (item for group in groups for item in group.variables.values())
     keys = [key for variable in variables for key in _coordinate_keys(variable)]
-    return PrefetchingStore(opened.store, Wave(opened.store, keys, 2 * _PREFETCHED_BYTES))
+    return PrefetchingStore(opened.store, PrefetchGroup(opened.store, keys, 2 * _PREFETCHED_BYTES))
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:

@@ -83,15 +83,15 @@ class DocumentSource:
         """
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
-        waves = [(self.probed, names)]
+        batches = [(self.probed, names)]
         # In a local store, a second batch costs nothing. It ensures that only consolidated
         # documents can exceed max_metadata_bytes.
         if not self.store.remote:
             single = self.store.bounded(self.limits.max_metadata_bytes)
-            waves = [(self.store, [key for key in names if key in consolidated_keys])]
-            waves.append((single, [key for key in names if key not in consolidated_keys]))
+            batches = [(self.store, [key for key in names if key in consolidated_keys])]
+            batches.append((single, [key for key in names if key not in consolidated_keys]))
         present: dict[str, Bytes] = {}
-        for store, requested in waves:
+        for store, requested in batches:
             responses = store.fetch(requested) if refusals is None else store.probe(requested)
             for key, response in zip(requested, responses, strict=True):
                 data = self.before.get(key, response)

@@ -169,15 +169,15 @@ class _Search:
         usual = [zarr for zarr in candidates if not zarr.is_rare]
         # Rare versions are tried one by one: "meta" is a document in v1, but a directory in the
         # draft.
-        for wave in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
-            keys = [key for zarr in wave for key in zarr.root_keys() if key not in documents]
-            if wave is usual:
+        for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
+            keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
+            if batch is usual:
                 keys.append(JOURNAL)
             refusals: dict[str, AccessDeniedError] = {}
             documents |= self._fetch(keys, refusals)
             if refusals and not are_absent(documents, candidates, consolidated):
                 raise refused(refusals, keys)
-            for zarr in wave:
+            for zarr in batch:
                 if zarr.recognizes(documents):
                     return documents, zarr
         for zarr in candidates:

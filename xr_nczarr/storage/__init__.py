@@ -5,7 +5,7 @@ does not exist returns ``None``. Denied access, failed requests, and responses t
 too long raise an error that names the key.
 """
 
-from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchingStore, Wave
+from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchGroup, PrefetchingStore
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_alike, plain_name
 from xr_nczarr.storage.local import LocalStore
@@ -31,6 +31,7 @@ __all__ = [
     "LocalStore",
     "Location",
     "MemoryStore",
+    "PrefetchGroup",
     "PrefetchingStore",
     "Read",
     "RemoteStore",
@@ -39,7 +40,6 @@ __all__ = [
     "SharedCache",
     "Store",
     "Versioned",
-    "Wave",
     "ZipStore",
     "boot",
     "file_fingerprint",

@@ -167,40 +167,40 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that reads the objects of a `Wave` together, and all other objects from `source`.
+    """A store that reads the objects of `group` together, and all other objects from `source`.
 
     Only `source` is pickled, without the objects that were fetched.
     """
 
-    def __init__(self, source: Store, wave: Wave) -> None:
+    def __init__(self, source: Store, group: PrefetchGroup) -> None:
         super().__init__(source)
-        self.wave = wave
+        self.group = group
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _same_store, (self.source,)
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
         """Return a store that pickles only the data needed to read the chunks of one array."""
-        return PrefetchingStore(self.source.narrowed(keys), self.wave)
+        return PrefetchingStore(self.source.narrowed(keys), self.group)
 
     def bounded(self, max_bytes: int) -> PrefetchingStore:
         """Return the same store with a limit on the size of each object; see `Store.bounded`."""
-        return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
+        return PrefetchingStore(self.source.bounded(max_bytes), self.group)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
-        fetched = self.wave.fetch(keys)
+        fetched = self.group.fetch(keys)
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, cut from the objects of the wave if it contains them."""
-        fetched = self.wave.fetch([item.key for item in ranges])
+        """Yield the bytes of each range, cut from the objects of the group if it contains them."""
+        fetched = self.group.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)
         return cut_ranges(ranges, fetched, self.name)
 
 
-class Wave:
+class PrefetchGroup:
     """A group of objects that are fetched together as soon as one of them is needed.
 
     The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`,
@@ -218,15 +218,15 @@ class Wave:
         """Return the objects at `keys`, with None for each missing object.
 
         The result is None instead of a list if a key does not belong to the objects of this
-        wave, or if these could not be fetched.
+        group, or if these could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return None
         with self._lock:
             if self._fetched is None:
-                wave = sorted(self._keys)
+                group = sorted(self._keys)
                 try:
-                    self._fetched = dict(zip(wave, self._store.fetch(wave), strict=True))
+                    self._fetched = dict(zip(group, self._store.fetch(group), strict=True))
                 except NczarrError:
                     self._fetched = {}
             fetched = self._fetched
