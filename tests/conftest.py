@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
+from tests import clouds
 from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 
@@ -62,6 +63,18 @@ def s3_server(running_s3_server: S3Server) -> S3Server:
     """Return an S3 server with the empty bucket `server.bucket` and no recorded requests."""
     running_s3_server.reset()
     return running_s3_server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[str]:
+    with clouds.azure() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def google_server() -> Iterator[str]:
+    with clouds.google() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

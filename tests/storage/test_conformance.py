@@ -14,6 +14,7 @@ import obstore.store
 import pytest
 import zarr.storage
 
+from tests import clouds
 from tests.reading import open_store
 from tests.servers import HttpServer
 from xr_nczarr.errors import RefusedError, StorageError, UnsupportedError
@@ -28,7 +29,11 @@ OBJECTS = {
     "b/c/ä ö#1%20+": b"named",
 }
 OBJECTS_OF_OTHERS = ["zarr memory", "obstore memory"]
-WRITABLE = ["local", "mapping", "memory://", "fsspec s3", "zip", "obstore s3", *OBJECTS_OF_OTHERS]
+WRITABLE = [
+    *("local", "mapping", "memory://", "fsspec s3", "zip", "obstore s3"),
+    *OBJECTS_OF_OTHERS,
+    *clouds.KINDS,
+]
 READABLE = [
     *WRITABLE,
     "fsspec http",
@@ -87,7 +92,10 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             "zarr memory": zarr.storage.MemoryStore(),
             "obstore memory": obstore.store.MemoryStore(),
         }
-        if kind in ("fsspec s3", "obstore s3"):
+        if kind in clouds.KINDS:
+            target, options = clouds.new_store(kind, request)
+            store = open_store(target, storage_options=options, must_exist=False)
+        elif kind in ("fsspec s3", "obstore s3"):
             server = request.getfixturevalue("s3_server")
             options = {**server.storage_options, **client}
             store = open_store("s3://bucket/x.zarr", storage_options=options)

@@ -184,6 +184,10 @@ def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
     # If `path` is an object instead of a folder, the listing contains the object itself.
     files = filesystem.find(path, detail=True)
+    if not isinstance(files, dict):  # adlfs then lists no files below `path`
+        siblings = _files_below(filesystem, path.rpartition("/")[0])
+        folder = f"{path.strip('/')}/"
+        return {name: entry for name, entry in siblings.items() if name.startswith(folder)}
     return {name: entry for name, entry in files.items() if name.strip("/") != path.strip("/")}
 
 

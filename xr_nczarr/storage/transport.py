@@ -77,6 +77,7 @@ class Transport(RemoteClient):
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
+        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure's protocol
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -275,6 +276,12 @@ class Transport(RemoteClient):
             whole if start is None else (start, start + length or None)
             for _, start, length in requests
         ]
+        if self._lacks_suffixes:
+            suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
+            sizes = self.sizes([requests[index].key for index in suffixes])
+            for (index, start), size in zip(suffixes.items(), sizes, strict=True):
+                # For a missing object, any range gets the response that it is missing.
+                bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
         if self.web and not self.alone:
