@@ -31,8 +31,9 @@ from xr_nczarr.errors import (
 from xr_nczarr.model import ChunkKeys, Limits
 from xr_nczarr.references import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
+from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage import Access, ByteRange, MemoryStore
-from xr_nczarr.storage.trust import Trust, is_private
+from xr_nczarr.storage.trust import Trust, is_private, origin_of
 
 VALUES = np.arange(12, dtype="<i4")
 ARRAY = {
@@ -410,6 +411,21 @@ class TestTrust:
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
             assert read(f"{served.url}/sets/refs.json") == VALUES.tolist()
+
+    @pytest.mark.parametrize(
+        ("document", "url", "expected"),
+        [
+            ("s3://b/set.json", "s3a://b/x", "s3://b/x"),
+            ("az://b/set.json", "ABFS://b/x", "az://b/x"),
+            ("s3://b/set.json", "zip://a::s3://b/x.zip", "zip://a::s3://b/x.zip"),
+            ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
+        ],
+    )
+    def test_aliases_of_a_protocol_refer_to_the_host_of_the_document(self, document, url, expected):
+        targets = Targets(
+            document, Trust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
+        )
+        assert targets.url(url) == expected
 
     def test_the_allow_option_permits_references_to_a_local_folder(self, served, tmp_path):
         copy = tmp_path / "copy.bin"

@@ -1,10 +1,12 @@
 """Stores on Google Cloud and Azure can be written, appended to and read."""
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 
 import xr_nczarr
+import xr_nczarr.references
 from tests.clouds import KINDS, new_store
 
 
@@ -33,6 +35,28 @@ def test_a_store_in_a_cloud_can_be_written_appended_to_and_replaced(cloud, zarr_
     to_nczarr(first, target, mode="w", zarr_format=zarr_format, storage_options=options)
     with xr.open_dataset(target, engine="nczarr", storage_options=options) as opened:
         xr.testing.assert_equal(opened.load(), first)
+
+
+@pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
+def test_a_written_reference_set_refers_to_the_cloud_of_its_store(kind, request):
+    dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
+    url, options = new_store(kind, request)
+    xr_nczarr.to_nczarr(dataset, f"{url}/store", storage_options=options)
+    target = {"storage_options": options, "target_options": options}
+    xr_nczarr.references.write(f"{url}/store", f"{url}/set.json", inline_below=0, **target)
+    with xr.open_dataset(f"{url}/set.json", engine="nczarr", storage_options=options) as opened:
+        xr.testing.assert_equal(opened.load(), dataset)
+
+
+@pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
+def test_a_zip_file_in_a_cloud_is_read(kind, request, tmp_path):
+    dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
+    url, options = new_store(kind, request)
+    xr_nczarr.to_nczarr(dataset, tmp_path / "store.zip")
+    filesystem, path = fsspec.url_to_fs(f"{url}/store.zip", **options)
+    filesystem.put_file(tmp_path / "store.zip", path)
+    with xr.open_dataset(f"{url}/store.zip", engine="nczarr", storage_options=options) as opened:
+        xr.testing.assert_equal(opened.load(), dataset)
 
 
 def test_opening_a_missing_store_in_a_cloud_raises_not_found_error(cloud):

@@ -17,8 +17,8 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.trust import Trust, is_below
-from xr_nczarr.storage.url import absolute_path, is_rooted, local_path
+from xr_nczarr.storage.trust import Trust, is_below, origin_of
+from xr_nczarr.storage.url import absolute_path, is_rooted, local_path, normalize
 
 _MAX_FILE_BYTES = 1 << 62
 
@@ -77,6 +77,10 @@ class Targets:
         scheme, mark, rest = text.partition("://")
         if mark:
             text = scheme.lower() + mark + rest
+            document = normalize(self.document)
+            if "::" not in text + document and origin_of(normalize(text)) == origin_of(document):
+                # The protocols may be aliases: the options and rules of the document apply.
+                text = self.document.partition("://")[0] + mark + rest
         elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
         elif is_rooted(text) and remote:
