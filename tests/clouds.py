@@ -67,20 +67,22 @@ def google() -> Iterator[str]:
         server.stop()
 
 
-def new_store(kind: str, request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any] | None]:
+def new_store(
+    kind: str, request: pytest.FixtureRequest, container: str = _CONTAINER
+) -> tuple[Any, dict[str, Any] | None]:
     """Return a target for an empty store of one of the `KINDS`, and its storage options."""
     name = str(uuid.uuid4())
     if kind == "fsspec gs":
         url = request.getfixturevalue("google_server")
-        return f"gs://{_CONTAINER}/{name}", {"token": "anon", "endpoint_url": url}
+        return f"gs://{container}/{name}", {"token": "anon", "endpoint_url": url}
     url = request.getfixturevalue("azure_server")
     if kind == "fsspec az":
-        return f"az://{_CONTAINER}/{name}", {"connection_string": _connection(url)}
+        return f"az://{container}/{name}", {"connection_string": _connection(url)}
     from obstore.store import AzureStore
 
     account = {"account_name": _ACCOUNT, "account_key": _KEY, "endpoint": url}
     options = {"allow_http": True}
-    return AzureStore(_CONTAINER, prefix=name, client_options=options, **account), None
+    return AzureStore(container, prefix=name, client_options=options, **account), None
 
 
 def _connection(url: str) -> str:

@@ -8,6 +8,8 @@ import xarray as xr
 import xr_nczarr
 import xr_nczarr.references
 from tests.clouds import KINDS, new_store
+from tests.reading import open_store
+from xr_nczarr.errors import StorageError
 
 
 @pytest.fixture(params=KINDS)
@@ -57,6 +59,14 @@ def test_a_zip_file_in_a_cloud_is_read(kind, request, tmp_path):
     filesystem.put_file(tmp_path / "store.zip", path)
     with xr.open_dataset(f"{url}/store.zip", engine="nczarr", storage_options=options) as opened:
         xr.testing.assert_equal(opened.load(), dataset)
+
+
+@pytest.mark.parametrize("kind", ["fsspec az", "obstore az"])
+def test_reading_a_chunk_from_a_missing_container_is_an_error(kind, request):
+    target, options = new_store(kind, request, container="none")
+    store = open_store(target, storage_options=options)
+    with pytest.raises(StorageError, match="the bucket does not exist"):
+        next(iter(store.fetch(["t/0"])))
 
 
 def test_opening_a_missing_store_in_a_cloud_raises_not_found_error(cloud):

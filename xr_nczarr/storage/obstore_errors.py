@@ -29,7 +29,7 @@ _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
 _KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
 _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may look like a status
-_MISSING_BUCKET = "NoSuchBucket"
+_MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
 _UNKNOWN_HOST = "dns error"
 
@@ -43,7 +43,7 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
     from obstore.exceptions import PermissionDeniedError
 
     text = str(error)
-    if _MISSING_BUCKET in text:
+    if _MISSING_BUCKET.search(text):
         return False
     status = _status(text)
     if isinstance(error, FileNotFoundError):
@@ -62,7 +62,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     text, status = str(error), _status(str(error))
-    if _MISSING_BUCKET in text:
+    if _MISSING_BUCKET.search(text):
         return missing_bucket_error(store, key)
     if isinstance(error, OSError) and status is None:
         return storage_error(error, store=store, key=key)

@@ -161,11 +161,12 @@ def is_unknown_host(error: BaseException) -> bool:
 
 def is_missing_bucket(error: BaseException) -> bool:
     """Return whether a request failed because the whole bucket does not exist."""
-    responses = [getattr(cause, "response", None) for cause in _causes(error)]
-    return any(
-        isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
-        for response in responses
-    )
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)  # of botocore
+        code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+        if code == "NoSuchBucket" or getattr(cause, "error_code", None) == "ContainerNotFound":
+            return True
+    return False
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
