@@ -32,8 +32,11 @@ LAYERS = {
     "options": {"chunks", "hierarchy", "formats", "storage", "model"},
     "dataset": {"options", "references", "chunks", "hierarchy", "formats"} | {*BELOW} - {"codecs"},
     "backend": {"dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
-    "writing": {"backend", "dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
-    "tools": {"writing", "backend", "dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
+    "encoding": {"backend", "hierarchy", "formats", *BELOW},
+    "writing": {"encoding", "backend", "dataset", "options", "chunks", "hierarchy", "formats"}
+    | {*BELOW},
+    "tools": {"writing", "encoding", "backend", "dataset", "options", "chunks", "hierarchy"}
+    | {"formats", *BELOW},
     "accessor": {"tools", "writing", "backend"},
     "__init__": {"accessor", "tools", "writing", "references", "storage", "model"},
     "cli": {"__init__", "references", "options", "formats"},
@@ -54,7 +57,7 @@ LIBRARIES = {
     "aiohttp": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
-    "xarray": {"accessor", "backend", "writing", "tools", "cli"},
+    "xarray": {"accessor", "backend", "encoding", "writing", "tools", "cli"},
     "dask": {"accessor", "backend", "writing"},
     "asyncio": {"backend", "storage"},
 }

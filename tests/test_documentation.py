@@ -34,8 +34,8 @@ import xarray as xr
 import xr_nczarr
 from xr_nczarr import errors
 from xr_nczarr.cli.main import main
+from xr_nczarr.encoding.encoding_keys import ENCODING_KEYS
 from xr_nczarr.model import Limits
-from xr_nczarr.writing.encoding_keys import ENCODING_KEYS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -10,8 +10,9 @@ from hypothesis.extra import numpy as hnp
 
 from tests.nodes import array, group, hierarchy
 from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import CodecSpec
-from xr_nczarr.netcdf import Dimension, Group, Variable, annotate, interpret
+from xr_nczarr.netcdf import Dimension, Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import find_types
 from xr_nczarr.netcdf.types import (
     DTYPE_NAMES,
@@ -70,6 +71,10 @@ def groups(draw, path="", inherited=(), depth=1):
     )
 
 
+def annotated(group, zarr_format="2", **options):
+    return annotate(group, Layout(zarr=FORMATS[zarr_format], **options))
+
+
 def assert_same_group(result, expected, *, keeps_unlimited=True):
     assert (result.path, result.error, result.reports) == (expected.path, None, [])
     np.testing.assert_equal(result.attributes, expected.attributes)
@@ -98,11 +103,11 @@ def assert_same_variable(result, expected):
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
 def test_interpret_is_the_inverse_of_annotate(zarr_format, dialect, top):
-    stored = annotate(top, zarr_format=zarr_format, dialect=dialect)
+    stored = annotated(top, zarr_format=zarr_format, dialect=dialect)
     root = interpret(stored)
     assert_same_group(root, top)
     assert root.dialect == ("nczarr-4.9.3" if zarr_format == "2" else "nczarr-preview")
-    assert repr(annotate(root, zarr_format=zarr_format, dialect=dialect)) == repr(stored)
+    assert repr(annotated(root, zarr_format=zarr_format, dialect=dialect)) == repr(stored)
 
 
 SIZES = {"t": Dimension("t", "/t", 3, True), "x": Dimension("x", "/x", 2)}
@@ -127,14 +132,14 @@ def sample(**fields):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), OLD)
 def test_older_layouts_preserve_everything_except_unlimited_dimensions(zarr_format, dialect):
-    root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    root = interpret(annotated(sample(), zarr_format=zarr_format, dialect=dialect))
     assert_same_group(root, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
     assert root.dialect == dialect
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), PURE)
 def test_plain_zarr_preserves_dimensions_attributes_and_fill_values(zarr_format, dialect):
-    root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    root = interpret(annotated(sample(), zarr_format=zarr_format, dialect=dialect))
     assert root.dialect == "zarr"
     assert root.dimensions == {name: replace(size, unlimited=False) for name, size in SIZES.items()}
     assert root.groups["g"].variables["w"].dimensions == (root.dimensions["x"],)
@@ -146,7 +151,7 @@ def test_plain_zarr_preserves_dimensions_attributes_and_fill_values(zarr_format,
 
 
 def attributes_of(zarr_format, dialect, path="/v", **options):
-    stored = annotate(sample(), zarr_format=zarr_format, dialect=dialect, **options)
+    stored = annotated(sample(), zarr_format=zarr_format, dialect=dialect, **options)
     return dict(stored.nodes[path].attributes)
 
 
@@ -174,7 +179,7 @@ def test_annotations_of_version_2_match_netcdf_c_4_10():
         "_nczarr_array": {"dimension_references": [], "scalar": 1, "storage": "chunked"},
         "_nczarr_attr": {"types": {"n": "<i2", "_nczarr_array": "|J0", "_nczarr_attr": "|J0"}},
     }
-    scalar = annotate(sample()).nodes["/s"]
+    scalar = annotated(sample()).nodes["/s"]
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
@@ -200,12 +205,12 @@ def test_annotations_of_version_3_follow_appendix_e():
             ]
         },
     }
-    nodes = annotate(sample(), zarr_format="3").nodes
+    nodes = annotated(sample(), zarr_format="3").nodes
     assert (nodes["/v"].dimension_names, nodes["/s"].shape) == (("t", "x"), ())
 
 
 def test_the_universal_layout_gives_scalars_a_dimension_for_netcdf_c_4_9_0():
-    nodes = annotate(sample(), dialect="universal").nodes
+    nodes = annotated(sample(), dialect="universal").nodes
     assert nodes["/"].sidecars[".nczgroup"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
     assert nodes["/s"].sidecars[".nczarray"]["dimrefs"] == ["/_scalar_"]
     assert nodes["/s"].attributes["_nczarr_array"]["dimension_references"] == []
@@ -213,8 +218,8 @@ def test_the_universal_layout_gives_scalars_a_dimension_for_netcdf_c_4_9_0():
 
 def test_the_universal_layout_extends_the_newest_layout_with_additional_objects():
     """Metadata that later releases would misread are in separate objects."""
-    nodes = annotate(sample(), dialect="universal").nodes
-    newest = annotate(sample()).nodes
+    nodes = annotated(sample(), dialect="universal").nodes
+    newest = annotated(sample()).nodes
     for path, node in nodes.items():
         assert node.attributes == newest[path].attributes
     assert nodes["/"].members == {"_nczarr_superblock": {"version": "2.0.0"}}
@@ -247,7 +252,7 @@ def test_characters_and_strings_are_typed_by_version_and_dialect(
     node = array("/c", (), "|S1" if kind == "char" else "|S6", fill_value=np.bytes_(b"5"))
     declared = {"_FillValue": np.bytes_(b"5")}
     variable = Variable(path="/c", node=node, attributes=declared, kind=kind)
-    stored = annotate(Group(variables={"c": variable}), zarr_format=zarr_format, dialect=dialect)
+    stored = annotated(Group(variables={"c": variable}), zarr_format=zarr_format, dialect=dialect)
     assert (stored.nodes["/c"].type_name, stored.nodes["/c"].fill_value) == (type_name, fill)
     root = interpret(stored).variables["c"]
     assert (root.attributes, root.node.dtype) == (declared, node.dtype)
@@ -259,7 +264,9 @@ def test_plain_zarr_keeps_fill_values_of_types_that_netcdf_lacks(zarr_format):
     for fill in (np.complex128(1 + 2j), np.bool_(True), np.bytes_(b"abc")):
         node = array("/c", (), fill.dtype.str, fill_value=fill)
         variable = Variable(path="/c", node=node, attributes={"_FillValue": fill}, kind="other")
-        stored = annotate(Group(variables={"c": variable}), zarr_format=zarr_format, dialect="zarr")
+        stored = annotated(
+            Group(variables={"c": variable}), zarr_format=zarr_format, dialect="zarr"
+        )
         assert interpret(stored).variables["c"].attributes == {"_FillValue": fill}
 
 
@@ -269,19 +276,19 @@ def test_plain_zarr_keeps_fill_values_of_types_that_netcdf_lacks(zarr_format):
 )
 def test_a_dialect_unknown_to_the_version_is_rejected(zarr_format, dialect):
     with pytest.raises(UnsupportedError, match="expected zarr"):
-        annotate(Group(), zarr_format=zarr_format, dialect=dialect)
+        annotated(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
 def test_the_error_for_an_attribute_that_cannot_be_stored_contains_its_name():
     with pytest.raises(UnsupportedError) as caught:
-        annotate(replace(sample(), attributes={"when": np.datetime64("2000")}))
+        annotated(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
 def test_unknown_members_are_kept_and_stale_annotations_are_removed():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
-    assert annotate(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})
+    assert annotated(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})
 
 
 def test_annotating_a_group_with_a_missing_variable_is_an_error():
@@ -289,7 +296,7 @@ def test_annotating_a_group_with_a_missing_variable_is_an_error():
         hierarchy(group(attributes={"_nczarr_group": {"arrays": ["gone"], "groups": []}}))
     )
     with pytest.raises(FileNotFoundError, match="gone"):
-        annotate(root)
+        annotated(root)
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
@@ -301,11 +308,11 @@ def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, 
         path="/v", dimensions=(SIZES["x"],), node=node, attributes=attributes, kind="string"
     )
     root = Group(dimensions={"x": SIZES["x"]}, variables={"v": strings})
-    annotated = annotate(root, zarr_format=zarr_format, dialect=dialect)
-    types = find_types(annotated.nodes["/v"])
+    stored = annotated(root, zarr_format=zarr_format, dialect=dialect)
+    types = find_types(stored.nodes["/v"])
     recorded = {name: attribute_type(types[name]) for name in attributes}
     assert recorded == {"_FillValue": "string", "one": "string", "two": "string", "text": "char"}
-    assert interpret(annotated).variables["v"].attributes == attributes
+    assert interpret(stored).variables["v"].attributes == attributes
 
 
 def test_a_shadowed_dimension_is_referred_to_by_its_full_path():
@@ -314,7 +321,7 @@ def test_a_shadowed_dimension_is_referred_to_by_its_full_path():
     below = Group(path="/g", dimensions={"x": near}, variables={"v": both})
     root = Group(dimensions={"x": far}, groups={"g": below})
     for dialect in ("nczarr", "zarr"):
-        node = annotate(root, dialect=dialect).nodes["/g/v"]
+        node = annotated(root, dialect=dialect).nodes["/g/v"]
         assert node.attributes["_ARRAY_DIMENSIONS"] == ["x", "/x"]
-    dataset = interpret(annotate(root))
+    dataset = interpret(annotated(root))
     assert dataset.groups["g"].variables["v"].dimensions == (near, far)

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote
-from xr_nczarr.formats import FORMATS, Format
+from xr_nczarr.errors import NczarrError, Place
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
     BESIDE,
-    BY_DIALECT,
     SCALAR_DIMENSION,
     XARRAY_DIMENSIONS,
     Vintage,
@@ -23,48 +21,17 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
+from xr_nczarr.netcdf.layouts import NEWEST, PREVIEW, Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
-_NEWEST, _PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
-_IN_NETCDF_C = {
-    "nczarr": (_NEWEST,),
-    "universal": (_NEWEST, BESIDE),
-    **{name: (BY_DIALECT[name],) for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")},
-}
+_DEFAULT = Layout()
 
 
-def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
-    if not zarr.has_groups:
-        return {"zarr": ()}
-    if zarr.separates_attributes:
-        return {"zarr": (), **_IN_NETCDF_C}
-    return {"zarr": (), "nczarr": (_PREVIEW,)}
-
-
-def annotate(
-    group: Group,
-    *,
-    zarr_format: str = "2",
-    dialect: str = "nczarr",
-    array_dimensions: bool = True,
-) -> Hierarchy:
+def annotate(group: Group, layout: Layout = _DEFAULT) -> Hierarchy:
     """Convert a netCDF group to the Zarr hierarchy in which it is stored.
 
     The node of each variable must have the shape, dtype (``S1`` for characters, ``S<n>`` or
     ``object`` for strings), chunks, codecs and keys to write.
-
-    Parameters
-    ----------
-    dialect
-        ``"nczarr"`` is the layout of netcdf-c 4.10 or, in Zarr version 3, of Appendix E in the
-        specification. ``"zarr"`` is plain Zarr, the only dialect of version 1. ``"universal"``
-        (version 2 only) adds objects for older releases, so that netcdf-c since 4.9.0 and
-        zarr-python can open the store. In this dialect, characters have zarr-python's type, which
-        netcdf-c reads as strings, and netcdf-c 4.9.0 cannot open a store that also contains strings
-        and lists of strings. Other values are names of layouts for version 2, of which those before
-        4.9.3 have no unlimited dimensions.
-    array_dimensions
-        Whether to write xarray's `_ARRAY_DIMENSIONS` if the Zarr version has no dimension names.
 
     Raises
     ------
@@ -74,27 +41,22 @@ def annotate(
     NczarrError
         If a variable could not be read, the error of that variable.
     """
-    zarr = FORMATS[zarr_format]
-    dialects = _dialects(zarr)
-    if dialect not in dialects:
-        raise UnsupportedError(
-            f"Zarr version {quote(zarr_format)} does not support the dialect {quote(dialect)!r}; "
-            f"expected {' or '.join(dialects)}"
-        )
-    writer = _Writer(zarr, dialects[dialect], array_dimensions and not zarr.has_dimension_names)
-    return Hierarchy(nodes=dict(writer.nodes_of(group, {})), zarr_format=zarr_format)
+    return Hierarchy(
+        nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
+    )
 
 
 class _Writer:
-    """Converts netCDF groups to Zarr nodes, for one Zarr version and up to two NCZarr layouts."""
+    """Converts netCDF groups to Zarr nodes in one layout."""
 
-    def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
-        self.zarr = zarr
+    def __init__(self, layout: Layout) -> None:
+        vintages = layout.vintages
+        self.zarr = layout.zarr
         self.vintages = vintages
         self.universal = BESIDE in vintages
         self.typed = bool(vintages)
-        self.appendix_e = _PREVIEW in vintages
-        self.array_dimensions = array_dimensions
+        self.appendix_e = PREVIEW in vintages
+        self.array_dimensions = layout.array_dimensions and not self.zarr.has_dimension_names
         self.scalar_shape = (1,) if vintages and not self.appendix_e else ()
 
     def nodes_of(
@@ -117,7 +79,7 @@ class _Writer:
             if group.path == "/":
                 fields[vintage.holder][vintage.superblock] = _superblock(vintage)
         if self.universal and group.path == "/":
-            fields["members"][_NEWEST.superblock] = _superblock(_NEWEST)
+            fields["members"][NEWEST.superblock] = _superblock(NEWEST)
         return GroupNode(path=group.path, **self.with_types(group.attributes, fields, group.path))
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
@@ -256,11 +218,11 @@ def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
 def _superblock(vintage: Vintage) -> Json:
     if vintage.holder == "sidecars":
         return {"zarr_format": 2, "nczarr_version": "1.0.0"}
-    return {"version": "3.0.0", "format": 3} if vintage == _PREVIEW else {"version": "2.0.0"}
+    return {"version": "3.0.0", "format": 3} if vintage == PREVIEW else {"version": "2.0.0"}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    if vintage != _PREVIEW:
+    if vintage != PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
@@ -271,7 +233,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
         for name, dimension in group.dimensions.items()
     }
     return {
-        vintage.dimensions: [*sizes.values()] if vintage == _PREVIEW else sizes,
+        vintage.dimensions: [*sizes.values()] if vintage == PREVIEW else sizes,
         vintage.arrays: list(group.variables),
         vintage.groups: list(group.groups),
     }
@@ -279,7 +241,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 def render_size(dimension: Dimension, dialect: str) -> Json:
     """Return the JSON that describes a dimension in the group metadata of an NCZarr layout."""
-    if dialect == _PREVIEW.dialect:
+    if dialect == PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
     if dialect == "nczarr-4.9.3" and dimension.unlimited:
@@ -291,7 +253,7 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
     annotation: dict[str, Json] = {
         vintage.references: [dimension.path for dimension in variable.dimensions]
     }
-    if vintage == _PREVIEW:
+    if vintage == PREVIEW:
         if variable.kind in ("char", "string"):
             annotation["type_alias"] = variable.kind
         return annotation

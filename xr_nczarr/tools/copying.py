@@ -26,6 +26,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import find_format
 from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
+from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
@@ -35,7 +36,7 @@ from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
-from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
+from xr_nczarr.writing.options import layout_of
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")

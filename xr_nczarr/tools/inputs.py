@@ -19,9 +19,11 @@ from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.encoding.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
+from xr_nczarr.encoding.variables import check_dimension, encode_alone, stored_name, user_attributes
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
 from xr_nczarr.model import Node, child_path, group_path, parent_path
-from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf import Dimension, Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
@@ -31,10 +33,7 @@ from xr_nczarr.tools.relayout import relayout
 from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree
-from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
-from xr_nczarr.writing.variables import check_dimension, encode_alone, stored_name, user_attributes
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True to leave out unsupported content"
@@ -134,7 +133,7 @@ class Input(ABC):
             copied = tree.group(group.path)
             copied.dimensions.update(group.dimensions)
             copied.attributes.update(group.attributes)
-            tree.note_types(group.path, group.attributes)
+            tree.attributes[group.path] = group.attributes
             for name, variable in group.variables.items():
                 path = child_path(group.path, name)
                 try:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from xr_nczarr.encoding.array_nodes import chunk_shape
 from xr_nczarr.errors import Place
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -33,7 +34,6 @@ from xr_nczarr.tools.netcdf_c import (
     Handle,
     text_of,
 )
-from xr_nczarr.writing.array_nodes import chunk_shape
 
 Array = npt.NDArray[Any]
 

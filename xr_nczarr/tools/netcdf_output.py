@@ -14,7 +14,7 @@ import numpy as np
 from xr_nczarr.errors import Place, UnsupportedError, quote
 from xr_nczarr.locks import Underway
 from xr_nczarr.model import ArrayNode, Attributes
-from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
 from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
 from xr_nczarr.progress import Progress
@@ -34,7 +34,6 @@ from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import rearranged
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
-from xr_nczarr.writing.options import Layout
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
 _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}

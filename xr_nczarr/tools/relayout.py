@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from xr_nczarr.encoding.blockwise import largest
+from xr_nczarr.encoding.strings import string_data, unpadded
+from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_scalar
 from xr_nczarr.errors import ConflictError, Place
-from xr_nczarr.netcdf import Variable
+from xr_nczarr.netcdf import Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.options import Layout
-from xr_nczarr.writing.strings import largest, string_data, unpadded
-from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scalar
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}

@@ -16,7 +16,7 @@ from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import open_hierarchy, rendered, writable_format
 from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Json, Node
-from xr_nczarr.netcdf import Group, Variable, annotate, interpret
+from xr_nczarr.netcdf import Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
     SIDECARS,
     VINTAGES,
@@ -151,7 +151,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     zarr_format, consolidated = source.zarr_format, source.consolidated
     writable_format(source, opened.store.name)
     root = _with_source_encoding(opened.root, source)
-    hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
+    hierarchy = annotate(root, Layout(zarr=FORMATS[zarr_format], dialect=dialect))
     hierarchy = replace(hierarchy, nodes=_with_source_metadata(hierarchy, source))
     documents = rendered(hierarchy, consolidated=consolidated)
     again = open_hierarchy(

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks.selection import Selection, whole
-from xr_nczarr.errors import RefusedError
+from xr_nczarr.encoding.blockwise import OPENED
 from xr_nczarr.storage import Store
 
 _TASKS_LOOKED_INTO = 3
@@ -31,9 +30,7 @@ _LOADED_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
 _NOMINAL_BYTES = 64  # assumed size of an object
 _TEXTS = "OSUT"
-_OPENED = "nczarr-opened-"
 
-_Options = ParamSpec("_Options")
 _Lengths = npt.NDArray[np.int64]
 
 
@@ -101,14 +98,9 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
 
-def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created by `in_blocks` rather than by the caller."""
-    return any(str(name).startswith(_OPENED) for name in data.dask.layers)
-
-
 def _in_blocks(variable: Variable, name: str) -> Variable:
     blocks: Any = source_blocks(variable)
-    return variable.chunk(blocks, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
+    return variable.chunk(blocks, name=f"{OPENED}{name}-{secrets.token_hex(8)}")
 
 
 def _itemsize(variable: Variable) -> int:
@@ -211,29 +203,14 @@ def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int,
     return tuple(reversed(blocks))
 
 
-def refuse_reading(
-    values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
-) -> None:
-    """Raise RefusedError if lazy values are read from an array that a write would replace.
-
-    Parameters
-    ----------
-    values
-        Arrays of any type, or variables, by name.
-    paths
-        Paths of the arrays that are replaced. None means the whole store.
-    """
-    for name, data in values.items():
-        for lazy in lazy_arrays(getattr(data, "_data", data)):
-            array = lazy.stored
-            if array.store.is_same(store) and (paths is None or array.node.path in paths):
-                raise RefusedError(
-                    f"the variable reads its values from {array.node.path} in the store that would "
-                    "be overwritten",
-                    remedy="Load the variable first with .load(), or write to another store",
-                    store=store.name,
-                    variable=str(name),
-                )
+def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
+    """Return the paths of the arrays in a store from which lazy variables are read, by variable."""
+    sources: dict[str, set[str]] = {}
+    for name, variable in dataset.variables.items():
+        for lazy in lazy_arrays(variable._data):
+            if lazy.stored.store.is_same(store):
+                sources.setdefault(str(name), set()).add(lazy.stored.node.path)
+    return sources
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
@@ -326,23 +303,3 @@ def _in_task(task: Any) -> Iterator[LazyArray]:
         yield from _in_task(arguments)
     else:
         yield from lazy_array_in(getattr(task, "value", task))
-
-
-def blockwise(
-    function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
-) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Decorate a function of an array and a result dtype so that it also accepts dask arrays.
-
-    For dask arrays, the function is applied lazily to each block.
-    """
-
-    @wraps(function)
-    def wrapped(
-        data: Any, dtype: np.dtype[Any], /, *rest: _Options.args, **options: _Options.kwargs
-    ) -> Any:
-        if not hasattr(data, "dask"):
-            return function(np.asarray(data), dtype, *rest, **options)
-        empty = np.empty((0,) * data.ndim, dtype)
-        return data.map_blocks(wrapped, dtype, *rest, **options, dtype=dtype, meta=empty)
-
-    return wrapped

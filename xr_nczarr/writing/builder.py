@@ -7,32 +7,23 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xarray import conventions
-
-from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
+from xr_nczarr.encoding.array_nodes import make_node
+from xr_nczarr.encoding.variables import EncodedVariable, encode_dataset, stored_name
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.hierarchy import rendered
 from xr_nczarr.model import ArrayNode, Hierarchy, Node, child_path
-from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
+from xr_nczarr.netcdf import Dimension, Group, Layout, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.array_nodes import make_node
-from xr_nczarr.writing.blocks import refuse_reading
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
-from xr_nczarr.writing.transaction import WritePlan
-from xr_nczarr.writing.variables import (
-    EncodedVariable,
-    encode_variables,
-    stored_name,
-    user_attributes,
-)
+from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +43,8 @@ class Tree:
         Paths of the new groups.
     dropped
         Descriptions of the variables whose inherited codecs had to be dropped.
-    retyped
-        Descriptions of the attributes that NCZarr cannot store in their own type.
+    attributes
+        The attributes to write, by the path of their group or array.
     """
 
     layout: Layout
@@ -61,7 +52,7 @@ class Tree:
     written: dict[str, EncodedVariable] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    retyped: list[str] = field(default_factory=list)
+    attributes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def group(self, path: str) -> Group:
         """Return the group at an absolute path, creating it and its parents if necessary."""
@@ -76,14 +67,11 @@ class Tree:
 
     def add_dataset(self, request: GroupRequest) -> None:
         """Add a group that has all variables and attributes of a dataset."""
-        for name in request.dataset.variables:
-            stored_name(name)
-        variables, attributes = conventions.encode_dataset_coordinates(request.dataset)
-        attributes = user_attributes(attributes)
-        encoded = encode_variables(variables, request.encoding, self.layout)
+        group = self.group(request.path)
+        encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
         self.check_single(request.path, len(encoded), attributes)
-        self.group(request.path).attributes.update(attributes)
-        self.note_types(request.path, attributes)
+        group.attributes.update(attributes)
+        self.attributes[request.path] = attributes
         self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
@@ -148,25 +136,12 @@ class Tree:
             kind=variable.kind,
         )
         self.written[location] = variable
-        self.note_types(location, variable.attributes)
+        self.attributes[location] = variable.attributes
         return location
-
-    def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Record the attributes of a node that NCZarr can store only with another type."""
-        for name, value in attributes.items() if not self.layout.pure else ():
-            with Place(variable=path, place=f"attribute {name}"):
-                kind = "" if name == "_FillValue" else substitute_type(value)
-            if kind:
-                self.retyped.append(f"{name} of {path} ({type(value).__name__} as {kind})")
 
     def hierarchy(self) -> Hierarchy:
         """Return the Zarr hierarchy in which to store this tree."""
-        return annotate(
-            self.root,
-            zarr_format=self.layout.zarr.version,
-            dialect=self.layout.dialect,
-            array_dimensions=self.layout.array_dimensions,
-        )
+        return annotate(self.root, self.layout)
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
         """Return the writes that store the values of all new variables in `hierarchy`."""
@@ -181,10 +156,11 @@ class Tree:
 
     def report_changes(self) -> None:
         """Issue one warning about all dropped codecs, and log the attributes whose type changes."""
-        if self.retyped:
+        retyped = [] if self.layout.pure else [*self._retyped_attributes()]
+        if retyped:
             _log.warning(
                 "NCZarr does not support the types of these attributes, and stores other types: %s",
-                ", ".join(self.retyped),
+                ", ".join(retyped),
             )
         if self.dropped:
             warnings.warn(
@@ -192,6 +168,14 @@ class Tree:
                 "Choose other codecs with encoding= (to_nczarr) or codecs= (copy)",
                 stacklevel=5,
             )
+
+    def _retyped_attributes(self) -> Iterator[str]:
+        """Describe the attributes to write that NCZarr can store only with another type."""
+        for path, attributes in self.attributes.items():
+            for name, value in attributes.items():
+                kind = "" if name == "_FillValue" else substitute_type(value)
+                if kind:
+                    yield f"{name} of {path} ({type(value).__name__} as {kind})"
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
         existing = group.dimensions.get(name)
@@ -222,15 +206,14 @@ def skeleton(root: Group) -> Group:
     )
 
 
-def plan_creation(
-    request: WriteRequest, store: Store, layout: Layout, consolidated: bool | None
-) -> WritePlan:
+def plan_creation(request: WriteRequest, transaction: Transaction) -> WritePlan:
     """Return the plan for a new store, which replaces everything in the target."""
-    tree = Tree(layout)
+    tree = Tree(request.layout)
     for group in request.groups:
-        refuse_reading(group.dataset.variables, store)
         tree.add_dataset(group)
-    return plan_tree(tree, store, consolidated)
+    plan = plan_tree(tree, transaction.store, request.options.consolidated)
+    plan.exclusive = not request.replaces_store and transaction.names == ([], [])
+    return plan
 
 
 def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:

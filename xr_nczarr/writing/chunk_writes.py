@@ -140,7 +140,7 @@ def write_chunks(
     # Changes that affect only metadata do not need dask.
     import dask
 
-    from xr_nczarr.writing.blocks import opened_lazily
+    from xr_nczarr.encoding.blockwise import opened_lazily
 
     ready = [write for write in writes if not hasattr(write.data, "dask")]
     lazy = [write for write in writes if hasattr(write.data, "dask")]

@@ -13,7 +13,10 @@ from xarray.coding.times import CFTimedeltaCoder
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
+from xr_nczarr.encoding.variables import encode_variables, user_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import (
     edit_documents,
@@ -21,14 +24,13 @@ from xr_nczarr.hierarchy import (
     writable_format,
 )
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
-from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.netcdf import Dimension, Group, Layout
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.blocks import refuse_reading, whole_array
+from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
-from xr_nczarr.writing.cf_encoding import encode_as_stored, is_decoded_alike
 from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
-from xr_nczarr.writing.options import Layout, WriteOptions, layout_within
+from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
     check_coordinate,
     check_equal,
@@ -36,18 +38,13 @@ from xr_nczarr.writing.regions import (
     resolve_region,
     write_region,
 )
-from xr_nczarr.writing.requests import GroupRequest, WriteRequest
+from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
 from xr_nczarr.writing.transaction import Transaction, WritePlan
-from xr_nczarr.writing.variables import encode_variables, user_attributes
 from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
 def plan_modification(
-    transaction: Transaction,
-    opened: OpenedStore,
-    request: WriteRequest,
-    layout: Layout,
-    options: WriteOptions,
+    request: WriteRequest, transaction: Transaction, opened: OpenedStore
 ) -> WritePlan:
     """Check a change to an existing store, and return its plan.
 
@@ -58,7 +55,7 @@ def plan_modification(
     ConflictError
         If the new content does not fit the stored content.
     """
-    planner = _Planner(opened, request, layout, options)
+    planner = _Planner(request, opened)
     planner.check_sources()
     for group_request in request.groups:
         planner.add(group_request)
@@ -94,10 +91,9 @@ class _Planner:
         would be overwritten. They are not written.
     """
 
-    opened: OpenedStore
     request: WriteRequest
-    layout: Layout
-    options: WriteOptions
+    opened: OpenedStore
+    options: WriteOptions = field(init=False)
     tree: Tree = field(init=False)
     writes: list[ArrayWrite] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
@@ -109,7 +105,9 @@ class _Planner:
 
     def __post_init__(self) -> None:
         nodes = self.opened.hierarchy.nodes
-        self.tree = Tree(layout_within(self.opened, self.layout), skeleton(self.opened.root))
+        self.options = self.request.options
+        layout = _layout_within(self.opened, self.request.layout)
+        self.tree = Tree(layout, skeleton(self.opened.root))
         self.kept = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
         replaced = self.replaced_group
         if replaced is not None:
@@ -137,7 +135,7 @@ class _Planner:
             if group.path in self.kept
             for name, variable in self.opened.group(group.path).variables.items()
         }
-        values = {
+        variables = {
             (group.path, str(name)): variable
             for group in self.request.groups
             for name, variable in group.dataset.variables.items()
@@ -146,13 +144,14 @@ class _Planner:
             # The same URL can name different stores at two endpoints.
             if self.options.region is None and not self.opened.store.remote:
                 self.unchanged.update(self._unchanged())
-            written = values.keys() & paths.keys() - self.unchanged
-            replaced |= {paths[key] for key in written}
-        for key, variable in values.items():
-            if key in self.unchanged:
-                continue
-            appended = {paths[key]} if dim in variable.dims and key in paths else set()
-            refuse_reading({key[1]: variable}, self.opened.store, replaced | appended)
+            replaced |= {paths[key] for key in variables.keys() & paths.keys() - self.unchanged}
+        for group in self.request.groups:
+            for name, sources in group.sources.items():
+                key = (group.path, name)
+                appended = {paths[key]} if key in paths and dim in variables[key].dims else set()
+                for path in sources & (replaced | appended):
+                    if key not in self.unchanged:
+                        raise reading_error(self.opened.store, name, path)
 
     def _unchanged(self) -> Iterator[tuple[str, str]]:
         for request in self.request.groups:
@@ -228,10 +227,10 @@ class _Planner:
             attributes = user_attributes(attributes)
             self._check_holds([f"the attribute {name}" for name in attributes])
             changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
-            changed = [change.member[0] for change in changes if change.member]
-            self.tree.note_types(
-                path, {name: attributes[name] for name in changed if name in attributes}
-            )
+            changed = {change.member[0] for change in changes if change.member}
+            self.tree.attributes[path] = {
+                name: value for name, value in attributes.items() if name in changed
+            }
             self.changes += changes
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
@@ -448,6 +447,21 @@ class _Planner:
                 remedy="Append all variables along the dimension together",
                 store=self.opened.store.name,
             )
+
+
+def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
+    """Return the layout in which to add nodes to an existing store.
+
+    This is the layout of the store itself. If the store has the preview version of the layout
+    ``nczarr``, nodes are added in the final version.
+    """
+    hierarchy, dialect = opened.hierarchy, opened.root.dialect
+    root = hierarchy.nodes["/"]
+    if dialect == "nczarr-preview":
+        dialect = "nczarr"
+    elif is_universal(root):
+        dialect = "universal"
+    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def _is_in(path: str, group: str | None) -> bool:

@@ -1,15 +1,14 @@
-"""Define the options of a write and the layout of the written store."""
+"""Define the options of a write, and check them against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.formats import FORMATS, Format, find_format
-from xr_nczarr.netcdf.annotations import is_universal
+from xr_nczarr.formats import find_format
+from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT, Layout
 from xr_nczarr.options import check_choice
 from xr_nczarr.storage import Location
 
@@ -62,49 +61,6 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
     return mode or "w-"
 
 
-DEFAULT_FORMAT = FORMATS["2"]
-"""The Zarr version to write by default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The Zarr version and NCZarr layout to write.
-
-    Attributes
-    ----------
-    array_dimensions
-        Whether to write ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads dimension
-        names.
-    """
-
-    zarr: Format = DEFAULT_FORMAT
-    dialect: str = "nczarr"
-    array_dimensions: bool = True
-
-    @property
-    def pure(self) -> bool:
-        """Whether the store is plain Zarr, with Zarr's types instead of netCDF's."""
-        return self.dialect == "zarr"
-
-    @property
-    def has_strings(self) -> bool:
-        """Whether strings are stored with variable length.
-
-        In version 2, netcdf-c requires a fixed width.
-        """
-        return self.pure or not self.zarr.separates_attributes
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether the layout supports unlimited dimensions. Plain Zarr has none."""
-        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
-
-    @property
-    def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than their dimension, as netcdf-c 4.9.0 requires."""
-        return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
-
-
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
     """Return the layout that the URL fragment and the arguments of the caller request.
 
@@ -126,21 +82,6 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
         dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
         array_dimensions=location.xarray is not False,
     )
-
-
-def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout in which to add nodes to an existing store.
-
-    This is the layout of the store itself. If the store has the preview version of the layout
-    ``nczarr``, nodes are added in the final version.
-    """
-    hierarchy, dialect = opened.hierarchy, opened.root.dialect
-    root = hierarchy.nodes["/"]
-    if dialect == "nczarr-preview":
-        dialect = "nczarr"
-    elif is_universal(root):
-        dialect = "universal"
-    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def _contradiction(requested: str, argument: str) -> ConflictError:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from xarray import Dataset, Variable
 
+from xr_nczarr.encoding.cf_encoding import cf_encoded, check_kind, equal, is_time
+from xr_nczarr.encoding.strings import as_bytes
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.cf_encoding import cf_encoded, check_kind, equal, is_time
 from xr_nczarr.writing.chunk_writes import Region
-from xr_nczarr.writing.strings import as_bytes
 
 _TIME_KEYS = ("units", "calendar")
 _COMPARED_BYTES = 4 << 20

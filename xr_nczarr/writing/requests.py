@@ -1,4 +1,4 @@
-"""Normalize a Dataset, DataArray or DataTree to one dataset for each group to write."""
+"""Turn the arguments of `to_nczarr` into a request with one dataset for each group to write."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 from dask.base import tokenize
-from xarray import DataArray, Dataset, DataTree, Variable
+from xarray import CFTimeIndex, DataArray, Dataset, DataTree, Variable
 
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.encoding.blockwise import opened_lazily
+from xr_nczarr.errors import RefusedError, UnsupportedError
 from xr_nczarr.model import child_path, group_path
-from xr_nczarr.writing.blocks import in_blocks, opened_lazily
-from xr_nczarr.writing.cf_encoding import is_time
+from xr_nczarr.netcdf import Layout
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.blocks import in_blocks, sources_in
 from xr_nczarr.writing.options import WriteOptions
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -32,6 +34,9 @@ class GroupRequest:
         Names of unlimited dimensions.
     growing
         Names of dimensions that may grow, including the unlimited ones.
+    sources
+        Paths of the arrays in the target store from which lazy variables are read, by the names of
+        these variables.
     """
 
     path: str
@@ -39,29 +44,41 @@ class GroupRequest:
     encoding: Mapping[str, Mapping[str, Any]]
     unlimited: set[str]
     growing: set[str]
+    sources: Mapping[str, set[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """All groups to write, parents first.
+    """Everything that one call of `to_nczarr` requests.
 
     Attributes
     ----------
     path
         Path of the group that the caller passed.
+    groups
+        All groups to write, parents first.
+    layout
+        The layout of a new store. An existing store keeps its layout.
     """
 
-    groups: list[GroupRequest]
     path: str
+    groups: list[GroupRequest]
+    layout: Layout
+    options: WriteOptions
 
-    def identity(self, mode: str, append_dim: str | None) -> str:
+    @property
+    def replaces_store(self) -> bool:
+        """Whether the write replaces the whole store."""
+        return self.options.mode == "w" and self.path == "/"
+
+    def identity(self) -> str:
         """Return a string that identifies this write in a lock, without reading lazy values."""
         written = [
             (group.path, name, variable.dims, variable.shape, _tokenizable(variable))
             for group in self.groups
             for name, variable in group.dataset.variables.items()
         ]
-        return str(tokenize(mode, append_dim, written))
+        return str(tokenize(self.options.mode, self.options.append_dim, written))
 
 
 def _tokenizable(variable: Variable) -> Any:
@@ -71,9 +88,16 @@ def _tokenizable(variable: Variable) -> Any:
 
 
 def normalize(
-    obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
+    obj: Any,
+    store: Store,
+    *,
+    group: str | None,
+    encoding: Any,
+    unlimited: Any,
+    layout: Layout,
+    options: WriteOptions,
 ) -> WriteRequest:
-    """Return the groups to write for an xarray object, parents first.
+    """Return the request to write an xarray object to a store.
 
     Lazily opened values become dask arrays; see `in_blocks`.
 
@@ -88,6 +112,8 @@ def normalize(
         `unlimited` names a dimension that is not in it.
     UnsupportedError
         If a variable has a pandas extension type.
+    RefusedError
+        If the write replaces the whole store, and a lazy variable is read from it.
     """
     base = group_path(group)
     if isinstance(obj, DataTree):
@@ -119,15 +145,21 @@ def normalize(
                 )
         dims = unlimited_dimensions(dataset, requested[path], required=required)
         growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
+        dataset = in_blocks(dataset, encodings[path])
         group_request = GroupRequest(
             path=path,
-            dataset=in_blocks(dataset, encodings[path]),
+            dataset=dataset,
             encoding=encodings[path],
             unlimited=dims,
             growing=growing,
+            sources=sources_in(dataset, store),
         )
         groups.append(group_request)
-    return WriteRequest(groups=groups, path=base)
+    request = WriteRequest(path=base, groups=groups, layout=layout, options=options)
+    for name, paths in [item for group in groups for item in group.sources.items()]:
+        if request.replaces_store:
+            raise reading_error(store, name, min(paths))
+    return request
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
@@ -198,5 +230,17 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
 def _has_times(dataset: Dataset, dim: Hashable) -> bool:
     if dim not in dataset.variables or dataset[dim].dims != (dim,):
         return False
-    coordinate = dataset[dim].variable
-    return is_time(coordinate) or " since " in str(coordinate.attrs.get("units"))
+    coordinate, index = dataset.variables[dim], dataset.indexes.get(dim)
+    if coordinate.dtype.kind in "mM" or isinstance(index, CFTimeIndex):
+        return True
+    return " since " in str(coordinate.attrs.get("units"))
+
+
+def reading_error(store: Store, name: str, path: str) -> RefusedError:
+    """Return the error for a variable that reads its values from an array to be overwritten."""
+    return RefusedError(
+        f"the variable reads its values from {path} in the store that would be overwritten",
+        remedy="Load the variable first with .load(), or write to another store",
+        store=store.name,
+        variable=name,
+    )

@@ -13,7 +13,6 @@ from xr_nczarr.storage import Access, Store
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import plan_modification
 from xr_nczarr.writing.options import (
-    Layout,
     UnlimitedDims,
     WriteMode,
     WriteOptions,
@@ -211,10 +210,9 @@ def to_nczarr(
     [1.5, 2.5]
     """
     mode = resolve_mode(mode, append_dim, region)
-    access = Access(storage_options=storage_options)
-    resolved = resolve(target, access, must_exist=mode == "r+")
+    resolved = resolve(target, Access(storage_options=storage_options), must_exist=mode == "r+")
     resolved.check_writable()
-    location = resolved.location
+    store, location = resolved.store, resolved.location
     options = WriteOptions(
         mode=mode,
         append_dim=None if append_dim is None else str(append_dim),
@@ -227,36 +225,33 @@ def to_nczarr(
         atomic=atomic,
         overwrite=overwrite,
     )
-    request = normalize(obj, group, encoding, unlimited_dims, options)
-    layout = layout_of(location, zarr_format, dialect)
-    return _write(request, resolved.store, layout, options)
-
-
-def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
-    replacing = options.mode == "w" and request.path == "/"
-    if replacing and not options.overwrite:
+    request = normalize(
+        obj,
+        store,
+        group=group,
+        encoding=encoding,
+        unlimited=unlimited_dims,
+        layout=layout_of(location, zarr_format, dialect),
+        options=options,
+    )
+    if request.replaces_store and not overwrite:
         check_removable(store)
-    with (
-        Place(store=store.name),
-        Transaction.locked(
-            store,
-            lambda: request.identity(options.mode, options.append_dim),
-            locking=options.mode != "r+",
-            force=options.overwrite or replacing,
-        ) as transaction,
-    ):
-        opened = None if replacing else _open(transaction, request, options)
+    lock = Transaction.locked(
+        store,
+        request.identity,
+        locking=mode != "r+",
+        force=overwrite or request.replaces_store,
+    )
+    with Place(store=store.name), lock as transaction:
+        opened = None if request.replaces_store else _open(transaction, request)
         if opened is None:
-            plan = plan_creation(request, store, layout, options.consolidated)
-            plan.exclusive = not replacing and transaction.names == ([], [])
+            plan = plan_creation(request, transaction)
         else:
-            plan = plan_modification(transaction, opened, request, layout, options)
+            plan = plan_modification(request, transaction, opened)
         return transaction.execute(plan, options)
 
 
-def _open(
-    transaction: Transaction, request: WriteRequest, options: WriteOptions
-) -> OpenedStore | None:
+def _open(transaction: Transaction, request: WriteRequest) -> OpenedStore | None:
     """Open the store that a write changes, or return None if the write will create it.
 
     Interrupted changes are rolled back first, except in mode ``"r+"``.
@@ -270,7 +265,8 @@ def _open(
     ConflictError
         If `append_dim` is not a dimension of the new data, or another write is replacing chunks.
     """
-    store, mode = transaction.store, options.mode
+    options, store = request.options, transaction.store
+    mode = options.mode
     if mode != "r+":
         transaction.roll_back()
     if mode == "w-" and request.path == "/" and transaction.shows_store:

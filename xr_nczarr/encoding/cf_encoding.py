@@ -20,15 +20,11 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
-from xr_nczarr.errors import ConflictError, reason_of
-from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.fixed_width import measured_width
-from xr_nczarr.writing.blocks import blockwise
-from xr_nczarr.writing.number_encoding import (
+from xr_nczarr.encoding.blockwise import blockwise, largest
+from xr_nczarr.encoding.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
     Rounding,
-    block_variable,
     check_fill,
     encode_numbers,
     fill_value_of,
@@ -38,7 +34,10 @@ from xr_nczarr.writing.number_encoding import (
     real_numbers,
     with_float_scale,
 )
-from xr_nczarr.writing.strings import TEXT, in_width, largest, padded, typed_text, without_missing
+from xr_nczarr.encoding.strings import TEXT, in_width, padded, typed_text, without_missing
+from xr_nczarr.errors import ConflictError, reason_of
+from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.netcdf.fixed_width import measured_width
 
 # The keys that determine stored values, without the keys for chunks and codecs.
 _VALUE_KEYS = (
@@ -272,7 +271,7 @@ def _encoded_and_same(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
-        variable = block_variable(times, encoding)
+        variable = Variable(range(times.ndim), times, {}, dict(encoding))
         encoded = cf_encoded(variable, name)
         if (
             encoded.dtype.kind in "iu"

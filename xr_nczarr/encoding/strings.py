@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,11 @@ from xarray.coding.strings import (
     is_bytes_dtype,
 )
 
+from xr_nczarr.encoding.blockwise import blockwise, largest, opened_lazily
+from xr_nczarr.encoding.number_encoding import misfit
 from xr_nczarr.errors import ConflictError, quote
+from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
-from xr_nczarr.writing.blocks import blockwise, opened_lazily
-from xr_nczarr.writing.number_encoding import misfit
-from xr_nczarr.writing.options import Layout
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)
@@ -188,19 +187,3 @@ def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
 
 def _missing(block: Any) -> Any:
     return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
-
-
-def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of calling a function with each block of a dask array.
-
-    For a NumPy array, the function is called once with the whole array.
-    """
-    if not hasattr(data, "dask"):
-        return function(np.asarray(data))
-    chunks = tuple((1,) * count for count in data.numblocks)
-    results = data.map_blocks(_result, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
-    return int(results.max().compute())
-
-
-def _result(block: Any, function: Callable[[Any], int]) -> Any:
-    return np.full((1,) * block.ndim, function(block))

@@ -9,8 +9,8 @@ import numpy as np
 from xarray import Variable
 from xarray.coding.variables import CFScaleOffsetCoder
 
+from xr_nczarr.encoding.blockwise import blockwise
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.blocks import blockwise
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
@@ -68,8 +68,9 @@ def encode_numbers(
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
     """Pack numbers like xarray, but store the fill value exactly where numbers are missing."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
+    variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):
-        packed = CFScaleOffsetCoder().encode(block_variable(numbers, encoding)).to_numpy()
+        packed = CFScaleOffsetCoder().encode(variable).to_numpy()
         if packed.dtype.kind == "f" and dtype.kind != "f":
             packed = np.asarray(np.around(packed))
         stored = packed.astype(dtype)
@@ -233,11 +234,6 @@ def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) ->
         if encoding.get(key) is not None:
             encoding[key] = np.asarray(encoding[key]).astype(dtype).view(target)[()]
     return {**encoding, "dtype": target}
-
-
-def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Wrap a block of an array and its encoding in a Variable, which xarray's coders require."""
-    return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
 def is_packed(encoding: Mapping[str, Any]) -> bool:

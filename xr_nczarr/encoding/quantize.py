@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.encoding.blockwise import blockwise
+from xr_nczarr.encoding.number_encoding import misfit
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.blocks import blockwise
-from xr_nczarr.writing.number_encoding import misfit
 
 Array = npt.NDArray[Any]
 

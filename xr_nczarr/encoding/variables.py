@@ -11,8 +11,18 @@ from xarray import DataArray, Dataset, Variable, conventions
 from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.reader import NONE_NAME
+from xr_nczarr.encoding.cf_encoding import fit_encoding
+from xr_nczarr.encoding.encoding_keys import (
+    check_encoding,
+    requested_endian,
+    requests_bytes,
+)
+from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
+from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
+from xr_nczarr.encoding.strings import encode_text, in_width, string_data
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError
 from xr_nczarr.hierarchy import JOURNAL
+from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.annotations import (
     BY_DIALECT,
     WIDTH,
@@ -22,16 +32,6 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.cf_encoding import fit_encoding
-from xr_nczarr.writing.encoding_keys import (
-    check_encoding,
-    requested_endian,
-    requests_bytes,
-)
-from xr_nczarr.writing.number_encoding import fill_value_of, missing_values, with_float_scale
-from xr_nczarr.writing.options import Layout
-from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.writing.strings import encode_text, in_width, string_data
 
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
@@ -105,6 +105,17 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
         raise ConflictError(
             problem, remedy="Choose another name, or write plain Zarr with dialect='zarr'"
         )
+
+
+def encode_dataset(
+    dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
+) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
+    """Return the encoded variables of a dataset and its attributes; see `encode_variables`."""
+    for name in dataset.variables:
+        stored_name(name)
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    attributes = user_attributes(attributes)
+    return encode_variables(variables, encoding, layout), attributes
 
 
 def encode_variables(
@@ -212,9 +223,8 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    return _keys_as_attributes(
-        fit_encoding(_with_adapted_encoding(variable, name, explicit), name), explicit
-    )
+    adapted = _with_adapted_encoding(variable, name, explicit)
+    return _keys_as_attributes(fit_encoding(adapted, name), explicit)
 
 
 def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Variable:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.codecs import check_codec, check_fill, registered_kind
+from xr_nczarr.encoding.encoding_keys import codec_specs, requested_chunk_keys, requested_codecs
+from xr_nczarr.encoding.variables import EncodedVariable
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
+from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.types import zero
-from xr_nczarr.writing.encoding_keys import codec_specs, requested_chunk_keys, requested_codecs
-from xr_nczarr.writing.options import Layout
-from xr_nczarr.writing.variables import EncodedVariable
 
 _POINTER_BYTES = 8
 _TARGET_BYTES = 4 << 20  # per chunk

@@ -1,0 +1,55 @@
+"""Apply functions to the blocks of dask arrays, in the same way as to NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+import numpy as np
+
+OPENED = "nczarr-opened-"
+"""The prefix of the names of dask arrays with the values of lazily opened variables."""
+
+_Options = ParamSpec("_Options")
+
+
+def blockwise(
+    function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
+) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
+    """Decorate a function of an array and a result dtype so that it also accepts dask arrays.
+
+    For dask arrays, the function is applied lazily to each block.
+    """
+
+    @wraps(function)
+    def wrapped(
+        data: Any, dtype: np.dtype[Any], /, *rest: _Options.args, **options: _Options.kwargs
+    ) -> Any:
+        if not hasattr(data, "dask"):
+            return function(np.asarray(data), dtype, *rest, **options)
+        empty = np.empty((0,) * data.ndim, dtype)
+        return data.map_blocks(wrapped, dtype, *rest, **options, dtype=dtype, meta=empty)
+
+    return wrapped
+
+
+def largest(function: Callable[[Any], int], data: Any) -> int:
+    """Return the largest result of calling a function with each block of a dask array.
+
+    For a NumPy array, the function is called once with the whole array.
+    """
+    if not hasattr(data, "dask"):
+        return function(np.asarray(data))
+    chunks = tuple((1,) * count for count in data.numblocks)
+    results = data.map_blocks(_result, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
+    return int(results.max().compute())
+
+
+def _result(block: Any, function: Callable[[Any], int]) -> Any:
+    return np.full((1,) * block.ndim, function(block))
+
+
+def opened_lazily(data: Any) -> bool:
+    """Return whether a dask array holds the values of a variable that was opened lazily."""
+    return any(str(name).startswith(OPENED) for name in data.dask.layers)
