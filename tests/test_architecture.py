@@ -35,10 +35,11 @@ LAYERS = {
     "encoding": {"backend", "hierarchy", "formats", *BELOW},
     "writing": {"encoding", "backend", "dataset", "options", "chunks", "hierarchy", "formats"}
     | {*BELOW},
-    "tools": {"writing", "encoding", "backend", "dataset", "options", "chunks", "hierarchy"}
-    | {"formats", *BELOW},
+    "tools": {"writing", "backend", "dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
+    "copying": {"tools", "writing", "encoding", "backend", "dataset", "options", "chunks"}
+    | {"hierarchy", "formats", *BELOW},
     "accessor": {"tools", "writing", "backend"},
-    "__init__": {"accessor", "tools", "writing", "references", "storage", "model"},
+    "__init__": {"accessor", "copying", "tools", "writing", "references", "storage", "model"},
     "cli": {"__init__", "references", "options", "formats"},
     "__main__": {"cli"},
 }
@@ -57,7 +58,7 @@ LIBRARIES = {
     "aiohttp": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
-    "xarray": {"accessor", "backend", "encoding", "writing", "tools", "cli"},
+    "xarray": {"accessor", "backend", "encoding", "writing", "copying", "tools", "cli"},
     "dask": {"accessor", "backend", "writing"},
     "asyncio": {"backend", "storage"},
 }
@@ -185,7 +186,7 @@ def test_only_one_storage_module_depends_on_the_operating_system():
     result = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
     # Other uses of `os` and `ctypes`: forks and processor counts, and netcdf-c.
     others = {"locks.py", "chunks/array.py"}
-    others |= {f"tools/netcdf_{name}.py" for name in ("c", "input", "output")}
+    others |= {f"copying/netcdf_{name}.py" for name in ("c", "input", "output")}
     assert result == {"storage/system.py", *others}
 
 

@@ -23,12 +23,12 @@ from xr_nczarr.errors import (
 
 if TYPE_CHECKING:
     from xr_nczarr import references
+    from xr_nczarr.copying.copying import CopyResult, copy
+    from xr_nczarr.copying.diff import Comparison, Difference, diff
     from xr_nczarr.model import Limits
     from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import Cdl, dump
     from xr_nczarr.tools.consolidate import ConsolidateResult, consolidate
-    from xr_nczarr.tools.copying import CopyResult, copy
-    from xr_nczarr.tools.diff import Comparison, Difference, diff
     from xr_nczarr.tools.explain import Explanation, VariableReading, explain
     from xr_nczarr.tools.info import StoreInfo, info
     from xr_nczarr.tools.upgrade import UpgradeResult, upgrade
@@ -82,10 +82,10 @@ __all__ = [
 # The modules that read and write are imported on first use.
 _LAZY = {
     "Cdl": "tools.cdl",
-    "Comparison": "tools.diff",
+    "Comparison": "copying.diff",
     "ConsolidateResult": "tools.consolidate",
-    "CopyResult": "tools.copying",
-    "Difference": "tools.diff",
+    "CopyResult": "copying.copying",
+    "Difference": "copying.diff",
     "Explanation": "tools.explain",
     "Finding": "tools.verification",
     "Limits": "model",
@@ -95,8 +95,8 @@ _LAZY = {
     "VariableReading": "tools.explain",
     "Verification": "tools.verification",
     "consolidate": "tools.consolidate",
-    "copy": "tools.copying",
-    "diff": "tools.diff",
+    "copy": "copying.copying",
+    "diff": "copying.diff",
     "dump": "tools.cdl",
     "explain": "tools.explain",
     "info": "tools.info",

@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.codecs import check_codec, check_fill, registered_kind
-from xr_nczarr.encoding.encoding_keys import codec_specs, requested_chunk_keys, requested_codecs
+from xr_nczarr.encoding.encoding_keys import (
+    check_codecs,
+    codec_specs,
+    requested_chunk_keys,
+    requested_codecs,
+)
 from xr_nczarr.encoding.variables import EncodedVariable
-from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
+from xr_nczarr.errors import ConflictError, NczarrError, Place
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.types import zero
@@ -22,13 +27,6 @@ _TARGET_BYTES = 4 << 20  # per chunk
 # Otherwise, a coordinate that grows by one value per append would have one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
-_LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zstd
-    "zlib": ("level", 0, 9),
-    "gzip": ("level", 0, 9),
-    "bz2": ("level", 1, 9),
-    "blosc": ("clevel", 0, 9),
-    "zstd": ("level", 0, 22),
-}
 _CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
 
 
@@ -63,8 +61,14 @@ def make_node(
     blocks = getattr(encoded.data, "chunks", None)
     if encoded.kind == "char":
         encoding = _with_character_length(encoding, shape)
+    items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
+    place = "filters" if zarr.separates_compressor else "codecs"
+    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
+    itemsize = encoded.dtype.itemsize
+    if encoded.kind == "string" and not encoded.dtype.hasobject:
+        itemsize = _POINTER_BYTES
+    fitted = dropped = ""
     with Place(variable=path):
-        fitted = ""
         if not explicit:
             encoding, fitted = _fit_inherited_chunks(encoding, encoded.dimensions, shape, growing)
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
@@ -74,42 +78,32 @@ def make_node(
         requested = encoding.get("shards") if explicit or zarr.has_shards else None
         required = explicit or encoding.get("chunks") == chunk
         shards = _shard_specs(requested, chunk, shape, required=required)
-        chunk_keys = zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr))
-    items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
-    place = "filters" if zarr.separates_compressor else "codecs"
-    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
-    itemsize = encoded.dtype.itemsize
-    if encoded.kind == "string" and not encoded.dtype.hasobject:
-        itemsize = _POINTER_BYTES
-
-    def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
-        specs = (*leading, *codec_specs(codecs, itemsize, zarr))
-        specs = zarr.complete(specs, registered_kind)
-        return ArrayNode(
+        uncompressed = ArrayNode(
             path=path,
             shape=shape,
             dtype=encoded.dtype,
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
-            codecs=specs,
-            chunk_keys=chunk_keys,
+            codecs=zarr.complete(leading, registered_kind),
+            chunk_keys=zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr)),
             shards=shards,
         )
-
-    dropped = ""
-    try:
-        codecs = requested_codecs(encoding, zarr)
-        _check_codecs(codecs, encoded, layout)
-        made = node(codecs)
-        check_codec(made)
-        made = _with_encodable_fill(made, encoding.get("fill_value") is not None)
-        zarr.render_node(made)
-    except NczarrError as error:
-        if explicit:
-            raise error.located(variable=path) from error.__cause__
-        made, dropped = node(()), error.problem
-        zarr.render_node(made)  # the codecs were not the cause
-    return made, fitted, dropped
+        try:
+            codecs = requested_codecs(encoding, zarr)
+            check_codecs(codecs, encoded.dtype, len(shape), layout)
+            specs = (*leading, *codec_specs(codecs, itemsize, zarr))
+            node = replace(uncompressed, codecs=zarr.complete(specs, registered_kind))
+            check_codec(node)
+            if encoding.get("fill_value") is None:
+                node = _with_encodable_fill(node)
+            check_fill(node)
+            zarr.render_node(node)
+        except NczarrError as error:
+            if explicit:
+                raise
+            node, dropped = uncompressed, error.problem
+            zarr.render_node(node)  # the codecs were not the cause
+    return node, fitted, dropped
 
 
 def _with_character_length(
@@ -127,58 +121,13 @@ def _with_character_length(
     return encoding
 
 
-def _with_encodable_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Replace a fill value that the codecs cannot encode with zero, unless it is `required`.
-
-    Raises
-    ------
-    ConflictError
-        If the value is required and cannot be encoded.
-    """
+def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
+    """Replace a fill value that the codecs cannot encode with zero."""
     try:
         check_fill(node)
     except ConflictError:
-        if required:
-            raise
-        node = replace(node, fill_value=zero(node.dtype))
-        check_fill(node)
+        return replace(node, fill_value=zero(node.dtype))
     return node
-
-
-def _check_codecs(
-    codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable, layout: Layout
-) -> None:
-    """Raise an error if a codec does not suit the array or the layout.
-
-    Raises
-    ------
-    ConflictError
-        If the compression level is out of range. netcdf-c does not open a store with such a level.
-        Plain Zarr stores may use negative levels, which have special meanings in zlib and zstd.
-    UnsupportedError
-        If the codec is configured for a different dtype or different axes.
-    """
-    for codec in codecs:
-        key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
-        level = codec.get(key)
-        if isinstance(level, int) and not (
-            (level < 0 and layout.pure) or lowest <= level <= highest
-        ):
-            raise ConflictError(
-                f"the level of codec {codec['id']} must be from {lowest} to {highest}, not {level}"
-            )
-        dtype = codec.get("dtype")
-        if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
-            raise UnsupportedError(
-                f"codec {codec['id']} is configured for dtype {dtype}, but the array has dtype "
-                f"{encoded.dtype}"
-            )
-        axes = list(range(encoded.data.ndim))
-        if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
-            raise UnsupportedError(
-                f"codec transpose is configured for axes {codec['order']}, but the array has axes "
-                f"{axes}"
-            )
 
 
 def _fit_inherited_chunks(

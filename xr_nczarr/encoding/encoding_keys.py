@@ -8,15 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote, unknown
 from xr_nczarr.formats import Format
 from xr_nczarr.model import CodecSpec
+from xr_nczarr.netcdf import Layout
 
 CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
 _BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
 FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+_LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zstd
+    "zlib": ("level", 0, 9),
+    "gzip": ("level", 0, 9),
+    "bz2": ("level", 1, 9),
+    "blosc": ("clevel", 0, 9),
+    "zstd": ("level", 0, 22),
+}
 # The array itself has this information.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
 
@@ -186,6 +196,42 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     if encoding.get("fletcher32"):
         codecs.append({"id": "fletcher32"})
     return codecs
+
+
+def check_codecs(
+    codecs: Sequence[Mapping[str, Any]], stored: np.dtype[Any], rank: int, layout: Layout
+) -> None:
+    """Check requested codecs against the dtype and the rank of an array, and against a layout.
+
+    Raises
+    ------
+    ConflictError
+        If the compression level is out of range. netcdf-c does not open a store with such a level.
+        Plain Zarr stores may use negative levels, which have special meanings in zlib and zstd.
+    UnsupportedError
+        If the codec is configured for a different dtype or different axes.
+    """
+    for codec in codecs:
+        key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
+        level = codec.get(key)
+        if isinstance(level, int) and not (
+            (level < 0 and layout.pure) or lowest <= level <= highest
+        ):
+            raise ConflictError(
+                f"the level of codec {codec['id']} must be from {lowest} to {highest}, not {level}"
+            )
+        dtype = codec.get("dtype")
+        if isinstance(dtype, str) and np.dtype(dtype) != stored:
+            raise UnsupportedError(
+                f"codec {codec['id']} is configured for dtype {dtype}, but the array has dtype "
+                f"{stored}"
+            )
+        axes = list(range(rank))
+        if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
+            raise UnsupportedError(
+                f"codec transpose is configured for axes {codec['order']}, but the array has axes "
+                f"{axes}"
+            )
 
 
 def codec_specs(

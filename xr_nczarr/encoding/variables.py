@@ -12,11 +12,7 @@ from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.encoding.cf_encoding import fit_encoding
-from xr_nczarr.encoding.encoding_keys import (
-    check_encoding,
-    requested_endian,
-    requests_bytes,
-)
+from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import encode_text, in_width, string_data
@@ -138,7 +134,7 @@ def encode_variables(
     Raises
     ------
     ConflictError
-        If `encoding` has unknown keys, or values do not fit their encoding.
+        If values do not fit their encoding.
     UnsupportedError
         If the layout does not support a type.
     """
@@ -153,7 +149,6 @@ def encode_variables(
         fitted[name].attrs = attributes
     for name, requested in encoding.items():
         fitted[name].encoding = requested
-        check_encoding(name, requested)
     for name, variable in fitted.items():
         fitted[name] = _fitted(variable, str(name), name in encoding)
     encoded = {}

@@ -37,11 +37,14 @@ class Layout:
     array_dimensions
         Whether to write ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads dimension
         names, if the Zarr version has no dimension names.
+    consolidated
+        Whether to write consolidated metadata. None means the default of the Zarr version.
     """
 
     zarr: Format = DEFAULT_FORMAT
     dialect: str = "nczarr"
     array_dimensions: bool = True
+    consolidated: bool | None = None
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:

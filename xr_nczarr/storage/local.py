@@ -336,11 +336,10 @@ class LocalStore(Store):
         """Return the paths of the files that contain objects, by key."""
         return {key: Address(f"{self.root}/{key}") for key in keys}
 
-    def is_same(self, other: Store) -> bool:
-        """Return whether both stores are the same directory."""
-        if isinstance(other, LocalStore):
-            return system.is_same_place(self.root, other.root)
-        return Store.is_same(self, other)
+    @property
+    def identity(self) -> str:
+        """An identifier of the directory, equal for all paths that lead to it."""
+        return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:
         """Return whether this directory is inside the directory of `other`."""

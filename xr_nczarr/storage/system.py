@@ -434,12 +434,13 @@ def is_inside(path: str, folder: str) -> bool:
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
 
-def is_same_place(name: str, other: str) -> bool:
-    """Return whether two paths refer to the same file or directory, which need not exist."""
+def file_identity(path: str) -> str:
+    """Return a string that is equal for all paths of a file or directory, which need not exist."""
     try:
-        return os.path.samefile(name, other)
-    except OSError:  # at least one does not exist
-        return is_inside(name, other) and is_inside(other, name)
+        status = os.stat(path)
+    except OSError:  # it does not exist
+        return os.path.normcase(os.path.realpath(path))
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def boot() -> str:

@@ -130,8 +130,9 @@ def change_store(
         if not dry_run:
             transaction.roll_back()
         with Progress(progress, None, " documents") as bar:
-            transaction.documents = _CountedDocuments(transaction.documents, bar)
-            opened = transaction.open("a")
+            target = transaction.target
+            target.documents = _CountedDocuments(target.documents, bar)
+            opened = target.open("a")
         if opened is None:
             raise NotFoundError("the store does not exist", store=store.name)
         yield transaction, opened

@@ -208,7 +208,7 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
         for lazy in lazy_arrays(variable._data):
-            if lazy.stored.store.is_same(store):
+            if store.is_same(lazy.stored.store):
                 sources.setdefault(str(name), set()).add(lazy.stored.node.path)
     return sources
 
@@ -250,7 +250,7 @@ def chunked_values(data: Any) -> Any:
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
     """Yield the lazy array of this engine that is inside xarray's wrappers, if there is one."""
-    array, _ = unwrapped(data)
+    *_, array = _unwrapping(data)
     if isinstance(array, LazyArray):
         yield array
 
@@ -281,18 +281,24 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
 
     The selection is None if they apply none, or if it is pointwise.
     """
-    selected: Any = None
+    *wrappers, array = _unwrapping(data)
+    # The outermost selection is the complete one, because xarray merges successive selections.
+    for wrapper in wrappers:
+        if isinstance(wrapper, SelectedArray):
+            return array, wrapper.selection
+        if hasattr(wrapper, "key"):
+            if isinstance(wrapper.key, BasicIndexer | OuterIndexer):
+                return array, whole(wrapper.array.shape).orthogonal(wrapper.key.tuple)
+            break
+    return array, None
+
+
+def _unwrapping(data: Any) -> Iterator[Any]:
+    """Yield xarray's wrappers around an array, beginning with the outermost, and then the array."""
+    yield data
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
-        # The outermost selection is the complete one, because xarray merges successive selections.
-        if selected is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
-            selected = data
         data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)
-    if isinstance(selected, SelectedArray):
-        return data, selected.selection
-    key = getattr(selected, "key", None)
-    if isinstance(key, BasicIndexer | OuterIndexer):
-        return data, whole(selected.array.shape).orthogonal(key.tuple)
-    return data, None
+        yield data
 
 
 def _in_task(task: Any) -> Iterator[LazyArray]:

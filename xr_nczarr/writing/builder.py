@@ -211,14 +211,14 @@ def plan_creation(request: WriteRequest, transaction: Transaction) -> WritePlan:
     tree = Tree(request.layout)
     for group in request.groups:
         tree.add_dataset(group)
-    plan = plan_tree(tree, transaction.store, request.options.consolidated)
-    plan.exclusive = not request.replaces_store and transaction.names == ([], [])
+    plan = plan_tree(tree, transaction.store)
+    plan.exclusive = not request.replaces_store and transaction.target.names == ([], [])
     return plan
 
 
-def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
+def plan_tree(tree: Tree, store: Store) -> WritePlan:
     """Return the plan for a new store with the content of a tree. It replaces the whole target."""
-    hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
+    hierarchy, zarr, consolidated = tree.hierarchy(), tree.layout.zarr, tree.layout.consolidated
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
     check_names(store, zarr, hierarchy.nodes)

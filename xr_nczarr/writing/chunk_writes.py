@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.errors import ConflictError, Place
-from xr_nczarr.hierarchy import Regions
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
@@ -55,6 +55,11 @@ class ArrayWrite:
         fill value for the value itself.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the data are a dask array with the values of a lazily opened variable."""
+        return hasattr(self.data, "dask") and opened_lazily(self.data)
 
     @property
     def bounds(self) -> list[list[int]]:
@@ -140,12 +145,10 @@ def write_chunks(
     # Changes that affect only metadata do not need dask.
     import dask
 
-    from xr_nczarr.encoding.blockwise import opened_lazily
-
     ready = [write for write in writes if not hasattr(write.data, "dask")]
     lazy = [write for write in writes if hasattr(write.data, "dask")]
-    late = [] if options.compute else [write for write in lazy if not opened_lazily(write.data)]
-    now = lazy if options.compute else [write for write in lazy if opened_lazily(write.data)]
+    late = [] if options.compute else [write for write in lazy if not write.opened]
+    now = lazy if options.compute else [write for write in lazy if write.opened]
     total = sum(write.data.nbytes for write in (*ready, *now))
     uploads = Uploads(store.max_puts)
     with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
@@ -301,32 +304,3 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
             remedy="Convert the array with astype, or correct the dtype passed to map_blocks",
         )
     return converted
-
-
-def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has already stored all values of `writes`."""
-    planned = {write.node.path: write for write in writes if write.appended}
-    return appended.keys() == planned.keys() and all(
-        _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
-    )
-
-
-def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether stored and new values are equal, bit for bit.
-
-    The values are compared a few chunks at a time, to limit memory.
-    """
-    if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
-        return False
-    (first, last), *other_bounds = bounds
-    array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
-    for start in range(first, last, length):
-        stop = min(start + length, last)
-        stored = array.read([slice(start, stop), *(slice(*pair) for pair in other_bounds)])
-        new = np.asarray(write.data[start - first : stop - first])
-        if new.dtype.hasobject or stored.dtype.hasobject:
-            if not np.array_equal(stored, new):
-                return False
-        elif stored.tobytes() != new.tobytes():
-            return False
-    return True

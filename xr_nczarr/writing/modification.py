@@ -25,11 +25,12 @@ from xr_nczarr.hierarchy import (
 )
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Layout
+from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
-from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
+from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
     check_coordinate,
@@ -39,16 +40,12 @@ from xr_nczarr.writing.regions import (
     write_region,
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
-from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
-def plan_modification(
-    request: WriteRequest, transaction: Transaction, opened: OpenedStore
-) -> WritePlan:
+def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     """Check a change to an existing store, and return its plan.
-
-    The plan is empty if an interrupted run of the same append has already written everything.
 
     Raises
     ------
@@ -59,15 +56,7 @@ def plan_modification(
     planner.check_sources()
     for group_request in request.groups:
         planner.add(group_request)
-    plan = planner.finish()
-    if transaction.applied:
-        repeated = plan.first is None and is_applied(opened.store, transaction.applied, plan.writes)
-        transaction.close()
-        if repeated:  # the writer was killed after writing everything
-            return WritePlan(plan.zarr_format)
-    for check in planner.order_checks:
-        check()
-    return plan
+    return planner.finish()
 
 
 @dataclass(slots=True)
@@ -76,9 +65,8 @@ class _Planner:
 
     Attributes
     ----------
-    order_checks
-        Functions that check whether an append continues its coordinates. They are called last,
-        because they read stored values.
+    checks
+        See `WritePlan`.
     grown
         The dimensions that grow, with their new sizes, by path.
     widened
@@ -99,7 +87,7 @@ class _Planner:
     grown: dict[str, Dimension] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
-    order_checks: list[Callable[[], None]] = field(default_factory=list)
+    checks: list[Callable[[], None]] = field(default_factory=list)
     kept: set[str] = field(init=False)
     unchanged: set[tuple[str, str]] = field(default_factory=set)
 
@@ -214,14 +202,15 @@ class _Planner:
             region = {}
         new = self._check(group, dataset, encoding, stored)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
-        for name in map(str, dataset.variables):
-            if name in stored and (path, name) not in self.unchanged:
-                with Place(variable=child_path(path, name)):
-                    self._write(group, name, variables[name], stored[name], region)
         if new:
             # The bounds of stored coordinates need their own units: the stored ones can differ.
             added = {key: value for key, value in variables.items() if str(key) in new}
             self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
+        for name in map(str, dataset.variables):
+            if name in stored and (path, name) not in self.unchanged:
+                target = group.variables[name]
+                with Place(variable=target.path):
+                    self._write(target, variables[name], stored[name], region)
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
@@ -301,23 +290,32 @@ class _Planner:
             node = group.variables[dim].node
             assert node is not None
             size, object_size = visible[dim].size, node.object_shape[0]
-            self.order_checks.append(
+            self.checks.append(
                 partial(check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size)
             )
         return new
 
     def _write(
         self,
-        group: Group,
-        name: str,
+        target: NetcdfVariable,
         new: Variable,
         stored: Variable,
         region: Mapping[str, slice],
     ) -> None:
-        dim = self.options.append_dim
-        variable = group.variables[name]
-        assert variable.node is not None
-        if variable.node.chunk_runs:
+        """Plan to write new values to a stored variable.
+
+        Parameters
+        ----------
+        target
+            The stored variable in the netCDF data model.
+        new, stored
+            The new and the stored values, decoded by xarray.
+        region
+            The slice to write along each dimension. Other dimensions are written whole.
+        """
+        dim, name, node = self.options.append_dim, target.name, target.node
+        assert node is not None
+        if node.chunk_runs:
             raise UnsupportedError(
                 "chunks of a rectilinear grid cannot be written",
                 remedy="Write the dataset to a new store",
@@ -334,20 +332,19 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
             return
-        node = variable.node
         widening = self.options.mode != "r+" and not region and not node.shards
-        data = encode_as_stored(new, stored, name, variable, widening=widening)
+        data = encode_as_stored(new, stored, name, target, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             array = self.opened.hierarchy.nodes[node.path]  # with the notation of its document
             assert isinstance(array, ArrayNode)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
             data = data.astype(f"S{node.dtype.itemsize}")
-        shape = variable.shape or node.shape
+        shape = target.shape or node.shape
         if dim is not None:
             axis = new.dims.index(dim)
             size = pieces[dim].stop
-            dimension = variable.dimensions[axis]
+            dimension = target.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
             self.changes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
@@ -362,7 +359,7 @@ class _Planner:
     def finish(self) -> WritePlan:
         self._check_all_appended()
         hierarchy, store = self.opened.hierarchy, self.opened.store
-        plan = WritePlan(hierarchy.zarr_format, self.writes)
+        plan = WritePlan(hierarchy.zarr_format, self.writes, checks=self.checks)
         zarr = writable_format(hierarchy, store.name)
         replaced, replaced_paths = self.replaced_group, self.replaced_paths
         kept = [path for path in hierarchy.nodes if path not in replaced_paths]
@@ -399,11 +396,12 @@ class _Planner:
         self._list_new_children(added)
         widths = [change for pair in self.widened for change in width_changes(self.opened, *pair)]
         if widths:
-            consolidated = self.options.consolidated
-            plan.first = plan_widening(self.opened, self.widened, widths, consolidated)
+            plan.first = plan_widening(
+                self.opened, self.widened, widths, self.tree.layout.consolidated
+            )
         changes = [*widths, *self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(hierarchy, changes))
-        if plan.documents and (self.options.consolidated or hierarchy.consolidated):
+        if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):
             # The plan has all documents of new nodes, and removes stored documents at their keys.
             plan.documents.update(refresh_consolidated(hierarchy, kept, plan.documents))
         return plan

@@ -26,7 +26,6 @@ class WriteOptions:
     append_dim: str | None = None
     region: Any = None
     allow_duplicates: bool = False
-    consolidated: bool | None = None
     compute: bool = True
     safe_chunks: bool = True
     progress: bool = False
@@ -61,7 +60,9 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
     return mode or "w-"
 
 
-def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+def layout_of(
+    location: Location, zarr_format: int | str, dialect: str, consolidated: bool | None
+) -> Layout:
     """Return the layout that the URL fragment and the arguments of the caller request.
 
     Raises
@@ -81,6 +82,7 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
         zarr=zarr,
         dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
         array_dimensions=location.xarray is not False,
+        consolidated=location.consolidated if consolidated is None else consolidated,
     )
 
 

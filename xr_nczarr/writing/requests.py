@@ -12,6 +12,7 @@ from dask.base import tokenize
 from xarray import CFTimeIndex, DataArray, Dataset, DataTree, Variable
 
 from xr_nczarr.encoding.blockwise import opened_lazily
+from xr_nczarr.encoding.encoding_keys import check_encoding
 from xr_nczarr.errors import RefusedError, UnsupportedError
 from xr_nczarr.model import child_path, group_path
 from xr_nczarr.netcdf import Layout
@@ -107,6 +108,8 @@ def normalize(
         If `obj` is not a Dataset, DataArray or DataTree.
     KeyError
         If `encoding` names a variable that is not in `obj`.
+    ConflictError
+        If an encoding has unknown keys.
     ValueError
         If `encoding` names a group that is not in `obj`, or if `obj` is a single dataset and
         `unlimited` names a dimension that is not in it.
@@ -138,13 +141,14 @@ def normalize(
     groups = []
     for path, dataset in datasets.items():
         _check_types(path, dataset)
-        for name in encodings[path]:
+        dims = unlimited_dimensions(dataset, requested[path], required=required)
+        growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
+        for name, keys in encodings[path].items():
             if name not in dataset.variables:
                 raise KeyError(
                     f"encoding contains the variable {name!r}, which is not in the dataset"
                 )
-        dims = unlimited_dimensions(dataset, requested[path], required=required)
-        growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
+            check_encoding(name, keys)
         dataset = in_blocks(dataset, encodings[path])
         group_request = GroupRequest(
             path=path,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xarray import DataArray, Dataset, DataTree
 
-from xr_nczarr.dataset import OpenedStore, resolve
-from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError, Place
-from xr_nczarr.storage import Access, Store
+from xr_nczarr.dataset import resolve
+from xr_nczarr.errors import Place
+from xr_nczarr.storage import Access
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import plan_modification
 from xr_nczarr.writing.options import (
@@ -20,8 +20,9 @@ from xr_nczarr.writing.options import (
     layout_of,
     resolve_mode,
 )
-from xr_nczarr.writing.requests import WriteRequest, normalize
-from xr_nczarr.writing.transaction import Transaction, check_removable
+from xr_nczarr.writing.requests import normalize
+from xr_nczarr.writing.transaction import Transaction
+from xr_nczarr.writing.write_target import check_removable
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -212,13 +213,12 @@ def to_nczarr(
     mode = resolve_mode(mode, append_dim, region)
     resolved = resolve(target, Access(storage_options=storage_options), must_exist=mode == "r+")
     resolved.check_writable()
-    store, location = resolved.store, resolved.location
+    store = resolved.store
     options = WriteOptions(
         mode=mode,
         append_dim=None if append_dim is None else str(append_dim),
         region=region,
         allow_duplicates=allow_duplicates,
-        consolidated=location.consolidated if consolidated is None else consolidated,
         compute=compute,
         safe_chunks=safe_chunks,
         progress=progress,
@@ -231,7 +231,7 @@ def to_nczarr(
         group=group,
         encoding=encoding,
         unlimited=unlimited_dims,
-        layout=layout_of(location, zarr_format, dialect),
+        layout=layout_of(resolved.location, zarr_format, dialect, consolidated),
         options=options,
     )
     if request.replaces_store and not overwrite:
@@ -243,84 +243,11 @@ def to_nczarr(
         force=overwrite or request.replaces_store,
     )
     with Place(store=store.name), lock as transaction:
-        opened = None if request.replaces_store else _open(transaction, request)
+        if mode != "r+" and not request.replaces_store:
+            transaction.roll_back(request.layout.consolidated)
+        opened = transaction.target.open_for(request)
         if opened is None:
             plan = plan_creation(request, transaction)
         else:
-            plan = plan_modification(request, transaction, opened)
+            plan = plan_modification(request, opened)
         return transaction.execute(plan, options)
-
-
-def _open(transaction: Transaction, request: WriteRequest) -> OpenedStore | None:
-    """Open the store that a write changes, or return None if the write will create it.
-
-    Interrupted changes are rolled back first, except in mode ``"r+"``.
-
-    Raises
-    ------
-    ExistsError
-        If the store or group exists and `mode` is ``"w-"``, or if the target is not a Zarr store.
-    NotFoundError
-        If `mode` is ``"r+"`` and there is no store.
-    ConflictError
-        If `append_dim` is not a dimension of the new data, or another write is replacing chunks.
-    """
-    options, store = request.options, transaction.store
-    mode = options.mode
-    if mode != "r+":
-        transaction.roll_back()
-    if mode == "w-" and request.path == "/" and transaction.shows_store:
-        raise _exists(store, request.path)
-    opened = transaction.open(mode)
-    if opened is None:
-        if mode == "r+":
-            raise NotFoundError("the store does not exist", store=store.name)
-        transaction.check_empty()
-        dim, groups = options.append_dim, request.groups
-        if dim is not None and not any(dim in group.dataset.dims for group in groups):
-            raise ConflictError(f"append_dim={dim!r} does not match any dimension of the new data")
-        return None
-    if mode == "r+" and opened.hierarchy.before:
-        raise ConflictError(
-            "another write is replacing chunks of the store, or was interrupted",
-            remedy="Wait for that write, or run it again. The next append also rolls it back",
-            store=store.name,
-        )
-    paths = [request.path] if mode == "w" else [group.path for group in request.groups]
-    existing = [path for path in paths if _group_exists(opened, path)]
-    if mode == "w-" and request.path in existing:
-        transaction.finish_creation(opened, options.consolidated)
-        raise _exists(store, request.path)
-    return opened
-
-
-def _exists(store: Store, path: str) -> ExistsError:
-    return ExistsError(
-        "the group already exists",
-        remedy="Pass mode='w' to replace the group, mode='a' to change it, or "
-        "append_dim to extend it",
-        store=store.name,
-        key=path,
-    )
-
-
-def _group_exists(opened: OpenedStore, path: str) -> bool:
-    """Return whether a store has a group at `path`.
-
-    Raises
-    ------
-    ConflictError
-        If there is a variable at or above `path`.
-    """
-    group = opened.root
-    for name in filter(None, path.split("/")):
-        if name in group.variables:
-            raise ConflictError(
-                f"{group.variables[name].path} is a variable, not a group",
-                remedy="Choose another name",
-                store=opened.store.name,
-            )
-        if name not in group.groups:
-            return False
-        group = group.groups[name]
-    return True

@@ -5,9 +5,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
 1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata.
 2. **Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
    The documents are restored, unless all of them had been changed, so that the write was complete.
-3. **Plan.** The caller opens the store and plans the write. Nothing is written before the plan is
-   complete, so a request that does not fit the store leaves it untouched. One listing of the root
-   shows whether there is a store, a journal or a marker. Documents are read once, and then kept.
+3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
+   complete, so a request that does not fit the store leaves it untouched.
 4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
    replaces it at the end. If the process is killed, either the old or the new store remains.
 5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
@@ -25,43 +24,28 @@ If the caller commits the changes (an icechunk session), documents are written b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xr_nczarr.dataset import OpenedStore, open_netcdf
-from xr_nczarr.errors import (
-    AccessDeniedError,
-    ConflictError,
-    ExistsError,
-    NczarrError,
-    NotFoundError,
-    RefusedError,
-    UnsupportedError,
-)
+import numpy as np
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import (
     JOURNAL,
     UNFINISHED,
     Journal,
     Regions,
-    is_consolidated,
     open_journal,
     refresh_consolidated,
 )
-from xr_nczarr.netcdf.annotations import is_universal
-from xr_nczarr.options import OpenOptions
-from xr_nczarr.storage import (
-    WRITER_LOCK,
-    Bytes,
-    Listing,
-    Store,
-    is_desktop_file,
-)
+from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_target import WriteTarget, is_empty
 
 _MAX_TRIES = 10  # attempts to take the writer lock
 
@@ -90,6 +74,9 @@ class WritePlan:
         Whether to raise an error if another writer creates a store at the same time.
     first
         A plan to complete before this one starts to write chunks; see `plan_widening`.
+    checks
+        Functions that check whether an append continues its coordinates. They read stored values,
+        and are called just before anything is written.
     """
 
     zarr_format: str
@@ -101,51 +88,26 @@ class WritePlan:
     new: bool = False
     exclusive: bool = False
     first: WritePlan | None = None
+    checks: list[Callable[[], None]] = field(default_factory=list)
 
 
-@dataclass
 class Transaction:
     """A change to a store in several steps. `Transaction.locked` creates it.
 
     Attributes
     ----------
-    documents
-        Documents by key, as read by `open` and changed by later steps. Absent objects are None.
+    target
+        The store as it is before the change. Later steps update its documents.
     applied
         Regions that an interrupted append has written, by path of the array, if `roll_back` finds
         the append complete. A region has the start and the end (exclusive) along each dimension.
         The journal of the append remains until `close`.
     """
 
-    store: Store
-    documents: dict[str, Bytes | None] = field(default_factory=dict)
-    applied: Regions = field(default_factory=dict)
-
-    @cached_property
-    def names(self) -> Listing | None:
-        """The names listed at the root before any change, or None if the store cannot be listed."""
-        try:
-            return _names(self.store)
-        except (AccessDeniedError, UnsupportedError):
-            return None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the root listing shows that the target is empty."""
-        return self.names is not None and not _contents(self.names)
-
-    @property
-    def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store. `open` may find one even if not."""
-        usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
-        arrays = {zarr.document_key("/", "array") for zarr in usual}
-        groups = {zarr.document_key("/", "group") for zarr in usual}
-        objects = set(self.names.objects if self.names else ())
-        return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
-
-    def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object; it may if it cannot be listed."""
-        return self.names is None or key in self.names.objects
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.target = WriteTarget(store)
+        self.applied: Regions = {}
 
     @classmethod
     @contextmanager
@@ -187,12 +149,19 @@ class Transaction:
         with lock:
             yield cls(store)
 
-    def roll_back(self) -> None:
-        """Undo an interrupted change of documents, unless the change was complete.
+    def roll_back(self, consolidated: bool | None = None) -> None:
+        """Undo an interrupted change of documents, or complete it if only its end is missing.
 
-        If it was a complete append, record its regions in `applied`.
+        If the change was a complete append, record its regions in `applied`. If only the
+        consolidated metadata of a new store are missing, write them, unless `consolidated` is
+        false, or None and the Zarr version has none by default.
         """
-        if self.store.single_file or not self.may_hold(JOURNAL):
+        if self.store.single_file:
+            return
+        (mark,) = self.store.fetch([UNFINISHED]) if self.target.may_hold(UNFINISHED) else (None,)
+        if mark is not None:
+            self._finish_creation(consolidated)
+        if not self.target.may_hold(JOURNAL):
             return
         journal = open_journal(self.store)
         if journal is None:
@@ -208,39 +177,18 @@ class Transaction:
                 self.store.put([(key, data)])
         self.close()
 
+    def _finish_creation(self, consolidated: bool | None) -> None:
+        opened = self.target.open("a")
+        if opened is not None:
+            default = FORMATS[opened.hierarchy.zarr_format].consolidated_by_default
+            if default if consolidated is None else consolidated:
+                documents = refresh_consolidated(opened.hierarchy, opened.hierarchy.nodes, {})
+                self.store.put(documents.items())
+            self.store.delete(UNFINISHED)
+
     def close(self) -> None:
         """Remove the journal after the change that it records has been completed or undone."""
         self.store.delete(JOURNAL)
-
-    def open(self, mode: str) -> OpenedStore | None:
-        """Open the target, or return None if it does not contain a complete store.
-
-        In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
-        documents are read and kept in `documents`, because another program may have changed them
-        without updating the consolidated metadata.
-        """
-        if mode != "r+" and self.is_empty:
-            return None
-        documents = self.documents
-        options = OpenOptions(consolidated=None if mode == "r+" else False)
-        try:
-            opened = open_netcdf(self.store, options, documents=documents)
-            if mode != "r+" and is_universal(opened.root.node):
-                opened = open_netcdf(self.store, options, documents=documents, with_sidecars=True)
-        except NotFoundError:
-            return None
-        hierarchy = replace(opened.hierarchy, documents=dict(documents))
-        consolidated = hierarchy.consolidated or is_consolidated(hierarchy)
-        return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
-
-    def check_empty(self) -> None:
-        """Raise ExistsError if the target holds objects that are not a Zarr store."""
-        if _is_foreign(_names(self.store) if self.names is None else self.names):
-            raise ExistsError(
-                "the target contains objects that are not a Zarr store",
-                remedy="Choose another target, or remove the existing one first",
-                store=self.store.name,
-            )
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan. If `compute` is false, return a dask object that completes it.
@@ -263,6 +211,13 @@ class Transaction:
                 remedy="Leave out compute=False, or write a directory",
                 store=self.store.name,
             )
+        if self.applied:
+            repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
+            self.close()
+            if repeated:  # the writer was killed after writing everything
+                plan = WritePlan(plan.zarr_format)
+        for check in plan.checks:
+            check()
         atomic = plan.new or plan.first is not None
         atomic |= options.compute and (options.atomic or options.mode == "w")
         in_place = False
@@ -313,14 +268,14 @@ class Transaction:
     def _begin(self, plan: WritePlan, work: Store) -> None:
         if plan.new:
             work.put([(UNFINISHED, b"{}")])
-            if work is self.store and not self.is_empty:
+            if work is self.store and not self.target.is_empty:
                 self._clear()
         work.put(plan.leading.items())
-        self.documents.update(plan.leading)
+        self.target.documents.update(plan.leading)
         for target in plan.removed:
             work.delete(target)
-            removed = [key for key in self.documents if _is_below(key, target)]
-            self.documents.update(dict.fromkeys(removed))
+            removed = [key for key in self.target.documents if _is_below(key, target)]
+            self.target.documents.update(dict.fromkeys(removed))
 
     def _clear(self) -> None:
         """Remove all objects except the lock, the marker, and files of file managers."""
@@ -343,8 +298,8 @@ class Transaction:
         # A single object changes atomically. The journal of an append also records its regions.
         journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
         if journaled:
-            unread = [key for key in objects if key not in self.documents]
-            stored = {**self.documents, **dict(zip(unread, work.fetch(unread), strict=True))}
+            unread = [key for key in objects if key not in self.target.documents]
+            stored = {**self.target.documents, **dict(zip(unread, work.fetch(unread), strict=True))}
             before = [stored[key] for key in objects]
             journal = Journal.of(objects, before, appended, chunks=bool(plan.chunks))
             work.put([(JOURNAL, journal.render())])
@@ -358,7 +313,7 @@ class Transaction:
                 work.put([(key, plan.documents[key])])
         if work.transactional:
             work.put(plan.chunks.items())
-        self.documents.update(plan.documents)
+        self.target.documents.update(plan.documents)
         if journaled:
             work.flush()
             work.delete(JOURNAL)
@@ -387,17 +342,6 @@ class Transaction:
         else:
             yield self.store
             self.store.flush()
-
-    def finish_creation(self, opened: OpenedStore, consolidated: bool | None) -> None:
-        """Write the consolidated metadata that an interrupted creation left out."""
-        (mark,) = self.store.fetch([UNFINISHED]) if self.may_hold(UNFINISHED) else (None,)
-        if mark is not None:
-            hierarchy = opened.hierarchy
-            default = FORMATS[hierarchy.zarr_format].consolidated_by_default
-            if consolidated or (consolidated is None and default):
-                documents = refresh_consolidated(hierarchy, hierarchy.nodes, {})
-                self.store.put(documents.items())
-            self.store.delete(UNFINISHED)
 
 
 @contextmanager
@@ -443,6 +387,35 @@ def _lock_error(store: Store) -> ConflictError:
     )
 
 
+def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
+    """Return whether an interrupted append has already stored all values of `writes`."""
+    planned = {write.node.path: write for write in writes if write.appended}
+    return appended.keys() == planned.keys() and all(
+        _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
+    )
+
+
+def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
+    """Return whether stored and new values are equal, bit for bit.
+
+    The values are compared a few chunks at a time, to limit memory.
+    """
+    if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
+        return False
+    (first, last), *other_bounds = bounds
+    array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
+    for start in range(first, last, length):
+        stop = min(start + length, last)
+        stored = array.read([slice(start, stop), *(slice(*pair) for pair in other_bounds)])
+        new = np.asarray(write.data[start - first : stop - first])
+        if new.dtype.hasobject or stored.dtype.hasobject:
+            if not np.array_equal(stored, new):
+                return False
+        elif stored.tobytes() != new.tobytes():
+            return False
+    return True
+
+
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
     if not in_place:
         return "The store is either unchanged or completely replaced: run the write again"
@@ -462,38 +435,5 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
     )
 
 
-def is_empty(store: Store) -> bool:
-    """Return whether a target is empty, ignoring files of file managers such as ``.DS_Store``."""
-    return _names(store) == ([], [])
-
-
-def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target holds objects that are not a Zarr store."""
-    if _is_foreign(_names(store)):
-        raise RefusedError(
-            "the target is not a Zarr store, and mode='w' would remove it",
-            remedy="Choose another target, or pass overwrite=True",
-            store=store.name,
-        )
-
-
 def _is_below(key: str, target: str) -> bool:
     return key.startswith(target) if target.endswith("/") else key == target
-
-
-def _is_foreign(names: Listing) -> bool:
-    roots = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
-    contents = _contents(names)
-    return bool(contents) and not roots & contents
-
-
-def _contents(names: Listing) -> set[str]:
-    return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
-
-
-def _names(store: Store) -> Listing:
-    try:
-        objects, prefixes = store.list_names("")
-    except NotFoundError:  # a zip file that does not exist yet
-        return Listing([], [])
-    return Listing([name for name in objects if not is_desktop_file(name)], prefixes)

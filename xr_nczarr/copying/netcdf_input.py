@@ -15,14 +15,7 @@ import numpy.typing as npt
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from xr_nczarr.encoding.array_nodes import chunk_shape
-from xr_nczarr.errors import Place
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
-from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.annotations import is_bookkeeping
-from xr_nczarr.netcdf.data_model import Kind
-from xr_nczarr.tools.hdf5_filters import codec_of
-from xr_nczarr.tools.netcdf_c import (
+from xr_nczarr.copying.netcdf_c import (
     BIG_ENDIAN,
     CHAR,
     CHUNKED,
@@ -34,6 +27,13 @@ from xr_nczarr.tools.netcdf_c import (
     Handle,
     text_of,
 )
+from xr_nczarr.encoding.array_nodes import chunk_shape
+from xr_nczarr.errors import Place
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf.annotations import is_bookkeeping
+from xr_nczarr.netcdf.data_model import Kind
+from xr_nczarr.tools.hdf5_filters import codec_of
 
 Array = npt.NDArray[Any]
 

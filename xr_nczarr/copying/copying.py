@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.codecs import check_known
+from xr_nczarr.copying.inputs import Input, Recoding, is_netcdf_file, open_input
+from xr_nczarr.copying.netcdf_output import FileLayout, unheld, write_file
+from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
     ConflictError,
@@ -30,11 +33,8 @@ from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
-from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
-from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
-from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.options import layout_of
 from xr_nczarr.writing.transaction import Transaction, WritePlan
@@ -222,10 +222,11 @@ def copy(
         access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(target, access, must_exist=False)
         resolved.check_writable()
-        layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
+        store = resolved.store
+        layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         _check_outside_source(store, origin)
         tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
-        plan = plan_tree(tree, store, consolidated)
+        plan = plan_tree(tree, store)
         before = origin.state()
         mark = None if before is None else _resume_marker(before, plan)
         # A killed copy that is run again recognizes its lock, even if the source has changed.
@@ -377,15 +378,15 @@ def _inspect_target(
         If the target exists and may not be replaced.
     """
     store, unfinished = transaction.store, None
-    if not store.single_file and transaction.may_hold(UNFINISHED):
+    if not store.single_file and transaction.target.may_hold(UNFINISHED):
         (unfinished,) = store.fetch([UNFINISHED])
         if unfinished is not None and mark is not None and bytes(unfinished) == mark:
             return False, True, ""
-    exists = transaction.open("a") is not None
+    exists = transaction.target.open("a") is not None
     if exists and not overwrite:
         remedy = "Choose another target, or pass overwrite=True"
         raise ExistsError("the store already exists", remedy=remedy, store=store.name)
-    transaction.check_empty()
+    transaction.target.check_empty()
     if unfinished is None:
         return exists, False, ""
     if mark is None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.copying.inputs import Recoding, open_input
+from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.errors import MetadataError, Place, quote
 from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json
@@ -23,8 +25,6 @@ from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes
 from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
 from xr_nczarr.tools.html import page, preformatted
-from xr_nczarr.tools.inputs import Recoding, open_input
-from xr_nczarr.tools.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.tools.text import columns, count_text

@@ -18,6 +18,8 @@ from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
+from xr_nczarr.copying.netcdf_input import NetcdfFile, open_file
+from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.encoding.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.encoding.variables import check_dimension, encode_alone, stored_name, user_attributes
@@ -28,8 +30,6 @@ from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
-from xr_nczarr.tools.netcdf_input import NetcdfFile, open_file
-from xr_nczarr.tools.relayout import relayout
 from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree

@@ -11,15 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import Place, UnsupportedError, quote
-from xr_nczarr.locks import Underway
-from xr_nczarr.model import ArrayNode, Attributes
-from xr_nczarr.netcdf import Group, Layout, Variable
-from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
-from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
-from xr_nczarr.progress import Progress
-from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
-from xr_nczarr.tools.netcdf_c import (
+from xr_nczarr.copying.netcdf_c import (
     BIG_ENDIAN,
     CHAR,
     CHUNKED,
@@ -30,8 +22,16 @@ from xr_nczarr.tools.netcdf_c import (
     STRING,
     Handle,
 )
+from xr_nczarr.copying.transfer import rearranged
+from xr_nczarr.errors import Place, UnsupportedError, quote
+from xr_nczarr.locks import Underway
+from xr_nczarr.model import ArrayNode, Attributes
+from xr_nczarr.netcdf import Group, Layout, Variable
+from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
+from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
+from xr_nczarr.progress import Progress
+from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
 from xr_nczarr.tools.text import count_text
-from xr_nczarr.tools.transfer import rearranged
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
 

@@ -1,0 +1,206 @@
+"""Find out what the target of a write holds, and open the store in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from xr_nczarr.dataset import OpenedStore, open_netcdf
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    ConflictError,
+    ExistsError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+)
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.hierarchy import UNFINISHED, is_consolidated
+from xr_nczarr.netcdf.annotations import is_universal
+from xr_nczarr.options import OpenOptions
+from xr_nczarr.storage import WRITER_LOCK, Bytes, Listing, Store, is_desktop_file
+
+if TYPE_CHECKING:
+    from xr_nczarr.writing.requests import WriteRequest
+
+
+@dataclass
+class WriteTarget:
+    """The store that a write creates or changes, as it is before the write.
+
+    One listing of the root shows whether there is a store, a journal or a marker. Each document is
+    read once, and then kept.
+
+    Attributes
+    ----------
+    documents
+        Documents by key, as read by `open`. Absent objects are None.
+    """
+
+    store: Store
+    documents: dict[str, Bytes | None] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> Listing | None:
+        """The names listed at the root before any change, or None if the store cannot be listed."""
+        try:
+            return _names(self.store)
+        except (AccessDeniedError, UnsupportedError):
+            return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the root listing shows that the target is empty."""
+        return self.names is not None and not _contents(self.names)
+
+    @property
+    def shows_store(self) -> bool:
+        """Whether the root listing shows a complete store. `open` may find one even if not."""
+        usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
+        arrays = {zarr.document_key("/", "array") for zarr in usual}
+        groups = {zarr.document_key("/", "group") for zarr in usual}
+        objects = set(self.names.objects if self.names else ())
+        return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
+
+    def may_hold(self, key: str) -> bool:
+        """Return whether the root may contain an object; it may if it cannot be listed."""
+        return self.names is None or key in self.names.objects
+
+    def open_for(self, request: WriteRequest) -> OpenedStore | None:
+        """Open the store that a write changes, or return None if the write creates the store.
+
+        Raises
+        ------
+        ExistsError
+            If the store or group exists and the mode is ``"w-"``, or if the target is not a Zarr
+            store.
+        NotFoundError
+            If the mode is ``"r+"`` and there is no store.
+        ConflictError
+            If `append_dim` is not a dimension of the new data, or another write is replacing
+            chunks.
+        """
+        options, store = request.options, self.store
+        if request.replaces_store:
+            return None
+        if options.mode == "w-" and request.path == "/" and self.shows_store:
+            raise _exists(store, request.path)
+        opened = self.open(options.mode)
+        if opened is None:
+            if options.mode == "r+":
+                raise NotFoundError("the store does not exist", store=store.name)
+            self.check_empty()
+            dim, groups = options.append_dim, request.groups
+            if dim is not None and not any(dim in group.dataset.dims for group in groups):
+                raise ConflictError(
+                    f"append_dim={dim!r} does not match any dimension of the new data"
+                )
+            return None
+        if options.mode == "r+" and opened.hierarchy.before:
+            raise ConflictError(
+                "another write is replacing chunks of the store, or was interrupted",
+                remedy="Wait for that write, or run it again. The next append also rolls it back",
+                store=store.name,
+            )
+        paths = [request.path]
+        paths += [group.path for group in request.groups] if options.mode != "w" else []
+        existing = [path for path in paths if _group_exists(opened, path)]
+        if options.mode == "w-" and request.path in existing:
+            raise _exists(store, request.path)
+        return opened
+
+    def open(self, mode: str) -> OpenedStore | None:
+        """Open the target, or return None if it does not contain a complete store.
+
+        In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
+        documents are read and kept in `documents`, because another program may have changed them
+        without updating the consolidated metadata.
+        """
+        if mode != "r+" and self.is_empty:
+            return None
+        documents = self.documents
+        options = OpenOptions(consolidated=None if mode == "r+" else False)
+        try:
+            opened = open_netcdf(self.store, options, documents=documents)
+            if mode != "r+" and is_universal(opened.root.node):
+                opened = open_netcdf(self.store, options, documents=documents, with_sidecars=True)
+        except NotFoundError:
+            return None
+        hierarchy = replace(opened.hierarchy, documents=dict(documents))
+        consolidated = hierarchy.consolidated or is_consolidated(hierarchy)
+        return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
+
+    def check_empty(self) -> None:
+        """Raise ExistsError if the target holds objects that are not a Zarr store."""
+        if _is_foreign(_names(self.store) if self.names is None else self.names):
+            raise ExistsError(
+                "the target contains objects that are not a Zarr store",
+                remedy="Choose another target, or remove the existing one first",
+                store=self.store.name,
+            )
+
+
+def is_empty(store: Store) -> bool:
+    """Return whether a target is empty, ignoring files of file managers such as ``.DS_Store``."""
+    return _names(store) == ([], [])
+
+
+def check_removable(store: Store) -> None:
+    """Raise RefusedError if the target holds objects that are not a Zarr store."""
+    if _is_foreign(_names(store)):
+        raise RefusedError(
+            "the target is not a Zarr store, and mode='w' would remove it",
+            remedy="Choose another target, or pass overwrite=True",
+            store=store.name,
+        )
+
+
+def _is_foreign(names: Listing) -> bool:
+    roots = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
+    contents = _contents(names)
+    return bool(contents) and not roots & contents
+
+
+def _contents(names: Listing) -> set[str]:
+    return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
+
+
+def _names(store: Store) -> Listing:
+    try:
+        objects, prefixes = store.list_names("")
+    except NotFoundError:  # a zip file that does not exist yet
+        return Listing([], [])
+    return Listing([name for name in objects if not is_desktop_file(name)], prefixes)
+
+
+def _exists(store: Store, path: str) -> ExistsError:
+    return ExistsError(
+        "the group already exists",
+        remedy="Pass mode='w' to replace the group, mode='a' to change it, or "
+        "append_dim to extend it",
+        store=store.name,
+        key=path,
+    )
+
+
+def _group_exists(opened: OpenedStore, path: str) -> bool:
+    """Return whether a store has a group at `path`.
+
+    Raises
+    ------
+    ConflictError
+        If there is a variable at or above `path`.
+    """
+    group = opened.root
+    for name in filter(None, path.split("/")):
+        if name in group.variables:
+            raise ConflictError(
+                f"{group.variables[name].path} is a variable, not a group",
+                remedy="Choose another name",
+                store=opened.store.name,
+            )
+        if name not in group.groups:
+            return False
+        group = group.groups[name]
+    return True
