@@ -225,29 +225,29 @@ def to_nczarr(
         atomic=atomic,
         overwrite=overwrite,
     )
-    request = normalize(
-        obj,
-        store,
-        group=group,
-        encoding=encoding,
-        unlimited=unlimited_dims,
-        layout=layout_of(resolved.location, zarr_format, dialect, consolidated),
-        options=options,
-    )
-    if request.replaces_store and not overwrite:
-        check_removable(store)
-    lock = Transaction.locked(
-        store,
-        request.identity,
-        locking=mode != "r+",
-        force=overwrite or request.replaces_store,
-    )
-    with Place(store=store.name), lock as transaction:
-        if mode != "r+" and not request.replaces_store:
-            transaction.roll_back(request.layout.consolidated)
-        opened = transaction.target.open_for(request)
-        if opened is None:
-            plan = plan_creation(request, transaction)
-        else:
-            plan = plan_modification(request, opened)
-        return transaction.execute(plan, options)
+    with Place(store=store.name):
+        request = normalize(
+            obj,
+            store,
+            group=group,
+            encoding=encoding,
+            unlimited=unlimited_dims,
+            layout=layout_of(resolved.location, zarr_format, dialect, consolidated),
+            options=options,
+        )
+        if request.replaces_store and not overwrite:
+            check_removable(store)
+        with Transaction.locked(
+            store,
+            request.identity,
+            locking=mode != "r+",
+            force=overwrite or request.replaces_store,
+        ) as transaction:
+            if mode != "r+" and not request.replaces_store:
+                transaction.roll_back(request.layout.consolidated)
+            opened = transaction.target.open_for(request)
+            if opened is None:
+                plan = plan_creation(request, transaction)
+            else:
+                plan = plan_modification(request, opened)
+            return transaction.execute(plan, options)
