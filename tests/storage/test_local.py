@@ -592,10 +592,16 @@ def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
         assert system.is_inside(path, str(tmp_path / "link"))
     for path in (f"{folder}b", f"{folder}/../c", str(tmp_path)):
         assert not system.is_inside(path, folder)
-    assert system.is_same_place(folder, str(tmp_path / "link"))
-    assert system.is_same_place(f"{folder}/none", f"{tmp_path}/link/none")
-    assert not system.is_same_place(folder, f"{folder}/b")
-    assert not system.is_same_place(folder, f"{folder}/none")
+
+
+def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> None:
+    folder, link = str(tmp_path / "a"), str(tmp_path / "link")
+    os.makedirs(f"{folder}/b")
+    os.symlink(folder, link)
+    assert system.file_identity(folder) == system.file_identity(link)
+    assert system.file_identity(f"{folder}/none") == system.file_identity(f"{link}/none")
+    assert system.file_identity(folder) != system.file_identity(f"{folder}/b")
+    assert system.file_identity(folder) != system.file_identity(f"{folder}/none")
 
 
 def test_a_discarded_staging_store_is_removed_although_a_worker_still_writes(

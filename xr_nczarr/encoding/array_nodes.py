@@ -38,10 +38,7 @@ def make_node(
     *,
     lengthened: bool,
 ) -> tuple[ArrayNode, str, str]:
-    """Build the array node of an encoded variable, with its chunks, shards and codecs.
-
-    Returns the node, a description of how the inherited chunk shape was adapted, and the reason why
-    inherited codecs were dropped. Each string is empty if nothing changed.
+    """Build the array node in which to store an encoded variable.
 
     Parameters
     ----------
@@ -50,10 +47,16 @@ def make_node(
     lengthened
         Whether one-dimensional chunks may be made longer than the array; see `chunk_shape`.
 
+    Returns
+    -------
+    The node, a sentence on how the inherited chunk shape was adapted, and the reason why inherited
+    codecs were dropped. The two strings are empty if nothing was adapted or dropped. Chunks and
+    codecs are inherited from the store in which the variable was opened.
+
     Raises
     ------
     NczarrError
-        If codecs that the caller requested for this write are not available.
+        If the caller requested codecs that are unavailable or unsuitable.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     zarr = layout.zarr
@@ -109,10 +112,11 @@ def make_node(
 def _with_character_length(
     encoding: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Mapping[str, Any]:
-    """Add the length of the character dimension to the chunk shape of a string variable.
+    """Add the character dimension to the chunk shape in the encoding of a string variable.
 
-    Strings are stored as arrays of characters with one additional dimension. The encoding of a
-    string variable has no chunk length for this dimension, so its chunks hold whole strings.
+    Strings are stored as arrays of characters, with the characters of each string along an
+    additional dimension. The encoding does not include this dimension, so a chunk always contains
+    whole strings.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -122,7 +126,7 @@ def _with_character_length(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Replace a fill value that the codecs cannot encode with zero."""
+    """Replace the fill value by zero if the codecs cannot encode it."""
     try:
         check_fill(node)
     except ConflictError:
@@ -136,15 +140,19 @@ def _fit_inherited_chunks(
     shape: Sequence[int],
     growing: Sequence[bool],
 ) -> tuple[dict[str, Any], str]:
-    """Adapt the chunks and shards that an encoding inherited from the opened store to an array.
+    """Adapt inherited chunk and shard shapes to an array.
 
-    Returns the adapted encoding, and a description of the changes (empty if there are none).
+    The shapes are inherited if `encoding` was set when the variable was opened. Like `to_zarr`,
+    this function keeps them where possible:
 
-    As in `to_zarr`, inherited chunks are kept where possible. If the data were transposed, the
-    chunk lengths are reordered with the help of ``preferred_chunks``, which names the dimensions. A
-    chunk that is longer than its dimension is shortened, unless the dimension is `growing` or the
-    array still has its original shape. Chunks are dropped if their rank differs from the array's,
-    or if the original order of the axes is unknown.
+    - If the data were transposed, the chunk lengths are reordered accordingly. The key
+      ``preferred_chunks`` contains the dimensions in their original order.
+    - A chunk that is longer than its dimension is shortened, unless the array may grow along that
+      dimension or still has its original shape.
+    - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
+
+    Returns the adapted encoding, and a sentence that describes the changes. It is empty if nothing
+    changed.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -179,18 +187,18 @@ def _fit_inherited_chunks(
 def _reordered(
     lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return chunk lengths in the order of the new axes.
+    """Return the chunk lengths along the new axes.
 
-    `axes` lists, for each new axis, the old axis that it comes from. `cut` maps new axes to
-    shortened chunk lengths.
+    `axes` lists the old axis from which each new axis comes. `cut` maps new axes to lengths that
+    replace their old chunk lengths.
     """
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
 def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Return the encoding key ``shards`` with its lengths in the order of the new axes.
+    """Return the value of the key ``shards`` with its lengths reordered for the new axes.
 
-    A value without exactly one length per axis, such as ``"auto"``, is returned unchanged.
+    A value without one length per axis, such as ``"auto"``, is returned unchanged.
     """
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
@@ -202,8 +210,8 @@ def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) 
 def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
-    Opening a variable sets both keys to the same lengths. As in `to_zarr`, ``chunks`` takes
-    precedence if the user has changed either of them since then.
+    Opening a variable sets both keys to the same lengths. If the user has changed one of them
+    since, ``chunks`` takes precedence, as in `to_zarr`.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -215,9 +223,9 @@ def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had in the opened store, or None if this is unknown.
+    """Return the original axis of each dimension, or None if the original order is unknown.
 
-    Renamed dimensions are assumed to have kept their order.
+    Dimensions that have been renamed are assumed to be in their original order.
     """
     rank = len(shape)
     names = [str(name) for name in encoding.get("preferred_chunks") or ()]
@@ -241,20 +249,24 @@ def chunk_shape(
     blocks: Sequence[Sequence[int]] | None,
     lengthened: bool,
 ) -> tuple[int, ...]:
-    """Return the shape of the chunks to store.
+    """Choose the shape of the stored chunks.
 
-    An encoding can specify the shape, with -1 for the length of a whole dimension. Otherwise, if
-    `blocks` is passed, chunks have the shape of the largest dask blocks. In all other cases, the
-    array is halved repeatedly, along whichever dimension is longest, until a chunk has at most 4
-    MiB. With `lengthened`, one-dimensional chunks have at least 512 elements and, as in netcdf-c,
-    at least 4 KiB.
+    The first of these rules that applies determines the shape:
+
+    1. The encoding specifies it. A length of -1 stands for the length of the dimension.
+    2. If `blocks` is given (the chunks of a dask array), stored chunks are as large as the largest
+       block.
+    3. The array is halved repeatedly, along its longest dimension, until a chunk has at most 4 MiB.
+
+    With `lengthened`, rule 3 gives one-dimensional chunks at least 512 elements and, as in
+    netCDF-C, at least 4 KiB.
 
     Raises
     ------
     ConflictError
-        If the chunk shape and the array differ in rank, or a length is below -1.
+        If the requested shape differs in rank from the array, or has a length below -1.
     TypeError
-        If a length is not an integer.
+        If a requested length is not an integer.
     """
     sizes = encoding.get("chunks")
     if sizes is None or isinstance(sizes, str):
@@ -288,7 +300,7 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards that zarr-python's encoding key ``shards`` requests.
+    """Return the shards that zarr-python's encoding key ``shards`` requests, if any.
 
     As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
     than eight chunks.
@@ -296,8 +308,8 @@ def _shard_specs(
     Raises
     ------
     ConflictError
-        If shards are `required` and their shape is not a multiple of the chunk shape. Such shards
-        are ignored if they are not required.
+        If the shards are `required`, but their shape is not a multiple of the chunk shape.
+        Unsuitable shards that are not required are ignored.
     """
     if requested is None:
         return ()

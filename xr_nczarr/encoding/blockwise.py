@@ -1,4 +1,4 @@
-"""Apply functions to the blocks of dask arrays, in the same way as to NumPy arrays."""
+"""Apply the same functions to NumPy arrays and to the blocks of dask arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Decorate a function of an array and a result dtype so that it also accepts dask arrays.
+    """Make a function of a NumPy array and a result dtype accept dask arrays too.
 
-    For dask arrays, the function is applied lazily to each block.
+    The function is applied to each block of a dask array when the block is computed.
     """
 
     @wraps(function)
@@ -35,9 +35,9 @@ def blockwise(
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of calling a function with each block of a dask array.
+    """Return the largest integer that a function returns for any block of a dask array.
 
-    For a NumPy array, the function is called once with the whole array.
+    For a NumPy array, return the function's result for the whole array.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
@@ -51,5 +51,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array holds the values of a variable that was opened lazily."""
+    """Return whether a dask array was created here to read a lazily opened variable in blocks.
+
+    Other dask arrays belong to the caller.
+    """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

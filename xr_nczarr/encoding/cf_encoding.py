@@ -1,9 +1,12 @@
-"""Encode values by CF conventions, and check that decoding reproduces them.
+"""Encode values by the CF conventions, and check that decoding reproduces them.
 
-The check decodes the encoded values again and compares them with the original values. Only rounding
-that the encoding implies is allowed. For a new variable, the caller chooses the dtype and the
-packing, so any rounding that they cause is accepted. Values that are added to a stored variable may
-be rounded to its packing steps and its float type, but must be exact otherwise.
+The check decodes the encoded values and compares them with the original values. How much rounding
+it accepts depends on who chose the encoding:
+
+- For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
+  is accepted.
+- Values that are added to a stored variable may be rounded to its packing step and its float type.
+  They must be exact otherwise.
 """
 
 from __future__ import annotations
@@ -52,16 +55,17 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Encode the numbers of a variable, and check its other values against its encoding.
+    """Encode the numbers of a variable, and check all other values against its encoding.
 
-    xarray later encodes the other values, and also numbers that always fit their type. NumPy arrays
-    are checked now, and dask arrays block by block when they are computed.
+    The caller then lets xarray encode everything that is not encoded here: values other than
+    numbers, and numbers that fit their dtype in any case. NumPy arrays are checked immediately, and
+    dask arrays block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the values: for numbers beyond the range of the type, and
-        for NaN or NaT among integers without a `_FillValue`.
+        If decoding would not reproduce the values, because a number is out of range, or because NaN
+        or NaT would be stored as an integer without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
@@ -102,26 +106,26 @@ def encode_as_stored(
     *,
     widening: bool = False,
 ) -> Any:
-    """Return new values in the encoding of the stored variable to which they are added.
+    """Encode new values for the stored variable to which they will be added.
 
-    NumPy arrays are checked now, and dask arrays block by block while they are written.
+    NumPy arrays are checked immediately, and dask arrays block by block while they are written.
 
     Parameters
     ----------
     stored
-        The stored variable as xarray decodes it, with its encoding.
+        The stored variable, decoded by xarray. Its encoding is used.
     target
-        The stored variable in the netCDF data model.
+        The same variable in the netCDF data model.
     widening
-        Whether text that is longer than the stored width is returned with a larger width. The text
-        is then measured immediately, even in dask arrays.
+        Whether text that is longer than the stored width is accepted. The returned array then has a
+        larger width. To find the width, dask arrays of text are computed immediately.
 
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the values: for times that are not multiples of the units,
-        numbers that are out of range or (unless packed) not representable, missing values without a
-        `_FillValue`, and text that is too long.
+        If decoding would not reproduce the values. Examples are times that are not multiples of the
+        stored units, numbers that are out of range, missing values without a `_FillValue`, and text
+        that is too long. Unpacked numbers must also be representable in the stored dtype.
     """
     assert target.node is not None
     check_kind(variable, stored, name)
@@ -161,7 +165,7 @@ def encode_as_stored(
 
 
 def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
-    """Return whether two variables decode the same stored array to the same values."""
+    """Return whether two variables that share a stored array also decode it in the same way."""
     first, second = (
         {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
         for item in (variable, stored)
@@ -170,9 +174,9 @@ def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
 
 
 def is_time(variable: Variable) -> bool:
-    """Return whether a variable holds NumPy or cftime times.
+    """Return whether a variable contains NumPy or cftime times.
 
-    Empty object arrays count as other values.
+    An empty array of objects does not count as times.
     """
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in "mM"
@@ -180,9 +184,10 @@ def is_time(variable: Variable) -> bool:
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError if new and stored values differ in kind, such as text and numbers.
+    """Raise ConflictError if the new values are of another kind than the stored values.
 
-    Numbers can be added to stored times, because they are taken for undecoded times.
+    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,
+    because they are assumed to be times that have not been decoded.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -199,10 +204,10 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check that the integer type of a time encoding can represent all times.
+    """Check whether the integer dtype in an encoding can represent all times of a variable.
 
-    Unpacked int64, which xarray chooses by default, is not checked. Dask blocks are checked when
-    they are computed, so the caller must use the returned variable.
+    Dask arrays are checked block by block when they are computed, so the caller must use the
+    returned variable. The default encoding of xarray, int64 without packing, needs no check.
     """
     _refuse_calendar_units(encoding, name)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
@@ -220,7 +225,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
 def _checked_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return times unchanged, or raise ConflictError if their encoding does not reproduce them."""
+    """Return times unchanged. Raise ConflictError if their encoding does not reproduce them."""
     _, same = _encoded_and_same(times, encoding, name)
     if not same.all():
         raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
@@ -234,8 +239,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        If decoding does not reproduce the times. The remedy names a finer encoding that does, if
-        there is one.
+        If decoding does not reproduce the times. If a finer encoding would, the remedy contains it.
     """
     _refuse_calendar_units(encoding, name)
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
@@ -248,9 +252,9 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
 
 
 def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError for months and years.
+    """Raise ConflictError if the units of times are months or years.
 
-    With cftime, xarray can decode times in these units, but cannot encode them.
+    xarray can decode such times (with cftime), but cannot encode them.
     """
     unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
     if unit.lower() in _CALENDAR_UNITS:
@@ -264,10 +268,11 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
 def _encoded_and_same(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of the times that decoding reproduces.
+    """Encode times, and return them with a mask of the times that decoding reproduces.
 
-    The encoded times are decoded with `units`, or, if `units` is None, with the units that xarray
-    chose: it replaces the requested units if integers in these units cannot represent the times.
+    `units` are the units with which to decode. If `units` is None, the times are decoded with the
+    units that xarray has chosen for encoding. These are finer than the requested units if the times
+    are not whole multiples of the latter.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
@@ -291,10 +296,10 @@ def _encoded_and_same(
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return an encoding with the coarsest units in which all times are whole numbers.
+    """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    The dtype is float64 if it represents the times exactly, and int64 otherwise. Returns None if
-    not even microseconds are fine enough.
+    Its dtype is float64 if that is exact, and int64 otherwise. Return None if even microseconds are
+    too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
@@ -312,7 +317,7 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
 
 
 def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of equal values, in which missing times equal each other."""
+    """Return a mask of the elements that are equal. Two missing times are equal."""
     if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
@@ -334,7 +339,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Return a variable as xarray encodes it. Raise ConflictError if xarray fails or warns."""
+    """Encode a variable with xarray. Raise ConflictError if xarray fails or warns."""
     with _as_conflicts():
         return conventions.encode_cf_variable(variable, name=name)
 

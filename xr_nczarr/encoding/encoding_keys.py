@@ -1,6 +1,6 @@
-"""Define the keys that `encoding=` accepts, and derive the requested codecs from them.
+"""Define the keys that `encoding=` accepts, and derive codecs from them.
 
-The keys are those of netCDF, of zarr-python and of this package.
+Most keys are those of netCDF and of zarr-python.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ENCODING_KEYS = frozenset(
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Raise ConflictError if an encoding has unknown keys."""
+    """Raise ConflictError if the encoding of a variable contains unknown keys."""
     unexpected = [key for key in encoding if key not in ENCODING_KEYS]
     if unexpected:
         raise ConflictError(
@@ -59,13 +59,19 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 
 
 def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
-    """Return the requested codecs as numcodecs configurations, in the order of encoding.
+    """Return the codecs that an encoding requests, as numcodecs configurations in encoding order.
 
-    The keys of xarray's zarr engine take precedence over ``codecs``, which takes precedence over
-    netCDF's flags such as ``zlib``. If these flags were changed after the variable was opened, they
-    take precedence over ``codecs``. If no codec is requested, chunks are stored uncompressed, as in
-    `to_netcdf`, because every build of netcdf-c reads them without plugins. In a Zarr version
-    without filters, compression does not imply the shuffle filter.
+    If several keys request codecs, the first in this list takes precedence:
+
+    1. the keys of xarray's zarr engine, such as ``compressors``;
+    2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
+       them since the variable was opened;
+    3. ``codecs``, which opening a variable sets;
+    4. netCDF's flags.
+
+    If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
+    of netCDF-C can read them without plugins. Compression implies the shuffle filter, unless the
+    Zarr version has no filters.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -86,21 +92,24 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 
 
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
-    """Return the byte order that the key ``endian`` or a ``bytes`` codec of Zarr 3 requests."""
+    """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
+
+    It is specified by the key ``endian``, or by the codec ``bytes`` of Zarr version 3.
+    """
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Return the arguments of `Format.chunk_keys` that the key ``chunk_key_encoding`` requests.
+    """Convert the key ``chunk_key_encoding`` to keyword arguments for `Format.chunk_keys`.
 
     Raises
     ------
     TypeError
         If the value is neither a mapping nor an object of zarr-python.
     ConflictError
-        If the version of Zarr does not support the chunk key encoding.
+        If the Zarr version does not support the chunk key encoding.
     """
     requested = encoding.get("chunk_key_encoding")
     if requested is None:
@@ -124,7 +133,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def requests_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding requests variable-length bytes, as stored in the opened store."""
+    """Return whether an encoding requests that bytes are stored with variable length."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -139,7 +148,10 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Return the numcodecs configurations under `keys`. Strings such as ``"auto"`` are skipped."""
+    """Return the codecs under `keys` as numcodecs configurations.
+
+    Strings such as ``"auto"`` request no particular codec, so they are skipped.
+    """
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
         if value is not None and not isinstance(value, str):
@@ -201,15 +213,18 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def check_codecs(
     codecs: Sequence[Mapping[str, Any]], stored: np.dtype[Any], rank: int, layout: Layout
 ) -> None:
-    """Check requested codecs against the dtype and the rank of an array, and against a layout.
+    """Check that requested codecs suit the array and the layout for which they are requested.
+
+    `stored` and `rank` are the dtype and the number of dimensions of the array.
 
     Raises
     ------
     ConflictError
-        If the compression level is out of range. netcdf-c does not open a store with such a level.
-        Plain Zarr stores may use negative levels, which have special meanings in zlib and zstd.
+        If a compression level is out of range, because netCDF-C then cannot open the store. In
+        plain Zarr, negative levels are allowed, because they have special meanings in zlib and
+        zstd.
     UnsupportedError
-        If the codec is configured for a different dtype or different axes.
+        If a codec is configured for another dtype or other axes.
     """
     for codec in codecs:
         key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
@@ -237,10 +252,10 @@ def check_codecs(
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Convert numcodecs configurations to filters, followed by a compressor if there is one.
+    """Convert numcodecs configurations to filters and, at the end, a compressor.
 
-    `itemsize` is the size of an array element in bytes. It is stored with the shuffle codec,
-    because netcdf-c relies on the stored size.
+    `itemsize` is the size of an element in bytes. It is stored with the shuffle codec, because
+    netCDF-C relies on the stored size.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

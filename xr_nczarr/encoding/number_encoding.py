@@ -1,4 +1,4 @@
-"""Encode numbers, and check the decoded values: packing, rounding and missing numbers."""
+"""Encode numbers (packing, rounding, missing numbers), and check the result by decoding it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the numbers, apart from the rounding that `rounding` allows.
+        If decoding would not reproduce the numbers, except for the rounding that `rounding` allows.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -66,7 +66,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Pack numbers like xarray, but store the fill value exactly where numbers are missing."""
+    """Pack numbers as xarray does, but store exactly the fill value where a number is missing."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):
@@ -81,20 +81,22 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether it suffices to check the lowest and the highest number.
+    """Return whether it is enough to check the lowest and the highest number.
 
-    It does not suffice if integers are packed as floats, because numbers in between may then be
-    rounded by more than one packing step, nor if numbers between 0 and 1 become booleans.
+    It is not enough for integers that are packed as floats, because a number in between may be off
+    by more than one packing step. It is not enough for booleans either, because numbers between 0
+    and 1 would not be reproduced.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if rounding makes a number equal to a value that marks missing data.
+    """Raise ConflictError if rounding turns a number into a value that marks missing data.
 
-    Numbers that equal such a value before rounding are accepted, because they are missing for the
-    caller too. Packed data differ, because their missing values are declared in packed form.
+    In unpacked data, a number that already equals such a value is accepted, because the caller
+    considers it missing too. In packed data, such values apply to the packed numbers, so any
+    coincidence is an error.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -167,7 +169,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers, beginning with the one to write."""
+    """Return all values that mark missing numbers. The first is the value to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -175,7 +177,7 @@ def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
 def misfit(
     subject: str, encoding: Mapping[str, Any], dtype: np.dtype[Any], remedy: str, name: str = ""
 ) -> ConflictError:
-    """Return the error for a value that an encoding cannot represent."""
+    """Build the error for a value that an encoding cannot represent."""
     settings = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
     settings |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
@@ -192,7 +194,7 @@ def real_numbers(
 ) -> Any:
     """Return the real parts of complex numbers.
 
-    Raise ConflictError if an imaginary part is not zero.
+    Raise ConflictError if an imaginary part is not 0.
     """
     lost = data.imag != 0
     if lost.any():
@@ -201,7 +203,11 @@ def real_numbers(
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Raise ConflictError if a fill value fits neither the stored nor the ``_Unsigned`` type."""
+    """Raise ConflictError if the fill value of an encoding does not fit the stored integers.
+
+    A fill value is also accepted if it fits the type with the signedness that ``_Unsigned``
+    specifies.
+    """
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
         return
@@ -214,20 +220,26 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding with its scale factor as a float, in whose type xarray packs."""
+    """Convert the scale factor to a float if it is an integer.
+
+    xarray packs numbers in the type of the factor.
+    """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
 def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the dtype of stored integers with the signedness that ``_Unsigned`` specifies."""
+    """Return an integer dtype with the signedness that the key ``_Unsigned`` specifies.
+
+    Other dtypes are returned unchanged.
+    """
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Apply ``_Unsigned`` to the dtype and missing values of an encoding, and remove the key."""
+    """Apply the key ``_Unsigned`` to the dtype and the missing values, and remove the key."""
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():
@@ -242,16 +254,19 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value to store for missing numbers: ``_FillValue``, ``missing_value`` or None."""
+    """Return the value to store for missing numbers, or None if an encoding does not specify one.
+
+    The key ``_FillValue`` takes precedence over ``missing_value``.
+    """
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the dtype in which to pack numbers.
+    """Return the dtype in which to compute packed numbers.
 
-    For integers, it follows from the scale factor and the offset, because xarray packs in place and
-    cannot do so in an integer dtype.
+    xarray packs in place. Integers must therefore be converted first, to a dtype that depends on
+    the scale factor and the offset.
     """
     if dtype.kind == "f":
         return dtype

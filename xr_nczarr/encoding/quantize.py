@@ -1,4 +1,4 @@
-"""Round numbers to fewer significant digits as netCDF does, so that they compress better."""
+"""Round numbers to fewer significant digits, as netCDF does, so that they compress better."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as an encoding requests, and return them with attributes that record the rounding.
+    """Round data as an encoding requests. Return them with attributes that record the rounding.
 
-    `encoding` has the key ``least_significant_digit`` (a decimal place), or ``significant_digits``,
-    with a ``quantize_mode`` of BitGroom, BitRound (which counts bits instead of decimal digits) or
-    GranularBitRound. Only float32 and float64 data are rounded; other data are returned unchanged.
-    Elements equal to a value in `missing` are not rounded.
+    The encoding contains either ``least_significant_digit`` (a decimal place), or
+    ``significant_digits`` and optionally ``quantize_mode``. The modes are BitGroom (the default),
+    BitRound (which counts bits instead of decimal digits) and GranularBitRound. Data other than
+    float32 and float64 are returned unchanged. Values listed in `missing` are not rounded.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, if more digits are requested than the type has, or if rounding turns
-        a number into infinity or a missing value.
+        If the mode is unknown, if more digits are requested than the dtype has, or if rounding
+        would turn a number into infinity or a missing value.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
@@ -73,7 +73,7 @@ def _quantized(
     missing: Sequence[Any],
     name: str,
 ) -> Array:
-    """Round all values except missing values, zeros and non-finite numbers."""
+    """Round all values except missing values, zeros, infinities and NaN."""
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
     with np.errstate(over="ignore"):
@@ -102,9 +102,9 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round values, halves up, so that their last `drop` bits are zero.
+    """Clear the last `drop` bits of each value, rounding to nearest and halves away from zero.
 
-    `drop` is one number, or one per value.
+    `drop` is either one number or an array with a number for each value.
     """
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
@@ -118,7 +118,7 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 
 
 def _groomed(values: Array, digits: int) -> Array:
-    """Alternately clear and set the bits beyond `digits` significant digits (BitGroom)."""
+    """Alternately clear and set the bits beyond those that `digits` digits need (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)
@@ -128,7 +128,7 @@ def _groomed(values: Array, digits: int) -> Array:
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round each value to the bits that its significant digits need (GranularBitRound)."""
+    """Round each value to the bits that its own significant digits need (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

@@ -1,4 +1,4 @@
-"""Convert text to the types in which it is stored: variable length, fixed width or bytes."""
+"""Convert text to a stored type: strings of variable or fixed width, bytes, or characters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Return a variable with xarray's string dtype if it is a dask array of strings.
+    """Convert dask arrays of Python strings, and NumPy's StringDType, to xarray's string dtype.
 
-    NumPy's variable-length strings are also converted. A variable of any other objects is returned
-    unchanged, and xarray loads it later. As in xarray, missing strings become empty strings.
+    Missing strings become empty strings, as in xarray. Any other variable is returned unchanged. If
+    it contains objects of other types, xarray will load it later.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -50,14 +50,14 @@ def typed_text(variable: Variable, name: str) -> Variable:
 
 
 def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
-    """Convert strings, bytes and objects to types that can be stored.
+    """Convert strings, bytes and objects to a type that can be stored.
 
     Parameters
     ----------
     characters
-        Whether bytes become characters even if the encoding does not request that.
+        Whether bytes become characters even if the encoding does not request it.
     joined
-        Whether xarray created these strings by joining characters when it opened them.
+        Whether the strings are characters that xarray joined when it opened the variable.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
@@ -108,11 +108,11 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the form that a layout stores, and return them with their dtype.
+    """Convert strings to the form in which a layout stores them. Return them with their dtype.
 
-    The form is either objects or fixed-width strings. Fixed-width strings have `width` bytes. If
-    `width` is None, they are as long as the longest string or the `fill` value, whichever is
-    longer.
+    Depending on the layout, the result is an array of objects or of fixed-width strings with
+    `width` bytes. If `width` is None, it is the length of the longest string, including the fill
+    value.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
@@ -147,7 +147,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return an array of strings or bytes as a list of bytes."""
+    """Encode the items of an array of strings or bytes as a list of bytes."""
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
@@ -179,7 +179,7 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Replace missing items with empty strings, and convert all items to the string dtype."""
+    """Convert all items to the given string dtype. Missing items become empty strings."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts

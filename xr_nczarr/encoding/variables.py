@@ -1,4 +1,4 @@
-"""Encode xarray variables for storage: CF encoding, characters, strings and fill values."""
+"""Encode xarray variables for storage: CF encoding, text, fill values and attributes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ class EncodedVariable:
     Attributes
     ----------
     data
-        NumPy or dask array of `dtype`, except for variable-length strings.
+        A NumPy or dask array. Its dtype is `dtype`, except for strings of variable length.
     fill_value
-        The value of elements without a stored chunk, or None if it is undefined.
+        The value of elements whose chunk is not stored, or None if it is undefined.
     encoding
-        The remaining encoding keys, for chunks and codecs.
+        The keys of the encoding that have not been applied yet. They specify chunks and codecs.
     explicit
-        Whether the caller passed this encoding for the write.
+        Whether the caller passed this encoding for the write. Otherwise it was set when the
+        variable was opened, and requests that do not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
@@ -62,7 +63,7 @@ class EncodedVariable:
 def stored_name(name: Hashable) -> str:
     """Return the name under which to store a variable or group.
 
-    As in xarray, a name can be None.
+    The name None, which xarray allows, is stored under a reserved name.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError if a layout cannot store a dimension of this name."""
+    """Raise TypeError or ConflictError if a layout does not allow the name of a dimension."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.pure and not is_name(name):  # NCZarr refers to it by path
@@ -106,7 +107,10 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
 def encode_dataset(
     dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Return the encoded variables of a dataset and its attributes; see `encode_variables`."""
+    """Encode the variables of a dataset. Return them by name, with the attributes of the dataset.
+
+    See `encode_variables`.
+    """
     for name in dataset.variables:
         stored_name(name)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
@@ -119,17 +123,18 @@ def encode_variables(
     encoding: Mapping[str, Mapping[str, Any]],
     layout: Layout,
 ) -> dict[str, EncodedVariable]:
-    """Encode the variables of a new dataset, or the variables that a write adds to a dataset.
+    """Encode the variables of a new group, or those that a write adds to an existing group.
 
-    `encoding` replaces the encodings of the variables that it names. Dask arrays stay lazy. Those
-    of objects or strings are nevertheless computed once, to find out whether all objects are
-    strings and how long the strings are. Arrays of other objects are loaded, because their items
-    determine the dtype.
+    Dask arrays stay lazy. Dask arrays of strings or objects are nevertheless computed once, to find
+    out whether all objects are strings, and how long they are. Arrays of any other objects are
+    loaded, because their items determine the dtype.
 
     Parameters
     ----------
     variables
-        Variables to encode, as `xarray.conventions.encode_dataset_coordinates` returns them.
+        The variables, as returned by `xarray.conventions.encode_dataset_coordinates`.
+    encoding
+        Encodings that replace those of the variables, by name.
 
     Raises
     ------
@@ -164,7 +169,7 @@ def encode_alone(
 ) -> EncodedVariable:
     """Encode a variable independently of its dataset.
 
-    In contrast, `encode_variables` leaves out those attributes of a bounds variable that its
+    A bounds variable then keeps all its attributes. `encode_variables` leaves out those that its
     coordinate also has.
     """
     stored = stored_name(name)
@@ -179,17 +184,23 @@ def encode_alone(
 def user_attributes(
     attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """Return the attributes that belong to the user, for a dataset or a variable with `dimensions`.
+    """Return the attributes that belong to the user.
 
-    xarray's zarr engine shows some NCZarr metadata of version 3 as attributes of variables. These
-    attributes are left out, because the new store gets its own metadata.
+    Reserved names are not allowed, with one exception. xarray's zarr engine shows dimension names
+    and some metadata of NCZarr as attributes of variables. These attributes are left out, because
+    the new store gets its own metadata.
+
+    Parameters
+    ----------
+    dimensions
+        The dimensions of the variable, or None for the attributes of a dataset.
 
     Raises
     ------
     TypeError
         If a name is not a string, or a value is an xarray object.
     ConflictError
-        If any other attribute has a name that is reserved for metadata of the format.
+        If a name is reserved for the metadata of Zarr or NCZarr.
     """
     kept = {}
     for name, value in attributes.items():
@@ -207,10 +218,7 @@ def user_attributes(
 
 
 def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether xarray's zarr engine sets this attribute on opening.
-
-    It shows dimension names and some NCZarr metadata as attributes.
-    """
+    """Return whether xarray's zarr engine sets this attribute when it opens a variable."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -251,10 +259,10 @@ def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Var
 
 
 def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
-    """Move encoding keys that xarray would drop or convert to the attributes.
+    """Turn encoding keys that xarray would drop or convert into attributes.
 
-    xarray keeps ``_Unsigned`` only if there is a fill value, and converts the fill value of
-    characters to text.
+    xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of characters
+    to text.
     """
     encoding = dict(variable.encoding)
     filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
@@ -269,10 +277,9 @@ def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype in an encoding if longer text would be truncated to its width, or None.
+    """Return the fixed-width text dtype that an encoding requests, or None.
 
-    Text is not truncated if the encoding has no dtype, or has ``str``, S1 or a text dtype without a
-    width.
+    Only such a dtype can truncate text. A dtype of ``str``, ``S1`` or any other type cannot.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -350,7 +357,7 @@ def _fill_value(
 
 
 def _with_booleans(variable: Variable) -> Variable:
-    """Convert integers that xarray encoded from booleans back to booleans."""
+    """Convert booleans that xarray has encoded as integers back to booleans."""
     if variable.attrs.get("dtype") != "bool" or variable.dtype != np.dtype("i1"):
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
@@ -361,19 +368,19 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether characters were joined into strings when the variable was opened.
+    """Return whether the strings are characters that were joined when the variable was opened.
 
-    The fill value is then a single character.
+    If so, the fill value is a single character.
     """
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Return the requested fill value in the dtype of the array.
+    """Return the fill value that an encoding requests, in the dtype of the array, or None.
 
-    A value that does not fit raises ConflictError if the caller passed it for this write, and is
-    ignored if it was inherited from the opened file.
+    If the value does not fit the dtype, raise ConflictError if the caller passed it for this write.
+    Ignore it if it was inherited from the opened store.
     """
     requested = encoding.get("fill_value")
     if requested is None:
@@ -388,10 +395,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value as a scalar of `dtype`.
-
-    Raise ConflictError if text is too long for it.
-    """
+    """Convert a fill value to a scalar of `dtype`. Raise ConflictError if text is too long."""
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         is_text = isinstance(value, str)
