@@ -1,4 +1,4 @@
-"""Define the layouts in which a netCDF group can be written: a Zarr version and a dialect."""
+"""Define the layouts in which a netCDF group can be written."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ _WITH_SIDECARS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The Zarr version and NCZarr layout to write.
+    """The Zarr version and the NCZarr layout to write.
 
     Attributes
     ----------
     dialect
-        ``"nczarr"`` is the layout of netcdf-c 4.10 or, in Zarr version 3, of Appendix E in the
-        specification. ``"zarr"`` is plain Zarr, the only dialect of version 1. ``"universal"``
-        (version 2 only) adds objects for older releases, so that netcdf-c since 4.9.0 and
-        zarr-python can open the store. In this dialect, characters have zarr-python's type, which
-        netcdf-c reads as strings, and netcdf-c 4.9.0 cannot open a store that also contains strings
-        and lists of strings. Other values are names of layouts for version 2, of which those before
-        4.9.3 have no unlimited dimensions.
+        The name of the NCZarr layout:
+
+        - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr version 3, that of Appendix E in
+          the specification.
+        - ``"zarr"`` is plain Zarr, without metadata of NCZarr. Version 1 has no other dialect.
+        - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C since
+          4.9.0 can open the store. Only version 2 has this dialect. Characters have the type that
+          zarr-python supports, which netCDF-C reads as strings. netCDF-C 4.9.0 cannot open such a
+          store if it also contains strings and lists of strings.
+        - Other names, such as ``"nczarr-4.8.1"``, are layouts of earlier releases for version 2.
+          Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
-        Whether to write ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads dimension
-        names, if the Zarr version has no dimension names.
+        Whether to write the attribute ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads
+        dimension names. It is not needed if the Zarr version has dimension names.
     consolidated
         Whether to write consolidated metadata. None means the default of the Zarr version.
     """
@@ -48,7 +52,7 @@ class Layout:
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:
-        """The NCZarr layouts to write beside each other: none for plain Zarr, at most two.
+        """The NCZarr layouts to write. Plain Zarr has none, and ``"universal"`` has two.
 
         Raises
         ------
@@ -75,16 +79,16 @@ class Layout:
     def has_strings(self) -> bool:
         """Whether strings are stored with variable length.
 
-        In version 2, netcdf-c requires a fixed width.
+        In Zarr version 2, netCDF-C requires a fixed width.
         """
         return self.pure or not self.zarr.separates_attributes
 
     @property
     def unlimited(self) -> bool:
-        """Whether the layout supports unlimited dimensions. Plain Zarr has none."""
+        """Whether the layout can express unlimited dimensions, or (plain Zarr) needs none."""
         return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
     def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than their dimension, as netcdf-c 4.9.0 requires."""
+        """Whether chunks must not be longer than their dimension, as netCDF-C 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")

@@ -1,1 +1,1 @@
-"""Write xarray objects: encode them, fit them to the store, and write them atomically."""
+"""Write xarray objects to a new or an existing store, in one transaction."""

@@ -1,7 +1,8 @@
-"""Read lazily opened values block by block, and find the stores that they are read from.
+"""Divide lazily opened variables into blocks, and find the arrays from which they are read.
 
-A write must not destroy a store from which it reads. At any time, a write keeps only the source
-data in memory that it is about to store, and it decodes each source chunk once.
+Writing a lazily opened variable reads it block by block. Only the blocks that are about to be
+stored are in memory, and each source chunk is decoded once. A write must not overwrite an array
+from which it still reads.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ def in_blocks(
 ) -> Dataset:
     """Return a dataset in which large lazily opened variables are dask arrays.
 
-    Writing then reads them block by block. Some variables stay unchanged: variables of at most
-    `whole_below` bytes, arrays of Python objects other than text, and times whose encoding
-    specifies only one of units and dtype. Zero-dimensional dask arrays of text or objects are
-    loaded. Computed as a block, such an array would become the item itself, and bytes would lose
-    their trailing NULs.
+    Writing then reads these variables block by block. Variables of at most `whole_below` bytes are
+    left unchanged. The same applies to arrays of Python objects other than text, and to times whose
+    encoding specifies only one of units and dtype.
+
+    A dask array of text or objects without dimensions is loaded. Otherwise, its only block would
+    become the item itself, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -73,12 +75,13 @@ def in_blocks(
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Return a lazily indexed array as a dask array, or as a NumPy array if it is scalar text.
+    """Convert a lazily indexed array to a dask array, or to a NumPy array if it is scalar text.
 
     Parameters
     ----------
     chunks
-        Lengths of the stored chunks for each dimension: one integer, or the lengths of all chunks.
+        For each dimension, the length of the stored chunks, or a sequence with the length of each
+        chunk.
     """
     dims = [f"dimension {axis}" for axis in range(len(values.shape))]
     sizes = dict(zip(dims, chunks, strict=True))
@@ -91,8 +94,8 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
     """Return whether all blocks of an array of times would be encoded with the same units.
 
-    The encoding must specify units and dtype, or neither. If neither is specified, xarray chooses
-    the same units and dtype for all times of the same resolution.
+    This is certain if the encoding specifies both units and dtype. If it specifies neither, xarray
+    chooses both by the resolution of the dtype, so NumPy times are safe too.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
@@ -108,11 +111,11 @@ def _itemsize(variable: Variable) -> int:
 
 
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths of the blocks in which to read a variable, by dimension.
+    """Return the lengths, along each dimension, of the blocks in which to read a variable.
 
-    Each block consists of whole stored chunks, even if the variable is a slice of the stored array.
-    Small chunks are merged into blocks of up to 4 MiB, except for chunks of objects. Larger chunks
-    that can be read in part are split into blocks of up to 4 MiB.
+    A block consists of whole stored chunks, even if the variable is a slice of the stored array.
+    Small chunks are merged into blocks of up to 4 MiB, unless they contain objects. Chunks that are
+    larger, but can be read in part, are split into blocks of up to 4 MiB.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -133,9 +136,9 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many elements a variable selects from each stored chunk, by dimension.
+    """Return how many elements a variable selects from each stored chunk, along each dimension.
 
-    Returns None if these counts are unknown, as with pointwise indexing.
+    Return None if these counts are unknown, for example with pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -155,9 +158,10 @@ def _selected_lengths(
 
 
 def _chunk_ends(chunks: Any, size: int) -> _Lengths:
-    """Return where each chunk along a dimension of `size` elements ends.
+    """Return the position at which each chunk along a dimension of `size` elements ends.
 
-    `chunks` is a common chunk length, the length of each chunk, or None for a single chunk.
+    `chunks` is the length of all chunks, a sequence with the length of each chunk, or None for a
+    single chunk.
     """
     step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
     ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
@@ -166,7 +170,7 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of runs of selected elements that lie in the same chunk."""
+    """Return the lengths of the runs of selected elements that lie in the same chunk."""
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -179,7 +183,7 @@ def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunks that are larger than a block, starting with the first axis."""
+    """Split chunks that are larger than a block, along the first axes if possible."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -193,7 +197,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks as long as they fit in a block, starting with the last axis."""
+    """Merge adjacent chunks as long as they fit in a block, beginning with the last axis."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -204,7 +208,10 @@ def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int,
 
 
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
-    """Return the paths of the arrays in a store from which lazy variables are read, by variable."""
+    """Map each lazy variable to the paths of the arrays in `store` from which it is read.
+
+    Variables that are not read from `store` are left out.
+    """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
         for lazy in lazy_arrays(variable._data):
@@ -214,7 +221,7 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy arrays of this engine that are inside xarray's wrappers or a dask graph."""
+    """Yield the lazy arrays of this engine inside a dask graph or inside xarray's wrappers."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
@@ -228,10 +235,10 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def chunked_values(data: Any) -> Any:
-    """Return the lazily opened values of a dask array whose graph only divides them into chunks.
+    """Return the lazily opened values that a dask array divides into chunks.
 
-    Returns None if the graph contains any other operation, or if the values were not opened with
-    this engine.
+    Return None if the dask graph contains any other operation, or if another engine opened the
+    values.
     """
     layers, original = data.dask.layers, f"original-{data.name}"
     if not layers.keys() <= {data.name, original}:
@@ -249,17 +256,17 @@ def chunked_values(data: Any) -> Any:
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy array of this engine that is inside xarray's wrappers, if there is one."""
+    """Yield the lazy array of this engine inside xarray's wrappers, if there is one."""
     *_, array = _unwrapping(data)
     if isinstance(array, LazyArray):
         yield array
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array whose elements a variable holds completely and in order.
+    """Return the lazy array that a variable contains completely and in order, or None.
 
-    The variable may be decoded. Returns None for a selection, and for a dask array that does
-    anything other than divide one array into blocks.
+    The variable may be decoded, and may be a dask array that only divides the lazy array into
+    blocks.
     """
     data: Any = variable._data
     graph = getattr(data, "dask", None)
@@ -279,7 +286,7 @@ def whole_array(variable: Variable) -> LazyArray | None:
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
     """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
 
-    The selection is None if they apply none, or if it is pointwise.
+    The selection is None if there is no selection, or if it is pointwise.
     """
     *wrappers, array = _unwrapping(data)
     # The outermost selection is the complete one, because xarray merges successive selections.
@@ -294,7 +301,7 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
 
 
 def _unwrapping(data: Any) -> Iterator[Any]:
-    """Yield xarray's wrappers around an array, beginning with the outermost, and then the array."""
+    """Yield xarray's wrappers around an array, beginning with the outermost, then the array."""
     yield data
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
         data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)

@@ -1,6 +1,6 @@
-"""Build a netCDF tree with groups, shared dimensions and arrays from one dataset per group.
+"""Build the netCDF tree of a new store, or of the additions to an existing store.
 
-The tree describes a new store, or the additions to an existing store.
+The tree consists of groups, shared dimensions, and variables with their arrays.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tree:
-    """A netCDF tree that is built from datasets.
+    """A netCDF tree to which groups and variables are added, and the layout in which to store it.
 
     Attributes
     ----------
     root
-        The root group. For an existing store, it contains only the groups and dimensions that new
-        variables refer to.
+        The root group. For an existing store, it contains only its groups and dimensions, to which
+        new variables can refer.
     written
-        The new variables, by the path of their arrays.
+        Maps the path of each new array to its encoded variable.
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables whose inherited codecs had to be dropped.
+        Describes each variable that could not keep the codecs inherited from its source.
     attributes
-        The attributes to write, by the path of their group or array.
+        Maps the path of each group and array to the attributes that are written to it.
     """
 
     layout: Layout
@@ -55,7 +55,7 @@ class Tree:
     attributes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path, creating it and its parents if necessary."""
+        """Return the group at an absolute path. Create the group and its parents if necessary."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -66,7 +66,7 @@ class Tree:
         return group
 
     def add_dataset(self, request: GroupRequest) -> None:
-        """Add a group that has all variables and attributes of a dataset."""
+        """Add a group with the variables and attributes of a dataset."""
         group = self.group(request.path)
         encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
         self.check_single(request.path, len(encoded), attributes)
@@ -75,7 +75,7 @@ class Tree:
         self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError if a Zarr version without groups cannot store a dataset."""
+        """Raise UnsupportedError if a dataset does not fit in a Zarr version without groups."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"group {path} has {count} variables and {len(attributes)} attributes; a store of "
@@ -85,7 +85,7 @@ class Tree:
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request, and create missing dimensions."""
+        """Add encoded variables to the group of a request. Create missing dimensions."""
         for name, variable in encoded.items():
             group = self.group(request.path)
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -101,10 +101,16 @@ class Tree:
     ) -> str:
         """Add a variable to a group, and return the path of its array.
 
-        `dimensions` are the leading dimensions of the variable. Its other dimensions are looked up
-        by name. A dimension that does not exist is created, as an unlimited dimension if its name
-        is in `unlimited`. The array may later grow along unlimited dimensions and along the
-        dimensions in `growing`, and its chunks are chosen accordingly.
+        Parameters
+        ----------
+        dimensions
+            The first dimensions of the variable. Its other dimensions are looked up by name, and
+            created if they do not exist.
+        unlimited
+            Names of the dimensions that are unlimited if they are created.
+        growing
+            Names of the dimensions along which the array may grow, in addition to unlimited
+            dimensions. The chunks are chosen accordingly.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         trailing = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
@@ -140,11 +146,11 @@ class Tree:
         return location
 
     def hierarchy(self) -> Hierarchy:
-        """Return the Zarr hierarchy in which to store this tree."""
+        """Return the Zarr hierarchy that stores this tree."""
         return annotate(self.root, self.layout)
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return the writes that store the values of all new variables in `hierarchy`."""
+        """Return the writes that store the values of the new variables in `hierarchy`."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
@@ -155,7 +161,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Issue one warning about all dropped codecs, and log the attributes whose type changes."""
+        """Warn about dropped codecs, and log the attributes that are stored with another type."""
         retyped = [] if self.layout.pure else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
@@ -170,7 +176,7 @@ class Tree:
             )
 
     def _retyped_attributes(self) -> Iterator[str]:
-        """Describe the attributes to write that NCZarr can store only with another type."""
+        """Describe each written attribute whose type NCZarr does not support."""
         for path, attributes in self.attributes.items():
             for name, value in attributes.items():
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -217,7 +223,10 @@ def plan_creation(request: WriteRequest, transaction: Transaction) -> WritePlan:
 
 
 def plan_tree(tree: Tree, store: Store) -> WritePlan:
-    """Return the plan for a new store with the content of a tree. It replaces the whole target."""
+    """Return the plan for a new store with the content of a tree.
+
+    The new store replaces everything in the target.
+    """
     hierarchy, zarr, consolidated = tree.hierarchy(), tree.layout.zarr, tree.layout.consolidated
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
@@ -232,12 +241,12 @@ def check_names(
 ) -> None:
     """Raise an error if the file system cannot store the names of new nodes.
 
-    A name can be invalid, or clash with another name on a file system that ignores case.
+    A name can be invalid, or be equal to another name except for its case.
 
     Parameters
     ----------
     added
-        The new nodes by path.
+        Maps the paths of the new nodes to the nodes.
     kept
         Paths of the nodes that remain in the store; see `Store.check_new_keys`.
     """

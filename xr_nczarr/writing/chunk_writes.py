@@ -1,4 +1,4 @@
-"""Write values to regions of stored arrays, chunk by chunk.
+"""Write NumPy and dask arrays to regions of stored arrays, chunk by chunk.
 
 NumPy arrays are written immediately, one after another. All dask arrays are written in one graph.
 """
@@ -49,27 +49,27 @@ class ArrayWrite:
 
     @property
     def stores_fill_chunks(self) -> bool:
-        """Whether to store chunks even if they contain only the fill value.
+        """Whether to store chunks that contain only the fill value.
 
-        This is necessary for fixed-width bytes, because netcdf-c takes the Base64 text of their
-        fill value for the value itself.
+        This is necessary for fixed-width bytes, because netCDF-C would read the Base64 text of
+        their fill value as their value.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
     @property
     def opened(self) -> bool:
-        """Whether the data are a dask array with the values of a lazily opened variable."""
+        """Whether the data are a dask array that reads a lazily opened variable."""
         return hasattr(self.data, "dask") and opened_lazily(self.data)
 
     @property
     def bounds(self) -> list[list[int]]:
-        """The start and the end (exclusive) of the region along each dimension, in elements."""
+        """The start and the (exclusive) end of the region along each dimension, in elements."""
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return the write with its data rechunked, so that no two blocks share a stored object.
+        """Return this write with its data rechunked so that no two blocks share a stored object.
 
-        A block grows by less than the length of one object along each dimension.
+        Along each dimension, a block becomes longer by less than the length of a stored object.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class ArrayWrite:
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
-    """Return block sizes whose inner boundaries are rounded up to multiples of `cell`.
+    """Round the boundaries between blocks up to multiples of `cell`, and return the block sizes.
 
     Parameters
     ----------
@@ -106,10 +106,8 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 
     Examples
     --------
-    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13
-    (7, 1)
-    >>> aligned_blocks((2, 2, 2, 2), 0, 4)
-    (4, 4)
+    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13 (7, 1) >>>
+    aligned_blocks((2, 2, 2, 2), 0, 4) (4, 4)
     """
     end = offset + sum(sizes)
     ends = itertools.accumulate(sizes, initial=offset)
@@ -126,19 +124,19 @@ def write_chunks(
 ) -> Any:
     """Write NumPy arrays one after another, and all dask arrays in one graph.
 
-    On a slow store, all arrays share one thread pool for storing chunks.
+    If the store is slow, one thread pool stores the chunks of all arrays.
 
     Parameters
     ----------
     progress
-        Progress of the operation that includes this write. If it is None, this write shows its own
-        progress.
+        The progress bar of an operation that includes this write. If it is None, the write has its
+        own bar if `options` request one.
 
     Returns
     -------
-    None if `options.compute` is true. Otherwise, a dask object that writes the values of the
-    caller's dask arrays. All other values have already been written, including those of variables
-    that the caller opened without dask.
+    None if `options.compute` is true. Otherwise, a dask object that writes the dask arrays of the
+    caller. All other values have been written when this function returns, including those of
+    variables that the caller opened without dask.
     """
     if not writes and options.compute:
         return None
@@ -206,10 +204,10 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 
 
 def flush(store: Store, *_: Any) -> None:
-    """Flush all written objects to disk.
+    """Flush all written objects to the disk.
 
-    The remaining arguments are the dask results of writing the chunks. They make dask write all
-    chunks before it calls this function.
+    The other arguments are ignored. They are the results of writing the chunks, so that dask calls
+    this function last.
     """
     store.flush()
 
@@ -217,7 +215,7 @@ def flush(store: Store, *_: Any) -> None:
 class _StoredRegion:
     """The target to which dask stores the blocks of one write.
 
-    Dask pickles it to send it to workers.
+    It is pickled for workers.
     """
 
     def __init__(
@@ -242,10 +240,11 @@ class _StoredRegion:
         self.token = uuid.uuid4().hex
 
     def __dask_tokenize__(self) -> str:
-        """Return a token that is unique to this write.
+        """Return a token that differs for each write, even if all writes have the same data.
 
-        A cluster remembers failed tasks as long as the caller holds their exception. If a second
-        attempt had the same token, it would fail at once with the first attempt's exception.
+        A cluster remembers a failed task while its exception is referenced. If the write is
+        repeated with the same token, dask raises this exception at once instead of running the task
+        again.
         """
         return self.token
 
@@ -269,12 +268,12 @@ class _StoredRegion:
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return a computed block in the dtype that its dask array declares.
+    """Convert a computed block to the dtype that its dask array declares.
 
     Raises
     ------
     ConflictError
-        If the block does not have the declared shape, or has values that the dtype cannot
+        If the block does not have the declared shape, or contains values that the dtype cannot
         represent.
     """
     if block.shape != shape:

@@ -1,4 +1,4 @@
-"""Plan appends, region writes and overwrites, and check them against the store before writing."""
+"""Plan appends, region writes and overwrites, and check whether they fit the existing store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
-    """Check a change to an existing store, and return its plan.
+    """Check whether a request fits an existing store, and return the plan to carry it out.
 
     Raises
     ------
@@ -61,22 +61,22 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
 
 @dataclass(slots=True)
 class _Planner:
-    """The plan that `plan_modification` builds up, group by group.
+    """Collects the changes to an existing store, group by group.
 
     Attributes
     ----------
     checks
         See `WritePlan`.
     grown
-        The dimensions that grow, with their new sizes, by path.
+        Maps the path of each dimension that grows to the dimension with its new size.
     widened
-        The stored node, and a wider copy of it, of each fixed-width text array that is too narrow
-        for the new text.
+        Pairs of a stored node and its wider copy, for each array of fixed-width text that is too
+        narrow for the new text.
     kept
         Paths of the stored groups that are not replaced.
     unchanged
-        Groups and names of the variables whose values were lazily opened from the very arrays that
-        would be overwritten. They are not written.
+        Group and name of each variable that was lazily opened from the same array to which it would
+        be written. These variables are left as they are.
     """
 
     request: WriteRequest
@@ -112,9 +112,10 @@ class _Planner:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def check_sources(self) -> None:
-        """Raise RefusedError if lazy values are read from arrays that the write changes.
+        """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-        Appending does not change stored values, but an array cannot be appended to itself.
+        Appending leaves stored values unchanged, so other variables may be read from an array that
+        grows. An array cannot be appended to itself, however.
         """
         dim, replaced = self.options.append_dim, self.replaced_paths
         paths = {
@@ -163,7 +164,7 @@ class _Planner:
                     yield request.path, name
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError if the store is a single array, which cannot have new members."""
+        """Raise ConflictError if there are `new` members and the store is a single array."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -311,7 +312,7 @@ class _Planner:
         new, stored
             The new and the stored values, decoded by xarray.
         region
-            The slice to write along each dimension. Other dimensions are written whole.
+            The slice to write along each dimension. Other dimensions are written completely.
         """
         dim, name, node = self.options.append_dim, target.name, target.node
         assert node is not None
@@ -430,7 +431,7 @@ class _Planner:
                 self.changes += listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if a variable along a growing dimension is not in the dataset."""
+        """Raise ConflictError if the dataset lacks a variable along the growing dimension."""
         appended = {write.node.path for write in self.writes if write.appended}
         left = [
             variable.path
@@ -450,8 +451,8 @@ class _Planner:
 def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    This is the layout of the store itself. If the store has the preview version of the layout
-    ``nczarr``, nodes are added in the final version.
+    It is the layout of the store. If this is the preview of the layout ``nczarr``, nodes are added
+    in the final version.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]

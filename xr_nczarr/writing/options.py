@@ -1,4 +1,4 @@
-"""Define the options of a write, and check them against each other."""
+"""Define the options of a write, and derive the mode and the layout from the arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WriteOptions:
 
 
 def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
-    """Return the mode of a write, with a default that depends on `append_dim` and `region`.
+    """Return the requested mode, or the default for the given `append_dim` and `region`.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
 def layout_of(
     location: Location, zarr_format: int | str, dialect: str, consolidated: bool | None
 ) -> Layout:
-    """Return the layout that the URL fragment and the arguments of the caller request.
+    """Return the layout that the fragment of a URL and the arguments of the caller request.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Resolve regions of stored arrays, and compare new values with stored coordinates."""
+"""Find the region of a stored array to write, and compare new values with stored coordinates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Raise ConflictError if a region covers only part of a chunk or shard in a remote store."""
+    """Raise ConflictError if a region covers a chunk or shard of a remote store only in part."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -43,19 +43,20 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def resolve_region(
     dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
 ) -> dict[str, slice]:
-    """Return the slice to write along each dimension that `region` names.
+    """Return the slice to write along each dimension of `region`.
 
-    For ``"auto"``, find the slice by comparing coordinates.
+    If a slice is ``"auto"``, compare the coordinates of the dataset with those of the store to find
+    it.
 
     Parameters
     ----------
     stored
-        The decoded variables of the store.
+        The decoded variables of the store, by name.
 
     Raises
     ------
     TypeError, ConflictError, KeyError
-        If `region` is not valid for this dataset in this store, as for `to_zarr`.
+        If `region` is not valid for this dataset and store. The rules are those of `to_zarr`.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")
@@ -120,7 +121,7 @@ def write_region(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return the slice of the stored array to write along each dimension, in elements."""
+    """Return the slice of a stored array to write along each dimension, in elements."""
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -176,9 +177,16 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or overlap stored values.
 
-    If the stored values increase, all new values must be greater than the last of the `size` stored
-    values. Only the last few stored objects, of `object_size` values each, are read, so the cost of
-    an append does not depend on the length of the store.
+    If the stored values increase, each new value must be greater than the last stored value. Only
+    the last few stored objects are read, so the cost of an append does not depend on the length of
+    the store.
+
+    Parameters
+    ----------
+    size
+        Number of stored values.
+    object_size
+        Number of values in a stored object (chunk or shard).
     """
     check_kind(new_coordinate, stored, dim)
     values = np.asarray(new_coordinate.values)

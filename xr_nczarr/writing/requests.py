@@ -1,4 +1,4 @@
-"""Turn the arguments of `to_nczarr` into a request with one dataset for each group to write."""
+"""Turn the arguments of `to_nczarr` into a request with a dataset for each group to write."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class GroupRequest:
     Attributes
     ----------
     encoding
-        Encodings that the caller passed for this write, by variable name.
+        Maps variable names to the encodings that the caller passed for this write.
     unlimited
         Names of unlimited dimensions.
     growing
         Names of dimensions that may grow, including the unlimited ones.
     sources
-        Paths of the arrays in the target store from which lazy variables are read, by the names of
-        these variables.
+        Maps each variable that is read lazily from the target store to the paths of the arrays from
+        which it is read.
     """
 
     path: str
@@ -83,7 +83,7 @@ class WriteRequest:
 
 
 def _tokenizable(variable: Variable) -> Any:
-    """Return an object that dask can tokenize without reading lazily opened values."""
+    """Return an object from which dask can compute a token without reading a lazy variable."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 

@@ -2,23 +2,24 @@
 
 The methods of `Transaction` are the steps of this protocol, in order:
 
-1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata.
-2. **Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
-   The documents are restored, unless all of them had been changed, so that the write was complete.
+1. **Lock.** Only one writer at a time changes the metadata. Region writes need no lock, because
+   they change no metadata.
+2. **Roll back.** A journal at the root shows that a writer was killed while it changed documents.
+   The documents are restored, unless all of them had been changed already.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
    complete, so a request that does not fit the store leaves it untouched.
 4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
    replaces it at the end. If the process is killed, either the old or the new store remains.
 5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
-   that it replaces are removed, starting with the documents by which readers recognize a store.
+   that it replaces are removed, beginning with the documents by which readers recognize a store.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
 7. **Journal.** If several documents change in place, one object stores their earlier content.
    Readers use it while only some of the documents have changed.
-8. **Documents** are written from the children up. The root's documents come last, and
-   consolidated metadata at the very end. Everything is flushed to the disk before and after.
+8. **Documents** are written from the children up. The root's documents come last, followed only by
+   consolidated metadata. Everything is flushed to the disk before and after this step.
 9. **Close.** The journal and the marker are removed, and the lock is released.
 
-If the caller commits the changes (an icechunk session), documents are written before chunks.
+If the caller commits the changes (as in an icechunk session), documents are written before chunks.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ class WritePlan:
         Array values to write. Appended values become visible to readers when the documents are
         written.
     documents
-        Metadata documents by key, in the order of writing.
+        Maps keys to metadata documents, in write order.
     chunks
-        Encoded chunks, by key, that must change together with the documents. They are written
-        before the documents, and the journal also contains their earlier content.
+        Maps keys to encoded chunks that must change together with the documents. They are written
+        before the documents, and the journal contains their earlier content too.
     leading
         Documents that are written before anything is removed.
     removed
         Keys and prefixes to remove, in this order, before the chunks are written.
     new
-        Whether the plan creates a store, so that everything else in the target is removed.
+        Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
         Whether to raise an error if another writer creates a store at the same time.
     first
-        A plan to complete before this one starts to write chunks; see `plan_widening`.
+        A plan to complete before this plan writes its first chunk; see `plan_widening`.
     checks
         Functions that check whether an append continues its coordinates. They read stored values,
         and are called just before anything is written.
@@ -97,11 +98,11 @@ class Transaction:
     Attributes
     ----------
     target
-        The store as it is before the change. Later steps update its documents.
+        The store as it was before the change. Its documents are updated as they are written.
     applied
-        Regions that an interrupted append has written, by path of the array, if `roll_back` finds
-        the append complete. A region has the start and the end (exclusive) along each dimension.
-        The journal of the append remains until `close`.
+        The regions that an interrupted append has written, if `roll_back` finds the append
+        complete. Maps the path of each array to the start and the (exclusive) end along each
+        dimension. The journal of the append is kept until `close`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -121,14 +122,15 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Take the writer lock of a store, and yield the transaction.
 
-        On local disks, this waits for other writers, whose locks end with their processes.
+        On local disks, wait until other writers have released the lock. Their locks end with their
+        processes.
 
         Parameters
         ----------
         owner
-            Function that returns a string by which a killed writer, when it is run again,
-            recognizes its own lock. The function may have to read all values in memory, so it is
-            called only for stores whose locks outlive a killed process.
+            Function that returns the owner of the lock as a string. From it, a killed writer that
+            is run again recognizes its own lock. The function may read all values in memory, so it
+            is called only for stores in which the lock of a killed process remains.
         locking
             Whether to take the lock. Region writes do not need the lock. An empty local directory
             is replaced atomically at the end, so it is locked only if `locking` is ``"always"``.
@@ -150,11 +152,12 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self, consolidated: bool | None = None) -> None:
-        """Undo an interrupted change of documents, or complete it if only its end is missing.
+        """Undo what a killed writer left half changed, or complete it if only the end is missing.
 
-        If the change was a complete append, record its regions in `applied`. If only the
-        consolidated metadata of a new store are missing, write them, unless `consolidated` is
-        false, or None and the Zarr version has none by default.
+        - A change of only some documents is undone.
+        - The regions of a complete append are recorded in `applied`.
+        - If only the consolidated metadata of a new store are missing, they are written.
+          `consolidated` says whether the store has any; None means the default of the Zarr version.
         """
         if self.store.single_file:
             return
@@ -191,9 +194,9 @@ class Transaction:
         self.store.delete(JOURNAL)
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Execute a plan. If `compute` is false, return a dask object that completes it.
+        """Execute a plan. If `options.compute` is false, return a dask object that completes it.
 
-        If an error is raised, its remedy or a note describes the state of the store and how to
+        If an error occurs, its remedy or a note describes the state of the store and how to
         continue.
 
         Raises
@@ -201,7 +204,7 @@ class Transaction:
         ConflictError
             If dask blocks cannot be aligned with the stored chunks.
         UnsupportedError
-            If the target is a zip file and `compute` is False.
+            If the target is a zip file and `options.compute` is false.
         """
         if options.safe_chunks:
             plan.writes = [write.aligned() for write in plan.writes]
@@ -246,10 +249,10 @@ class Transaction:
         staged
             Whether a local store is replaced atomically.
         mark
-            Content of the marker object, from which a later run of the same write recognizes its
-            unfinished store. The marker is written after old objects have been removed.
+            Content of the marker, by which the same write recognizes its unfinished store when it
+            is run again. The marker is written after old objects have been removed.
         resumed
-            Whether an earlier run has left that marker and some of the chunks.
+            Whether an earlier run has left this marker and some of the chunks.
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
             if not resumed:
@@ -324,12 +327,13 @@ class Transaction:
     def workspace(
         self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to write to, either the target or a staging store that will replace it.
+        """Yield the store to write to: the target, or a staging store that replaces it later.
 
         Parameters
         ----------
         empty
-            Whether the staging store starts empty instead of with the objects of the target.
+            Whether the staging store is initially empty. Otherwise, it contains the objects of the
+            target.
         staged
             Whether a local store is replaced atomically. A zip file always is, and a remote store
             never is.
@@ -396,9 +400,9 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether stored and new values are equal, bit for bit.
+    """Return whether the stored values equal the new values, bit for bit.
 
-    The values are compared a few chunks at a time, to limit memory.
+    Only a few chunks are compared at a time, to limit memory use.
     """
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False

@@ -42,10 +42,10 @@ class Uploads(Underway):
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)`` in the background.
+        """Run ``work(argument)`` in the background, which takes `size` bytes of memory.
 
-        The call first waits until the work in progress leaves room for `size` more bytes in memory,
-        or until no work is in progress. If earlier work has failed, it raises that error.
+        First wait until the running jobs leave enough memory, or until no job is running. If an
+        earlier job has failed, raise its error.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)
@@ -71,14 +71,14 @@ class Uploads(Underway):
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all work is done, and raise the first error, if any."""
+        """Wait until all jobs are done, and raise the first error, if any."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count)
         self._raise_error()
         self.end()
 
     def end(self) -> None:
-        """Refuse new work, cancel work that has not started, and wait for running work."""
+        """Refuse new jobs, cancel jobs that have not started, and wait for running jobs."""
         super().end()
         if self._pool is not None:
             self._pool.shutdown()

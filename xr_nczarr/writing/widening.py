@@ -29,8 +29,8 @@ _MAX_JOURNAL_BYTES = 48 << 20
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
     """Return a copy of a fixed-width text node whose items have at least `width` bytes.
 
-    The width is at least doubled, so that appending ever longer strings does not rewrite the array
-    each time. The dtype of `node` is fixed-width text, or raw bytes in version 3.
+    The width is at least doubled, so that a series of appends with ever longer strings does not
+    rewrite the array each time. In Zarr version 3, fixed-width text is stored as raw bytes.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -52,7 +52,7 @@ def plan_widening(
     Parameters
     ----------
     arrays
-        The stored node and the wider node of each array.
+        Pairs of the stored node and the wider node of each array.
     changes
         The changes to the documents of the arrays; see `width_changes`.
 
@@ -82,7 +82,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes to an array's document that replace `node` with `wider`."""
+    """Yield the changes to the document of an array that replace `node` by `wider`."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:

@@ -1,4 +1,4 @@
-"""Find out what the target of a write holds, and open the store in it."""
+"""Find out what the target of a write contains, and open the store in it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class WriteTarget:
-    """The store that a write creates or changes, as it is before the write.
+    """The store that a write creates or changes, as it was before the write.
 
     One listing of the root shows whether there is a store, a journal or a marker. Each document is
-    read once, and then kept.
+    read once, and then cached.
 
     Attributes
     ----------
     documents
-        Documents by key, as read by `open`. Absent objects are None.
+        Maps keys to the documents that `open` has read. Missing documents are None.
     """
 
     store: Store
@@ -43,7 +43,7 @@ class WriteTarget:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names listed at the root before any change, or None if the store cannot be listed."""
+        """The names at the root before any change, or None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -51,12 +51,15 @@ class WriteTarget:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the root listing shows that the target is empty."""
+        """Whether the listing of the root shows that the target is empty."""
         return self.names is not None and not _contents(self.names)
 
     @property
     def shows_store(self) -> bool:
-        """Whether the root listing shows a complete store. `open` may find one even if not."""
+        """Whether the listing of the root shows a complete store.
+
+        `open` can find a store that the listing does not show.
+        """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -64,7 +67,7 @@ class WriteTarget:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object; it may if it cannot be listed."""
+        """Return whether the root may contain an object. If the store cannot be listed, it may."""
         return self.names is None or key in self.names.objects
 
     def open_for(self, request: WriteRequest) -> OpenedStore | None:
@@ -114,8 +117,8 @@ class WriteTarget:
         """Open the target, or return None if it does not contain a complete store.
 
         In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
-        documents are read and kept in `documents`, because another program may have changed them
-        without updating the consolidated metadata.
+        documents are read, because another program may have changed them without updating the
+        consolidated metadata.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -132,7 +135,7 @@ class WriteTarget:
         return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
 
     def check_empty(self) -> None:
-        """Raise ExistsError if the target holds objects that are not a Zarr store."""
+        """Raise ExistsError if the target contains objects that are not a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
                 "the target contains objects that are not a Zarr store",
@@ -147,7 +150,7 @@ def is_empty(store: Store) -> bool:
 
 
 def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target holds objects that are not a Zarr store."""
+    """Raise RefusedError if the target contains objects that are not a Zarr store."""
     if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
