@@ -135,7 +135,7 @@ def test_reading_from_remote_store_keeps_dask_tokens_stable(directory, http_serv
     assert dask.base.tokenize(first) == dask.base.tokenize(second)
 
 
-def test_chunks_read_as_fill_values_are_logged(store, caplog):
+def test_reading_missing_chunks_as_fill_values_is_logged(store, caplog):
     dataset = xr.open_dataset(store, engine="nczarr")
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
         dataset.load()

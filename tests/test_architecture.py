@@ -227,7 +227,7 @@ def test_files_in_layer_have_no_circular_imports(layer):
     assert not left
 
 
-def test_every_layer_is_in_table():
+def test_layer_table_lists_every_layer():
     assert {layer_of(path) for path in FILES} == set(LAYERS)
 
 
@@ -238,7 +238,7 @@ def table_of(heading):
     return {layer.strip(" `"): set(re.findall(r"`(\w+)`", below)) for layer, below in rows[2:]}
 
 
-def test_architecture_page_has_same_table():
+def test_architecture_page_has_same_layer_table():
     assert table_of("Who imports whom") == LAYERS
 
 

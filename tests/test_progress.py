@@ -73,7 +73,7 @@ def test_progress_reaches_100_percent_for_each_function(operation, store, tmp_pa
     assert "100%" in capsys.readouterr().err
 
 
-def test_listing_objects_and_writing_references_show_counts(store, tmp_path, capsys):
+def test_listing_objects_and_writing_references_show_progress_counts(store, tmp_path, capsys):
     xr_nczarr.info(store, progress=True)
     assert f"{len(store)} objects" in capsys.readouterr().err
     xr_nczarr.copy(store, tmp_path / "copy")

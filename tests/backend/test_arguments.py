@@ -53,11 +53,11 @@ def document():
     ],
     ids=str,
 )
-def test_arguments_of_other_engines_are_accepted_if_ineffective(stored, options):
+def test_other_engine_arguments_without_effect_are_accepted(stored, options):
     assert read(stored, **options) == VALUES
 
 
-def test_engine_nczarr_accepts_every_argument_of_engine_zarr(stored):
+def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     parameters = signature(ZarrBackendEntrypoint.open_dataset).parameters.values()
     defaults = {
         parameter.name: parameter.default

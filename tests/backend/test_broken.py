@@ -99,7 +99,7 @@ IMPOSSIBLE = {
 
 @each_opener
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_variable_that_xarray_cannot_decode_is_opened_undecoded(attribute, opener, store):
+def test_undecodable_variable_is_opened_undecoded(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
@@ -209,7 +209,7 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_missing_chunks_raise_leaves_incomplete_coordinate_unindexed(store):
+def test_coordinate_with_missing_chunk_is_not_indexed_if_missing_chunks_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
@@ -306,7 +306,7 @@ def test_failed_connection_raises_instead_of_marking_variable_broken(store, http
 
 
 @pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
-def test_coordinates_are_not_read_without_default_indexes(opener, store, http_server):
+def test_create_default_indexes_false_avoids_reading_coordinates(opener, store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False

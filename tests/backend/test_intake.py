@@ -49,7 +49,7 @@ def parts(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["nczarr", "zip"])
 @pytest.mark.parametrize("data_format", ["netcdf", "zarr"])
-@pytest.mark.parametrize("repeated", [False, True], ids=["once", "also for the engine"])
+@pytest.mark.parametrize("repeated", [False, True], ids=["catalog options", "engine options"])
 def test_intake_esm_opens_catalog_of_s3_stores(parts, s3_server, suffix, data_format, repeated):
     url, options = s3_server.upload(parts, "catalog"), s3_server.storage_options
     opening = {"engine": "nczarr"}

@@ -114,7 +114,7 @@ def test_s3_store_opens(fragment, stored, s3_server):
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_s3_store_without_list_permission_can_be_opened_and_explained(release, tmp_path, s3_server):
+def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options

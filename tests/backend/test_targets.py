@@ -554,8 +554,8 @@ def test_target_that_contradicts_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_without_inapplicable_parts_open(places, s3_server):
-    """The part that does not apply is therefore the cause of the errors in the tests above."""
+def test_targets_without_inapplicable_parts_can_be_opened(places, s3_server):
+    """This shows that the inapplicable parts cause the errors of the other tests."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

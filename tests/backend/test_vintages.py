@@ -161,7 +161,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_zarr_python_stores_read_the_same_as_in_zarr_python(
+def test_values_in_zarr_python_stores_match_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]

@@ -291,7 +291,7 @@ def test_store_with_markup_in_values_is_read(http_server):
     assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_values_starting_like_web_page_are_read(http_server):
+def test_values_resembling_web_page_are_read(http_server):
     values = np.frombuffer(b"<!---->" * 140 + b"<?xml?>", np.uint8)
     encoding = {"v": {"compressors": None}}
     dataset = xr.Dataset({"v": ("x", values)})

@@ -21,7 +21,7 @@ def run(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 2), (("--help",), 0), (("-h",), 0), (("help",), 0)], ids=str
 )
-def test_help_or_missing_command_lists_commands(arguments, code):
+def test_help_option_or_no_command_lists_commands(arguments, code):
     done = run(*arguments)
     assert done.returncode == code
     printed = done.stderr if code else done.stdout

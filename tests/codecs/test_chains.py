@@ -355,7 +355,7 @@ def test_compression_levels_can_be_strings(name, level):
     assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_zlib_decodes_the_same_values_without_libdeflate(monkeypatch):
+def test_zlib_decodes_same_values_without_libdeflate(monkeypatch):
     from xr_nczarr.codecs import bounded
 
     monkeypatch.setattr(bounded, "deflate", None)
@@ -532,7 +532,7 @@ def test_filter_with_mismatched_byte_order_is_rejected_in_v3():
         )
 
 
-def test_chunk_above_limit_is_rejected_before_allocation():
+def test_chunk_above_size_limit_is_rejected_before_allocation():
     with pytest.raises(LimitError, match="max_chunk_bytes"):
         make_codec("<f8", (1 << 20, 1 << 20))
     assert math.prod(
@@ -542,7 +542,7 @@ def test_chunk_above_limit_is_rejected_before_allocation():
         make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
 
 
-def test_item_above_limit_is_rejected():
+def test_item_above_size_limit_is_rejected():
     codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
     good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
     assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()

@@ -1,10 +1,10 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be rerun.
 
-The default run kills create, append (also of longer text), replace and region write 100 times
-each, and all other actions a few times; ``NCZARR_KILLS=1000`` requests more.
-Every other kill comes right before a random one of the write's changes of the disk (a file opened
-for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
-random moment between the first change and the last (from outside: also amid a file).
+The default run kills create, append (including longer text), replace and region write 100 times
+each, and all other actions a few times. ``NCZARR_KILLS=1000`` requests more.
+Half of the kills come from an audit hook, right before a random change of the disk: opening a file
+for writing, renaming or removing a file, or creating a directory. The other half come from another
+process, at a random moment between the first and the last change, even in the middle of a file.
 """
 
 import contextlib

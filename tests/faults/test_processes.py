@@ -140,7 +140,7 @@ def test_forked_child_inherits_no_locks_from_other_threads():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_limited_thread_runs_if_running_thread_waits_for_it(monkeypatch):
+def test_thread_limiter_does_not_deadlock_when_one_thread_waits_for_another(monkeypatch):
     monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
     limiter, done = ThreadLimiter(1), []
 

@@ -120,7 +120,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_redirects_outside_url_are_rejected(self, stores, elsewhere):
+    def test_redirects_outside_store_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -133,7 +133,7 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_redirects_below_url_are_followed(self, stores):
+    def test_redirects_below_store_url_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
@@ -148,7 +148,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_symlinks_outside_store_are_rejected(folder, tmp_path):
+def test_symlinks_pointing_outside_store_are_rejected(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]

@@ -140,7 +140,7 @@ def test_metadata_of_other_versions_is_not_recognized(meta):
         ("dtype", 1),
     ],
 )
-def test_damaged_member_error_includes_name(place, value):
+def test_damaged_member_error_includes_member_name(place, value):
     node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
     assert isinstance(node, BrokenNode)
     assert isinstance(node.error, MetadataError)

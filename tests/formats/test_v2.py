@@ -418,7 +418,7 @@ def test_unsupported_data_types_break_only_their_array(dtype, kind):
         ("compressor", {"id": 5}),
     ],
 )
-def test_damaged_member_error_includes_name(place, value):
+def test_damaged_member_error_includes_member_name(place, value):
     error = broken(**{place: value}).error
     assert isinstance(error, MetadataError)
     assert error.place == place
@@ -429,13 +429,13 @@ def test_codec_without_id_is_rejected():
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_missing_required_member_error_includes_name(name):
+def test_missing_required_member_error_includes_member_name(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name
 
 
-def test_chunks_above_limit_are_rejected():
+def test_chunks_above_size_limit_are_rejected():
     limits = Limits(max_chunk_bytes=23)
     node = parse(limits=limits)
     assert isinstance(node.error, LimitError)

@@ -539,7 +539,7 @@ def test_unknown_codec_members_are_rejected(codec):
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
-def test_missing_member_error_includes_name(name):
+def test_missing_member_error_includes_member_name(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}
     node = parse(members)
     assert isinstance(node.error, MetadataError)
@@ -762,14 +762,14 @@ def test_groups_round_trip(values):
 # The store ---------------------------------------------------------------------------------
 
 
-def test_attribute_literals_are_available():
+def test_attributes_keep_json_literals():
     key = "zarr.json"
     data = b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": 1.10}}'
     node = v3.parse_node("/", {key: Document(key, data)})
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_group_children_are_listed_prefixes():
+def test_child_names_are_listed_prefixes():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]

@@ -214,7 +214,7 @@ def test_unsupported_entry_point_error_includes_key(changes, error, named):
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_missing_entry_point_member_error_includes_name(name):
+def test_missing_entry_point_member_error_includes_member_name(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -363,7 +363,7 @@ def test_unknown_member_or_extension_error_includes_name(changes, named):
     assert named in str(error)
 
 
-def test_unknown_group_member_error_includes_name():
+def test_unknown_group_member_error_includes_member_name():
     of = documents(of={"meta/g.group.json": {**GROUP, "color": "red"}})
     node = v3_draft.parse_node("/g", of)
     assert "color" in str(node.error)
@@ -407,13 +407,13 @@ def test_damaged_member_error_includes_path(changes, place):
 
 
 @pytest.mark.parametrize("name", sorted(set(ARRAY) - {"codecs", "extensions", "attributes"}))
-def test_missing_member_error_includes_name(name):
+def test_missing_member_error_includes_member_name(name):
     node = parse({key: value for key, value in ARRAY.items() if key != name})
     assert isinstance(node.error, MetadataError)
     assert node.error.place == name
 
 
-def test_chunks_above_limit_are_rejected():
+def test_chunks_above_size_limit_are_rejected():
     assert isinstance(parse(ARRAY, limits=Limits(max_chunk_bytes=1000)).error, LimitError)
 
 

@@ -383,7 +383,7 @@ def test_copy_suggests_h5netcdf_for_variable_unreadable_by_netcdf_c(
     np.testing.assert_array_equal(result["v"], np.arange(1000))
 
 
-def test_corrupt_netcdf_file_prints_one_line_copy_error(tmp_path: Path, capsys: Any) -> None:
+def test_copy_prints_one_line_error_for_corrupt_netcdf_file(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "cut.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert main(["copy", str(tmp_path / "cut.nc"), str(tmp_path / "copy")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -179,7 +179,7 @@ def test_datatree_round_trips_through_every_layout(path, version, dialect):
     assert set(chunks.values()) == {CHUNKS}
 
 
-def test_v1_stores_each_variable_separately(path):
+def test_variables_are_stored_separately_in_v1(path):
     original = sample()["/"].to_dataset()
     for name, variable in original.variables.items():
         encoding = {name: PACKING} if name == "packed" else {}
@@ -282,7 +282,7 @@ RARE = {  # unknown to zarrs
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("codecs", [*PLAIN, *NUMCODECS, *RARE])
-def test_all_readers_read_every_v3_codec_and_sharding(path, codecs, dialect):
+def test_all_readers_read_v3_codecs_and_shards(path, codecs, dialect):
     options = {"chunks": CHUNKS, "_FillValue": None} | (PLAIN | NUMCODECS | RARE)[codecs]
     original = numbers()
     encoding = dict.fromkeys(original.variables, options)
@@ -413,7 +413,7 @@ COMPRESSIONS = {
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_v1_stores_array_of_every_type(path, compression):
+def test_arrays_of_every_type_can_be_written_in_v1(path, compression):
     encoding, options = COMPRESSIONS[compression]
     original = numbers().assign(flag=("x", np.arange(7) % 2 == 0), bytes=("x", CHARACTERS), one=1.5)
     for name, variable in original.variables.items():

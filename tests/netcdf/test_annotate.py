@@ -209,7 +209,7 @@ def test_v3_annotations_follow_appendix_e():
     assert (nodes["/v"].dimension_names, nodes["/s"].shape) == (("t", "x"), ())
 
 
-def test_universal_layout_gives_scalars_dimension_for_netcdf_c_4_9_0():
+def test_universal_layout_adds_scalar_dimension_for_netcdf_c_4_9_0():
     nodes = annotated(sample(), dialect="universal").nodes
     assert nodes["/"].sidecars[".nczgroup"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
     assert nodes["/s"].sidecars[".nczarray"]["dimrefs"] == ["/_scalar_"]

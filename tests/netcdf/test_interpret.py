@@ -308,7 +308,7 @@ def test_variable_with_invalid_array_dimensions_is_marked_broken(names):
     [(2, "padded"), (5, "truncated"), (0, "padded")],
     ids=["shorter", "longer", "empty"],
 )
-def test_unlimited_dimension_size_mismatch_is_reported(size, word):
+def test_array_size_mismatch_with_unlimited_dimension_is_corrected_and_reported(size, word):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
     )

@@ -146,7 +146,7 @@ class TestTargets:
         assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.rm("/refs", recursive=True)
 
-    def test_mapping_type_is_determined_by_value_type(self):
+    def test_mapping_of_bytes_opens_as_store_and_text_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
@@ -157,7 +157,7 @@ class TestTargets:
         with pytest.raises(UnsupportedError, match='option "fo"'):
             open_store("reference://")
 
-    def test_damaged_reference_document_error_includes_document(self, tmp_path):
+    def test_damaged_reference_document_error_includes_document_name(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):

@@ -382,7 +382,7 @@ def test_expand_accepts_limits_as_object_or_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_lists_children_of_one_level():
+def test_names_method_lists_children_of_one_level():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},

@@ -152,7 +152,9 @@ def test_cookies_without_domain_are_not_sent_to_another_server(served, other):
     assert not other.requests_for("*")
 
 
-def test_allowing_any_host_does_not_allow_host_names_with_private_address(served, public_names):
+def test_allowing_any_host_does_not_allow_names_resolving_to_private_addresses(
+    served, public_names
+):
     with HttpServer(served.root) as other:
         with open(f"{served.root}/refs.json", "w") as file:
             json.dump(document(f"{public_names(other, 'inside')}/data.bin"), file)
@@ -174,7 +176,7 @@ def test_allowing_any_host_does_not_allow_host_names_with_private_address(served
         assert read(document(f"{public_names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
-def test_redirects_to_host_names_with_private_address_are_rejected(served, public_names):
+def test_redirects_to_names_resolving_to_private_addresses_are_rejected(served, public_names):
     with HttpServer(served.root) as other:
         location = f"{public_names(other, 'inside')}/data.bin"
         served.fault("redirect", path="/data.bin", location=location, times=None)

@@ -239,7 +239,7 @@ def test_every_reader_reads_values_through_written_reference_set(
 @pytest.mark.parametrize("numbers", [int, str], ids=["numbers", "text"])
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers):
-    """netcdf-c writes element sizes as 0, for which numcodecs does not shuffle, or as text."""
+    """netcdf-c writes the element size 0, which disables shuffling in numcodecs, or a string."""
     values = np.arange(1000, dtype="i4").reshape(10, 100)
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("y", 10)

@@ -154,7 +154,7 @@ def test_decoding_error_always_states_reason(failure):
     assert "decode_cf=False" in caught.value.remedy
 
 
-def test_memory_error_during_decoding_is_not_metadata_error():
+def test_memory_error_during_decoding_is_not_reported_as_metadata_error():
     with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
         raise MemoryError
 
@@ -202,7 +202,7 @@ def test_metadata_with_many_small_values_is_rejected_before_parsing(piece):
         xr.open_dataset(store() | {"a/.zattrs": text}, engine="nczarr").load()
 
 
-def test_symlinks_outside_untrusted_store_are_rejected(tmp_path):
+def test_symlinks_pointing_outside_untrusted_store_are_rejected(tmp_path):
     for key, data in store().items():
         (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "s" / key).write_bytes(data)
@@ -294,7 +294,7 @@ BLURRED = {
         {"gen": [FORMULA] * 250, "refs": {f"k{i}": "x" for i in range(450)}},
         {"gen": [BLURRED], "templates": {"u": "x" * 60_000}},
     ],
-    ids=["parsed", "rendered", "generators", "tried", "written out"],
+    ids=["parsed", "rendered", "generators", "key lookups", "template expansion"],
 )
 def test_reference_document_expansion_is_limited(members):
     with pytest.raises(LimitError, match="max_references"):

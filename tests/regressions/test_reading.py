@@ -335,7 +335,9 @@ def test_missing_chunks_without_fill_value_read_as_zero(
 
 
 # Regression D21
-def test_arrays_shorter_or_longer_than_unlimited_dimension_open(tmp_path: Path, way: str) -> None:
+def test_arrays_shorter_or_longer_than_unlimited_dimension_can_be_opened(
+    tmp_path: Path, way: str
+) -> None:
     times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
     content = Group({"t": Size(4), "x": 2})
     content.variables = {name: Var(("/t",), v, fill=-1) for name, v in times.items()}
@@ -488,7 +490,7 @@ NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
 
 
 # Regression D28
-def test_variables_and_groups_with_unusual_names_open(tmp_path: Path, way: str) -> None:
+def test_variables_and_groups_with_unusual_names_can_be_opened(tmp_path: Path, way: str) -> None:
     content = Group({"x": 4})
     for number, name in enumerate(NAMES):
         content.variables[name] = Var(("/x",), FOUR + number, fill=0)
@@ -513,7 +515,7 @@ def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
 @pytest.mark.parametrize("prefix", ["", "inner/"])
 @pytest.mark.parametrize("directories", [True, False])
 @pytest.mark.parametrize("twice", [True, False])
-def test_zip_files_from_every_writer_open(
+def test_zip_files_from_every_writer_can_be_opened(
     tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
 ) -> None:
     store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), FOUR)}), "4.10")

@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 
 
-def test_table_rows_and_numbered_tests_match():
+def test_regression_table_matches_numbered_tests():
     tested = {
         number
         for path in TESTS.rglob("test_*.py")

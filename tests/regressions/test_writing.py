@@ -344,7 +344,7 @@ def test_unsigned_attribute_stores_unsigned_values_in_signed_integers(path):
 
 
 # Regression D57
-def test_nan_is_written_as_missing_value_and_equal_data_is_rejected(path):
+def test_nan_becomes_missing_value_and_data_equal_to_it_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")

@@ -134,7 +134,9 @@ def test_obstore_is_used_for_http_only_on_request(url: str, options: dict[str, A
 
 
 @pytest.mark.parametrize(("url", "options"), UNLIKE.values(), ids=UNLIKE)
-def test_fsspec_is_chosen_without_obstore_equivalent(url: str, options: dict[str, Any]) -> None:
+def test_fsspec_is_chosen_for_targets_without_obstore_equivalent(
+    url: str, options: dict[str, Any]
+) -> None:
     assert library_of(url, options) == "fsspec"
     with pytest.raises(UnsupportedError, match=r'obstore does not support .*pass "fsspec"'):
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
@@ -511,7 +513,7 @@ def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str)
     assert http_server.most_in_flight == 48
 
 
-def test_few_large_chunks_are_requested_at_a_time(http_server: HttpServer) -> None:
+def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpServer) -> None:
     values = np.ones((24, 1 << 20))  # 8 MiB each
     encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
     path = Path(http_server.root, "s")

@@ -186,7 +186,7 @@ def test_list_names_returns_one_sorted_level(store: Store) -> None:
     assert store.list_names("nothing/") == Listing([], [])
 
 
-def test_small_store_pickles_read_same_objects(store: Store) -> None:
+def test_pickled_stores_are_small_and_read_same_objects(store: Store) -> None:
     data = pickle.dumps(store)
     assert len(data) < (1500 if store.shared else 100_000)
     assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]

@@ -370,7 +370,7 @@ def read_here_in_a_child_and_here(url: str, method: str) -> bool:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_open_store_works_in_other_processes(server: HttpServer, method: str) -> None:
+def test_opened_store_works_in_other_processes(server: HttpServer, method: str) -> None:
     assert in_a_new_interpreter(read_here_in_a_child_and_here, server.url, method)
 
 

@@ -115,9 +115,7 @@ def test_file_above_size_limit_is_rejected_before_reading(store: LocalStore) -> 
             fetch(item, "huge")
 
 
-def test_symlinks_outside_store_are_followed_only_with_trust(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_symlinks_pointing_outside_store_require_trust(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"1")
     os.symlink(tmp_path / "elsewhere", f"{store.root}/link")
     store.put([("inside", b"2")])

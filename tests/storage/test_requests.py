@@ -303,7 +303,7 @@ def test_creating_many_variables_takes_few_round_trips(s3_server, written, versi
 
 @VERSIONS
 @pytest.mark.parametrize(
-    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "chunks that are filled up"]
+    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "partial chunks"]
 )
 def test_appending_sends_few_requests(s3_server, written, version, chunk, requests):
     encoding = {name: {"chunks": (chunk, 100)} for name in CHUNKED}

@@ -371,7 +371,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "re-encoded"])
-def test_next_run_completes_interrupted_copy(changed: dict) -> None:
+def test_rerun_completes_interrupted_copy(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
@@ -447,7 +447,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_next_run_completes_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
+def test_rerun_completes_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
     dataset = xr.Dataset({"a": ("x", np.arange(3000.0)), "s": ("n", ["x", "yé"])})
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
@@ -511,7 +511,7 @@ def test_copying_to_netcdf_file_name_writes_netcdf_file(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
-def test_overwrite_replaces_store_but_no_other_directory(tmp_path: Path, target: str) -> None:
+def test_overwrite_replaces_stores_but_not_other_directories(tmp_path: Path, target: str) -> None:
     item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
     xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)

@@ -134,7 +134,7 @@ def test_dump_precision_option_matches_ncdump(types, digits, capsys):
 
 
 @pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
-def test_invalid_precision_prints_one_line_dump_error(digits, capsys):
+def test_dump_prints_one_line_error_for_invalid_precision(digits, capsys):
     assert main(["dump", "-p", digits, "anything"]) == 2
     assert "expected numbers from 1 to 17" in capsys.readouterr().err
     with pytest.raises(ValueError, match="precision"):
@@ -384,7 +384,7 @@ def test_dump_omits_url_query_from_dataset_name(http_server, capsys):
     assert capsys.readouterr().out.startswith("netcdf some {")
 
 
-def test_unknown_variable_prints_one_line_dump_error(tmp_path, capsys):
+def test_dump_prints_one_line_error_for_unknown_variable(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -162,7 +162,7 @@ def test_info_describes_layout_by_netcdf_c_releases(dataset, dialect, releases):
     assert ("NCZarr" in repr(overview)) == (releases is not None)
 
 
-def test_info_text_fits_into_80_columns():
+def test_info_text_fits_in_80_columns():
     names = [f"a_dimension_with_a_long_name_{number}" for number in range(5)]
     data = xr.Dataset({"a_variable_with_a_long_name": (names, np.zeros((1,) * 5))})
     store = {}

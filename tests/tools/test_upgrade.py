@@ -240,7 +240,9 @@ def test_annotating_plain_zarr_preserves_json_and_unknown_members(tmp_path: Path
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_equals_separate_documents(tmp_path: Path, zarr_format: int) -> None:
+def test_consolidate_writes_metadata_equal_to_separate_documents(
+    tmp_path: Path, zarr_format: int
+) -> None:
     store, dataset = tmp_path / "store", xr.Dataset({"a": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, consolidated=False)
     assert xr_nczarr.consolidate(store).nodes == 2

@@ -79,7 +79,9 @@ def test_verify_reads_only_stored_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_missing_chunks_option_makes_verify_report_errors(tmp_path: Path, zarr_format: int) -> None:
+def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_raise(
+    tmp_path: Path, zarr_format: int
+) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
     (store / {2: "a/1.1", 3: "a/c/1/1"}[zarr_format]).unlink()
     assert errors(store) == []

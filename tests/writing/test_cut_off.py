@@ -98,7 +98,7 @@ def create(target, layout, unlimited=None, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_interrupted_creation_is_unreadable_and_can_be_repeated(layout):
+def test_interrupted_creation_leaves_no_readable_store_and_can_be_repeated(layout):
     *cut, whole = states(lambda target: create(target, layout), {})
     assert len(cut) > 10
     for objects in cut:

@@ -1,8 +1,8 @@
 """Each request that changes an object store is forbidden, fails once, or fails permanently.
 
 ``NCZARR_S3_FAULTS=1`` tries all these faults at each request, in versions 2 and 3. The default run
-tries one fault at every other request (every fourth of a replacement, each of an append of longer
-text), in version 2.
+tries one fault at every second request in version 2. For a replacement, it tries every fourth
+request, and for an append of longer text every request.
 """
 
 import itertools

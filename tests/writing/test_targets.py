@@ -100,7 +100,7 @@ def test_s3_store_supports_write_append_and_replace(s3_server):
     xr.testing.assert_identical(read(target, **options), example(0, 2))
 
 
-def test_appended_zip_file_has_unique_names_in_a_single_folder(path):
+def test_appended_zip_file_has_unique_names_in_single_folder(path):
     to_nczarr(example(), f"{path}.zip")
     to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
     names = zipfile.ZipFile(f"{path}.zip").namelist()
@@ -165,7 +165,7 @@ def test_v1_stores_contain_one_array(path):
 # Modes --------------------------------------------------------------------------------------
 
 
-def test_mode_w_does_not_remove_target_without_store(path):
+def test_mode_w_does_not_remove_non_store_target(path):
     os.makedirs(path)
     with open(f"{path}/precious", "w") as file:
         file.write("text")
@@ -566,7 +566,7 @@ def test_failed_creation_leaves_no_files(path):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_unfinished_mapping_is_not_a_store_and_can_be_rewritten():
+def test_failed_creation_in_mapping_leaves_no_store_and_can_be_repeated():
     class Failing(dict):
         def __setitem__(self, key, value):
             if key.endswith("n/.zarray"):
@@ -616,7 +616,7 @@ def test_local_path_with_s3_mode_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("chain", ["zip://::", "simplecache://::zip://::", "zip://::simplecache::"])
-def test_zip_file_in_chained_url_can_be_file_url(tmp_path, chain):
+def test_chained_url_can_end_with_file_url(tmp_path, chain):
     to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
     cache = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     options = cache if "simplecache" in chain else None
@@ -627,7 +627,7 @@ def test_zip_file_in_chained_url_can_be_file_url(tmp_path, chain):
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
-def test_writing_through_a_cache_is_rejected(path, tmp_path, cache):
+def test_writing_through_cache_is_rejected(path, tmp_path, cache):
     options = {cache: {"cache_storage": str(tmp_path / "cache")}}
     to_nczarr(example(0, 2), path, consolidated=False)
     through = f"{cache}::file://{path}"

@@ -28,7 +28,7 @@ def test_total_size_of_concurrent_uploads_is_limited():
     assert max(most) == 2
 
 
-def test_upload_above_limit_runs_alone():
+def test_upload_above_size_limit_runs_alone():
     uploads, done = Uploads(8), []
     for number in range(3):
         uploads.submit(done.append, number, 1000 * MIB)
