@@ -92,9 +92,9 @@ _TASKS = Path("/proc/self/task")
 class Batches:
     """Hold requests until no more arrive, then respond to all of them: a batch.
 
-    `count` is the number of round trips that a client with free connections waits for. No more
-    requests arrive once all other threads of this process, in which the client runs, sleep. The
-    client needs `PATIENT`.
+    `count` is the number of round trips that a client with unlimited connections waits for. The
+    client runs in this process; a batch is complete when all other threads sleep. The client needs
+    the options `PATIENT`.
     """
 
     ticks, tick_seconds, idle_seconds = 4 if _TASKS.exists() else 40, 0.005, 0.0005

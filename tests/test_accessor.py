@@ -51,27 +51,27 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_accessor_finds_the_store_after_common_operations(operation, directory):
+def test_accessor_finds_store_after_common_operations(operation, directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     overview = OPERATIONS[operation](dataset).nczarr.info()
     assert repr(overview) == repr(xr_nczarr.info(directory))
     assert "2 of 4 " in repr(overview)
 
 
-def test_info_of_the_accessor_uses_the_options_of_open_dataset(directory):
+def test_accessor_info_uses_open_dataset_options(directory):
     (directory / ".zmetadata").write_text("{")
     dataset = xr.open_dataset(directory, engine="nczarr", consolidated=False)
     assert "NCZarr metadata" in repr(dataset.nczarr.info())
 
 
-def test_the_accessor_finds_a_mapping_only_in_the_process_that_opened_it(store):
+def test_accessor_finds_mapping_only_in_process_that_opened_it(store):
     dataset = xr.open_dataset(store, engine="nczarr")
     assert repr(dataset.load().nczarr.info()) == repr(xr_nczarr.info(store))
     with pytest.raises(NotFoundError, match="another process"):
         pickle.loads(pickle.dumps(dataset)).nczarr.info()
 
 
-def test_verify_of_the_accessor_verifies_the_store_of_the_dataset(directory):
+def test_accessor_verify_checks_store_of_dataset(directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     result = dataset.nczarr.verify()
     assert str(result) == str(xr_nczarr.verify(directory))
@@ -80,7 +80,7 @@ def test_verify_of_the_accessor_verifies_the_store_of_the_dataset(directory):
     assert len(dataset.nczarr.verify(readers=True).findings) > len(result.findings)
 
 
-def test_the_repr_of_the_accessor_lists_its_methods(directory):
+def test_accessor_repr_lists_methods(directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     assert repr(dataset.nczarr).startswith(
         f"<xr_nczarr methods of a Dataset opened from {directory}>"
@@ -93,18 +93,18 @@ def test_the_repr_of_the_accessor_lists_its_methods(directory):
     assert "DataTree" in repr(xr.DataTree().nczarr)
 
 
-def test_the_accessor_of_a_datatree_finds_its_store(store):
+def test_accessor_on_datatree_finds_store(store):
     tree = xr.open_datatree(store, engine="nczarr")
     assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))
 
 
-def test_the_error_for_an_object_without_a_store_suggests_a_remedy(store):
+def test_object_without_store_error_suggests_fix(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
         with pytest.raises(NotFoundError, match=r"does not record the store.*Call the method on"):
             other.nczarr.info()
 
 
-def test_the_accessor_hides_secrets_and_keeps_dask_tokens_stable(store):
+def test_accessor_hides_secrets_and_keeps_dask_tokens_stable(store):
     MemoryFileSystem().pipe({f"/opened/{key}": data for key, data in store.items()})
     url = "memory://opened"
     options = {"storage_options": {"password": "secret"}}
@@ -125,7 +125,7 @@ def test_opened_datasets_can_be_written_by_other_engines(store, tmp_path):
         assert again.identical(dataset)
 
 
-def test_reading_from_a_remote_store_keeps_dask_tokens_stable(directory, http_server):
+def test_reading_from_remote_store_keeps_dask_tokens_stable(directory, http_server):
     Path(http_server.root, "x").symlink_to(directory)
     url = f"{http_server.url}/x"
     first, second = (xr.open_dataset(url, engine="nczarr", chunks={}) for _ in range(2))
@@ -135,7 +135,7 @@ def test_reading_from_a_remote_store_keeps_dask_tokens_stable(directory, http_se
     assert dask.base.tokenize(first) == dask.base.tokenize(second)
 
 
-def test_missing_chunks_read_as_fill_values_are_logged(store, caplog):
+def test_reading_missing_chunks_as_fill_values_is_logged(store, caplog):
     dataset = xr.open_dataset(store, engine="nczarr")
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
         dataset.load()
@@ -162,9 +162,7 @@ def nested(tmp_path):
 
 @pytest.mark.parametrize("group", [None, "diag", "diag/inner"])
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_opening_any_group_of_an_undamaged_store_logs_no_repairs(
-    group, consolidated, nested, caplog
-):
+def test_opening_any_group_of_intact_store_logs_no_repairs(group, consolidated, nested, caplog):
     if consolidated:
         xr_nczarr.consolidate(nested)
     xr.open_dataset(nested, engine="nczarr", group=group)
@@ -172,7 +170,7 @@ def test_opening_any_group_of_an_undamaged_store_logs_no_repairs(
     assert caplog.messages == []
 
 
-def test_a_subgroup_can_be_opened_by_its_own_path(nested):
+def test_subgroup_can_be_opened_by_its_path(nested):
     for name, count in (("t2m", 1), ("diag", 1), ("diag/inner", 1)):
         overview = repr(xr_nczarr.info(nested / name))
         assert "unreadable" not in overview
@@ -182,7 +180,7 @@ def test_a_subgroup_can_be_opened_by_its_own_path(nested):
     assert dict(opened.cape.sizes) == {"lat": 3, "level": 2}
 
 
-def test_repairs_of_metadata_are_logged(store, caplog):
+def test_metadata_repairs_are_logged(store, caplog):
     for key in (".zgroup", ".zattrs"):
         store[key] = store[key].replace(b'"w"', b'"w","<gone>"')
     xr.open_dataset(store, engine="nczarr", consolidated=False)

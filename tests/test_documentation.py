@@ -148,7 +148,7 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("page", PAGES)
-def test_code_blocks_print_the_output_shown_on_the_page(
+def test_code_blocks_print_documented_output(
     page: str, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "import icechunk" in (ROOT / page).read_text():
@@ -181,7 +181,7 @@ def test_notebooks_run_and_draw_figures(
     plt.close("all")
 
 
-def test_the_reference_lists_every_error_encoding_key_function_and_limit() -> None:
+def test_reference_pages_list_all_errors_encoding_keys_functions_and_limits() -> None:
     result = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
     classes = [name for name, value in vars(errors).items() if name.endswith("Error")]
     for name in classes:
@@ -197,7 +197,7 @@ def test_the_reference_lists_every_error_encoding_key_function_and_limit() -> No
         assert f"`{limit.name}`" in security, limit
 
 
-def test_links_in_the_readme_are_absolute_and_valid() -> None:
+def test_readme_links_are_absolute_and_valid() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pages, source = project["urls"]["Documentation"], project["urls"]["Source"]
     raw = source.replace("github.com", "raw.githubusercontent.com")

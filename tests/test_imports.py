@@ -110,16 +110,16 @@ spec.loader.exec_module(xarray)""",
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_xarray_objects_have_the_accessor_in_any_order_of_imports(order):
+def test_xarray_objects_have_accessor_regardless_of_import_order(order):
     output_of(ORDERS[order] + ACCESSORS)
 
 
-def test_an_opened_dataset_has_the_accessor_without_an_import_of_xr_nczarr(store):
+def test_opened_dataset_has_accessor_without_importing_xr_nczarr(store):
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr')\n"
     output_of(code + "assert 'opened from' in repr(ds.nczarr)", store)
 
 
-def test_the_accessor_is_registered_after_a_failed_import_of_xarray(tmp_path):
+def test_accessor_is_registered_after_failed_xarray_import(tmp_path):
     folder = tmp_path / "xarray"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise ImportError('half installed')")
@@ -154,7 +154,7 @@ def test_importing_xr_nczarr_imports_no_heavy_dependencies():
     assert imported_by("import xr_nczarr") == set()
 
 
-def test_the_help_option_imports_no_heavy_dependencies():
+def test_help_option_imports_no_heavy_dependencies():
     code = """
 from xr_nczarr.cli.main import main
 try:
@@ -172,13 +172,13 @@ def test_commands_import_neither_xarray_nor_dask(command, store):
     assert imported_by(code, name, store, *arguments) == {"numpy"}
 
 
-def test_commands_on_a_reference_set_do_not_import_jinja2(store, tmp_path):
+def test_commands_on_reference_set_do_not_import_jinja2(store, tmp_path):
     xr_nczarr.references.write(store, tmp_path / "set.json")
     code = "import sys\nfrom xr_nczarr.cli.main import main\nassert main(sys.argv[1:]) == 0"
     assert imported_by(code, "info", tmp_path / "set.json") == {"numpy"}
 
 
-def test_opening_a_dataset_imports_nothing_beyond_xarray(store):
+def test_opening_dataset_imports_nothing_beyond_xarray(store):
     # xarray itself imports dask when it decodes times, and when it makes an index.
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr'"
     expected = imported_by("import xarray")
@@ -192,7 +192,7 @@ def test_opening_with_chunks_imports_and_uses_dask(store):
     assert "dask" in imported_by(code + "\nassert ds.v.data.sum().compute() == 6", store)
 
 
-def test_explain_returns_the_same_result_with_and_without_xarray(store):
+def test_explain_returns_same_result_with_and_without_xarray(store):
     code = "import sys, json, xr_nczarr\n{}print(json.dumps(xr_nczarr.explain({}).as_dict()))"
     plain = output_of(code.format("", "sys.argv[1]"), store)
     opened = "xarray.open_dataset(sys.argv[1], engine='nczarr', decode_cf=False)"

@@ -32,7 +32,7 @@ def places(kinds, is_avoided, *folders):
     ]
 
 
-def test_docstrings_begin_with_a_precise_verb():
+def test_docstrings_begin_with_precise_verb():
     documented = (ast.Module, ast.ClassDef, *FUNCTIONS)
     assert not places(
         documented,
@@ -41,11 +41,11 @@ def test_docstrings_begin_with_a_precise_verb():
     )
 
 
-def test_names_of_tests_do_not_refer_to_neighboring_tests():
+def test_test_names_do_not_refer_to_neighboring_tests():
     assert not places(FUNCTIONS, lambda node: NEEDS_ITS_NEIGHBORS.match(node.name), "tests")
 
 
-def test_names_of_limits_begin_with_max_or_min():
+def test_limit_names_begin_with_max_or_min():
     assert not places(
         ast.Name,
         lambda node: isinstance(node.ctx, ast.Store) and VAGUE_LIMIT.match(node.id),

@@ -22,13 +22,13 @@ def rows(table):
     return [*table.messages()]
 
 
-def test_every_error_message_is_in_the_table(table, rows):
+def test_message_table_lists_every_error_message(table, rows):
     code = [path.read_text() for path in table.PACKAGE.rglob("*.py")]
     made = [node for text in code for node in ast.walk(ast.parse(text)) if table.is_error(node)]
     assert len(made) == len(rows) > 300
 
 
-def test_messages_in_the_table_contain_named_placeholders(rows):
+def test_message_table_uses_named_placeholders(rows):
     problems = {(layer, name): set() for layer, name, *_ in rows}
     for layer, name, problem, _ in rows:
         problems[layer, name].add(problem)
@@ -41,7 +41,7 @@ def test_messages_in_the_table_contain_named_placeholders(rows):
     assert shapes in problems["writing", "ConflictError"]
 
 
-def test_the_messages_page_has_a_table_for_each_layer(table, rows):
+def test_messages_page_has_table_for_each_layer(table, rows):
     page = table.page()
     assert {f"## {layer}" for layer, *_ in rows} <= {*page.splitlines()}
     assert all(line.count(" | ") >= 2 for line in page.splitlines() if line.startswith("| ``"))

@@ -31,7 +31,7 @@ def test_progress_shows_percentage_and_rate(kind, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_progress_without_a_total_shows_the_count(kind, capsys, monkeypatch):
+def test_progress_without_total_shows_count(kind, capsys, monkeypatch):
     if kind == "plain":
         monkeypatch.setitem(sys.modules, "tqdm", None)
     with Progress(True, None, " keys") as progress:
@@ -41,7 +41,7 @@ def test_progress_without_a_total_shows_the_count(kind, capsys, monkeypatch):
     assert "%" not in shown
 
 
-def test_progress_of_a_failed_operation_does_not_reach_100_percent(capsys):
+def test_failed_operation_progress_does_not_reach_100_percent(capsys):
     def fail():
         with Progress(True, 100) as progress:
             progress.advance(50)
@@ -52,7 +52,7 @@ def test_progress_of_a_failed_operation_does_not_reach_100_percent(capsys):
     assert "100%" not in capsys.readouterr().err
 
 
-def test_dask_workers_report_progress_to_the_client(workers):
+def test_dask_workers_report_progress_to_client(workers):
     with workers.as_current(), Progress(True, 10) as progress:
         workers.gather([workers.submit(progress.advance, n, pure=False) for n in (3, 4)])
         events = workers.get_events(progress._topic)
@@ -68,12 +68,12 @@ def test_dask_workers_report_progress_to_the_client(workers):
     ],
     ids=["copy as bytes", "copy in other chunks", "verify"],
 )
-def test_progress_of_each_function_reaches_100_percent(operation, store, tmp_path, capsys):
+def test_progress_reaches_100_percent_for_each_function(operation, store, tmp_path, capsys):
     operation(store, tmp_path)
     assert "100%" in capsys.readouterr().err
 
 
-def test_listing_objects_and_writing_references_show_counts(store, tmp_path, capsys):
+def test_listing_objects_and_writing_references_show_progress_counts(store, tmp_path, capsys):
     xr_nczarr.info(store, progress=True)
     assert f"{len(store)} objects" in capsys.readouterr().err
     xr_nczarr.copy(store, tmp_path / "copy")
@@ -81,7 +81,7 @@ def test_listing_objects_and_writing_references_show_counts(store, tmp_path, cap
     assert " references" in capsys.readouterr().err
 
 
-def test_consolidate_shows_the_number_of_documents_read(tmp_path, capsys):
+def test_consolidate_shows_number_of_documents_read(tmp_path, capsys):
     datasets = {f"/g{number}": xr.Dataset({"v": ("x", [1.0])}) for number in range(5)}
     xr_nczarr.to_nczarr(xr.DataTree.from_dict(datasets), tmp_path / "s")
     documents = [*(tmp_path / "s").rglob(".z*")]

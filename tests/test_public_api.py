@@ -52,7 +52,7 @@ def described(name: str, value: Any) -> Iterator[str]:
                 yield from described(f"{name}.{member}", method)
 
 
-def test_public_names_and_signatures_match_the_snapshot():
+def test_public_names_and_signatures_match_snapshot():
     """Run `python -m tests.test_public_api` to record an intended change."""
     assert SNAPSHOT.read_text().splitlines() == [*signatures()]
 
@@ -62,7 +62,7 @@ def test_every_public_name_is_documented(name):
     assert inspect.getdoc(getattr(xr_nczarr, name))
 
 
-def test_dir_and_help_list_public_names_that_are_not_imported_yet():
+def test_dir_and_help_list_lazily_imported_public_names():
     code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
     code += "; import pydoc; page = pydoc.plain(pydoc.render_doc(xr_nczarr))"
     code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 wraps signatures
@@ -70,14 +70,14 @@ def test_dir_and_help_list_public_names_that_are_not_imported_yet():
 
 
 @pytest.mark.parametrize("name", xr_nczarr.__all__)
-def test_examples_in_public_docstrings_run(name):
+def test_public_docstring_examples_run(name):
     result = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
     for example in result:
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", [name for name in xr_nczarr.__all__ if name.endswith("Error")])
-def test_pickled_errors_keep_their_message_and_fields(name):
+def test_pickled_errors_keep_message_and_fields(name):
     fields = {"remedy": "r", "store": "s", "key": "k", "place": "p", "variable": "/v"}
     error = getattr(xr_nczarr, name)("problem", chunk=(1, 2), **fields)
     error.problem = "another"
@@ -103,19 +103,19 @@ def test_importing_xr_nczarr_imports_neither_zarr_nor_dask():
         "import xr_nczarr.errors; import xarray as xr",
     ],
 )
-def test_the_accessor_is_registered_in_any_order_of_imports(imports):
+def test_accessor_is_registered_regardless_of_import_order(imports):
     code = f"{imports}; ds = xr.Dataset({{'a': 1}}); store = {{}}; ds.nczarr.to_nczarr(store)"
     code += "; xr.DataTree(ds).nczarr, ds.a.nczarr; assert '.zgroup' in store"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_importing_xr_nczarr_makes_the_references_module_available():
+def test_importing_xr_nczarr_makes_references_module_available():
     code = "import xr_nczarr; xr_nczarr.references.write, xr_nczarr.references.expand"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
-def test_importing_the_engine_does_not_import_the_reading_layers(module):
+def test_importing_engine_does_not_import_reading_layers(module):
     """xarray imports the entry points of all engines, whichever one is used."""
     rooms = [f"xr_nczarr.{room}" for room in ("storage", "chunks", "hierarchy", "references")]
     code = f"import sys, xarray, {module}; print([n for n in {rooms} if n in sys.modules])"

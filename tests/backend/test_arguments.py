@@ -53,11 +53,11 @@ def document():
     ],
     ids=str,
 )
-def test_arguments_of_other_engines_are_accepted_if_they_have_no_effect(stored, options):
+def test_other_engine_arguments_without_effect_are_accepted(stored, options):
     assert read(stored, **options) == VALUES
 
 
-def test_engine_nczarr_accepts_every_argument_of_engine_zarr(stored):
+def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     parameters = signature(ZarrBackendEntrypoint.open_dataset).parameters.values()
     defaults = {
         parameter.name: parameter.default
@@ -88,13 +88,13 @@ def test_open_dataset_options_are_passed_to_open_dataset(document):
     ],
     ids=str,
 )
-def test_the_error_for_an_unsupported_argument_suggests_a_remedy(stored, options, message):
+def test_unsupported_argument_error_suggests_fix(stored, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         read(stored, **options)
 
 
 @pytest.mark.parametrize("group", [None, "", "/", "a", "/a", "a/", "a/b"])
-def test_groups_have_the_same_names_as_in_other_engines(tmp_path, group):
+def test_group_names_match_other_engines(tmp_path, group):
     dataset = xr.Dataset({"v": ("x", [1, 2])})
     paths = dict.fromkeys(("/", "/a", "/a/b", "/c"), dataset)
     tree = xr.DataTree.from_dict(paths)
@@ -112,7 +112,7 @@ def test_groups_have_the_same_names_as_in_other_engines(tmp_path, group):
     )
 
 
-def test_opening_a_group_without_variables_logs_its_child_groups(tmp_path, caplog):
+def test_opening_group_without_variables_logs_child_groups(tmp_path, caplog):
     dataset = xr.Dataset({"v": ("x", [1, 2])})
     tree = xr.DataTree.from_dict({"/a/b": dataset, "/c": dataset})
     tree.to_zarr(tmp_path / "tree", consolidated=False)

@@ -99,7 +99,7 @@ IMPOSSIBLE = {
 
 @each_opener
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_a_variable_that_xarray_cannot_decode_is_opened_undecoded(attribute, opener, store):
+def test_undecodable_variable_is_opened_undecoded(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
@@ -113,7 +113,7 @@ def test_a_variable_that_xarray_cannot_decode_is_opened_undecoded(attribute, ope
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_on_unsupported_can_raise_or_skip_variables_that_xarray_cannot_decode(attribute, store):
+def test_on_unsupported_raises_or_skips_undecodable_variables(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -132,19 +132,19 @@ def test_on_unsupported_can_raise_or_skip_variables_that_xarray_cannot_decode(at
     ],
     ids=str,
 )
-def test_disabling_decoding_avoids_the_warning(options, store):
+def test_disabling_decoding_avoids_warning(options, store):
     change(store, "t", **IMPOSSIBLE["units"])
     dataset = xr.open_dataset(store, engine="nczarr", **options)
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_an_invalid_decoding_option_raises_xarrays_error(store):
+def test_invalid_decoding_option_raises_xarray_error(store):
     options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
     with pytest.raises(ValueError, match="Usage of 'use_cftime'"):
         xr.open_dataset(store, engine="nczarr", **options)
 
 
-def test_a_coordinate_with_invalid_units_is_indexed_by_its_stored_numbers(store):
+def test_coordinate_with_invalid_units_is_indexed_by_raw_values(store):
     change(store, "time", units="months since 2000-01-01")
     with pytest.warns(xr.SerializationWarning, match=r"^/time is opened as it is stored: .*units"):
         dataset = xr.open_dataset(store, engine="nczarr")
@@ -156,7 +156,7 @@ def test_a_coordinate_with_invalid_units_is_indexed_by_its_stored_numbers(store)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_coordinate_with_a_missing_chunk_gets_no_index(number, store, served):
+def test_time_coordinate_with_missing_chunk_gets_no_index(number, store, served):
     (store / f"time/{number}").unlink()
     target, options = served(store)
     message = (
@@ -174,7 +174,7 @@ def test_a_coordinate_with_a_missing_chunk_gets_no_index(number, store, served):
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_the_warning_names_the_invalid_attribute_even_if_a_chunk_is_missing(attribute, store):
+def test_warning_includes_invalid_attribute_even_if_chunk_is_missing(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     (store / "t/0.0").unlink()
     with pytest.warns(xr.SerializationWarning, match=f"^/t .*attribute {attribute}: xarray cannot"):
@@ -182,7 +182,7 @@ def test_the_warning_names_the_invalid_attribute_even_if_a_chunk_is_missing(attr
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_coordinate_with_a_damaged_chunk_gets_no_index(number, store, served):
+def test_time_coordinate_with_damaged_chunk_gets_no_index(number, store, served):
     path = store / f"time/{number}"
     path.write_bytes(path.read_bytes()[:-3])
     target, options = served(store)
@@ -199,7 +199,7 @@ def test_a_coordinate_with_a_damaged_chunk_gets_no_index(number, store, served):
 
 
 @each_opener
-def test_a_coordinate_that_cannot_be_read_gets_no_index(opener, store):
+def test_unreadable_coordinate_gets_no_index(opener, store):
     document = json.loads((store / "x/.zarray").read_text()) | {"compressor": {"id": "nobody's"}}
     (store / "x/.zarray").write_text(json.dumps(document))
     with pytest.warns(xr.SerializationWarning, match=r"^/x is opened without an index: .*nobody's"):
@@ -209,7 +209,7 @@ def test_a_coordinate_that_cannot_be_read_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_a_coordinate_with_a_missing_chunk_gets_no_index_if_missing_chunks_is_raise(store):
+def test_coordinate_with_missing_chunk_is_not_indexed_if_missing_chunks_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
@@ -219,7 +219,7 @@ def test_a_coordinate_with_a_missing_chunk_gets_no_index_if_missing_chunks_is_ra
         dataset.x.load()
 
 
-def test_a_broken_variable_does_not_affect_other_groups_of_a_tree(tmp_path):
+def test_broken_variable_does_not_affect_other_groups(tmp_path):
     child = xr.Dataset({"a": ("y", [1.0, 2.0])}, {"y": [3, 4]})
     tree = xr.DataTree.from_dict({"/": child.rename(y="x"), "/g": child})
     xr_nczarr.to_nczarr(tree, tmp_path / "s")
@@ -231,7 +231,7 @@ def test_a_broken_variable_does_not_affect_other_groups_of_a_tree(tmp_path):
     assert opened["g/a"].values.tolist() == [1, 2]
 
 
-def test_bounds_with_invalid_units_do_not_prevent_decoding_their_time_coordinate(tmp_path):
+def test_bounds_with_invalid_units_do_not_prevent_time_decoding(tmp_path):
     bounds = np.array([[0, 1e300]])
     dataset = xr.Dataset(
         {"bounds": (("t", "two"), bounds), "other": ("two", [1, 2])},
@@ -245,13 +245,13 @@ def test_bounds_with_invalid_units_do_not_prevent_decoding_their_time_coordinate
     assert "units" not in opened.bounds.attrs
 
 
-def test_invalid_attributes_of_a_dropped_variable_are_ignored(store):
+def test_invalid_attributes_of_dropped_variable_are_ignored(store):
     change(store, "t", **IMPOSSIBLE["bounds"])
     dataset = xr.open_dataset(store, engine="nczarr", drop_variables="t")
     assert sorted(dataset.variables) == ["time", "x"]
 
 
-def test_a_character_array_is_decoded_even_if_a_different_array_is_unreadable(tmp_path):
+def test_character_array_is_decoded_if_another_array_is_unreadable(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
         members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)
@@ -261,7 +261,7 @@ def test_a_character_array_is_decoded_even_if_a_different_array_is_unreadable(tm
     assert opened.good.values.tolist() == [b"abc", b"def"]
 
 
-def test_a_scalar_named_like_a_dimension_is_omitted_with_a_warning(tmp_path):
+def test_scalar_named_like_dimension_is_dropped_with_warning(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
     members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}
@@ -275,7 +275,7 @@ def test_a_scalar_named_like_a_dimension_is_omitted_with_a_warning(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_a_store_opens_if_an_array_too_large_for_numpy_is_dropped(store):
+def test_store_opens_if_array_too_large_for_numpy_is_dropped(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -283,7 +283,7 @@ def test_a_store_opens_if_an_array_too_large_for_numpy_is_dropped(store):
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_warnings_point_to_the_line_of_the_caller(store):
+def test_warnings_point_to_caller(store):
     change(store, "t", **IMPOSSIBLE["units"])
     for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.warns(xr.SerializationWarning) as caught:
@@ -291,13 +291,13 @@ def test_warnings_point_to_the_line_of_the_caller(store):
         assert caught[0].filename == __file__
 
 
-def test_a_warning_turned_into_an_error_is_raised(store):
+def test_decoding_warning_can_be_turned_into_error(store):
     change(store, "t", **IMPOSSIBLE["units"])
     with pytest.raises(xr.SerializationWarning, match=r"^/t is opened as it is stored"):
         xr.open_dataset(store, engine="nczarr")
 
 
-def test_a_failed_connection_raises_instead_of_marking_the_variable_broken(store, http_server):
+def test_failed_connection_raises_instead_of_marking_variable_broken(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
     options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
@@ -306,7 +306,7 @@ def test_a_failed_connection_raises_instead_of_marking_the_variable_broken(store
 
 
 @pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
-def test_coordinates_are_not_read_without_default_indexes(opener, store, http_server):
+def test_create_default_indexes_false_avoids_reading_coordinates(opener, store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False
@@ -314,7 +314,7 @@ def test_coordinates_are_not_read_without_default_indexes(opener, store, http_se
     assert not [request.path for request in http_server.requests if request.path[-1].isdigit()]
 
 
-def test_coordinate_indexes_match_those_of_xarrays_own_decoding(tmp_path):
+def test_coordinate_indexes_match_xarray_decoding(tmp_path):
     dataset = xr.Dataset(
         coords={
             "date": xr.date_range("2000-01-01", periods=3, calendar="360_day", use_cftime=True),
@@ -334,7 +334,7 @@ def test_coordinate_indexes_match_those_of_xarrays_own_decoding(tmp_path):
             assert opened[name].attrs == expected[name].attrs
 
 
-def test_each_broken_variable_gets_its_own_warning():
+def test_each_broken_variable_emits_one_warning():
     members = {".zgroup": b'{"zarr_format": 2}'}
     array = json.dumps(array_document((1,))).encode()
     attributes = IMPOSSIBLE["units"] | {"_ARRAY_DIMENSIONS": ["x"]}
@@ -347,7 +347,7 @@ def test_each_broken_variable_gets_its_own_warning():
     assert len(dataset) == len(caught) == 200
 
 
-def test_a_damaged_chunk_needed_for_decoding_is_read_once(http_server):
+def test_damaged_chunk_needed_for_decoding_is_read_once(http_server):
     """xarray reads the first time value; its chunk is not read again to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}

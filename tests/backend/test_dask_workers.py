@@ -51,9 +51,7 @@ def dask_client():
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_a_write_survives_or_reports_the_death_of_a_dask_worker(
-    tmp_path, dask_client, append, monkeypatch
-):
+def test_write_survives_or_reports_dask_worker_death(tmp_path, dask_client, append, monkeypatch):
     path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
     options = {"append_dim": "t"} if append else {"encoding": ENCODING}
     for item in (path, whole) if append else ():

@@ -49,10 +49,8 @@ def parts(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["nczarr", "zip"])
 @pytest.mark.parametrize("data_format", ["netcdf", "zarr"])
-@pytest.mark.parametrize("repeated", [False, True], ids=["once", "also for the engine"])
-def test_intake_esm_opens_a_catalog_of_stores_on_s3(
-    parts, s3_server, suffix, data_format, repeated
-):
+@pytest.mark.parametrize("repeated", [False, True], ids=["catalog options", "engine options"])
+def test_intake_esm_opens_catalog_of_s3_stores(parts, s3_server, suffix, data_format, repeated):
     url, options = s3_server.upload(parts, "catalog"), s3_server.storage_options
     opening = {"engine": "nczarr"}
     if repeated:
@@ -65,7 +63,7 @@ def test_intake_esm_opens_a_catalog_of_stores_on_s3(
     assert opened.tas.chunks is not None
 
 
-def test_intake_esm_opens_a_catalog_of_local_zip_files(parts):
+def test_intake_esm_opens_catalog_of_local_zip_files(parts):
     """intake-esm itself rejects local folders, because it opens them as files."""
     paths = [f"file://{parts}/{number}.zip" for number in range(2)]
     opened = catalog(paths, "zarr").to_dask(
@@ -74,7 +72,7 @@ def test_intake_esm_opens_a_catalog_of_local_zip_files(parts):
     assert opened.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_intake_esm_opens_a_catalog_of_zip_files_over_http(parts, http_server):
+def test_intake_esm_opens_catalog_of_zip_files_over_http(parts, http_server):
     for number in range(2):
         (parts / f"{number}.zip").rename(f"{http_server.root}/{number}.zip")
     paths = [f"{http_server.url}/{number}.zip" for number in range(2)]

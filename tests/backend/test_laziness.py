@@ -142,7 +142,7 @@ def index(size, *, outside=False):
 @pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # of NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_lazy_selections_equal_selections_in_memory(variables_of_every_kind, data, name):
+def test_lazy_selections_match_in_memory_selections(variables_of_every_kind, data, name):
     path, held = variables_of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
@@ -173,20 +173,20 @@ def test_lazy_selections_equal_selections_in_memory(variables_of_every_kind, dat
     [[0, -8], -8, 7, xr.Variable(("p", "q"), [[0, -8]])],
     ids=["list", "below", "above", "vectorized"],
 )
-def test_selecting_an_index_outside_a_dimension_raises_index_error(tmp_path, outside):
+def test_out_of_bounds_index_raises_index_error(tmp_path, outside):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(7.0))}), tmp_path / "store")
     with pytest.raises(IndexError, match="out of bounds for a dimension of size 7"):
         opened(tmp_path / "store").v.isel(x=outside)
 
 
-def test_a_transposed_variable_is_read_chunk_by_chunk(stored):
+def test_transposed_variable_is_read_chunk_by_chunk(stored):
     variable = opened(stored)["v"].transpose("x", "t", "y")
     request = unwrapped(variable.variable._data).selection.request()
     assert not request.pointwise
     np.testing.assert_array_equal(variable[2:, ::-1].values, VALUES.transpose(2, 0, 1)[2:, ::-1])
 
 
-def test_an_empty_selection_of_dates_works_in_any_calendar(tmp_path):
+def test_empty_date_selection_works_in_any_calendar(tmp_path):
     """xarray's own arrays fail, because they decode the first date."""
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
@@ -202,7 +202,7 @@ def test_an_empty_selection_of_dates_works_in_any_calendar(tmp_path):
         assert asyncio.run(dataset.isel(t=[]).load_async()).size == 0
 
 
-def test_the_repr_of_a_lazy_array_shows_shape_and_dtype_without_reading(stored):
+def test_lazy_array_repr_shows_shape_and_dtype_without_reading(stored):
     variable = xr.open_dataset(stored, engine="nczarr")["v"].variable
     assert repr(variable[1:, 0]._data).count("SelectedArray(shape=(5, 8), dtype=int32)") == 1
 
@@ -232,9 +232,7 @@ def test_opening_reads_only_metadata(http_server, stored, tmp_path):
         ),
     ],
 )
-def test_a_selection_fetches_only_the_chunks_that_it_intersects(
-    selection, chunks, http_server, stored
-):
+def test_selection_fetches_only_intersecting_chunks(selection, chunks, http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["v"]
     http_server.clear()
@@ -245,9 +243,7 @@ def test_a_selection_fetches_only_the_chunks_that_it_intersects(
     assert sorted(requested) == sorted(chunks)
 
 
-def test_reading_a_row_of_an_uncompressed_chunk_fetches_only_the_bytes_of_that_row(
-    http_server, stored
-):
+def test_reading_row_of_uncompressed_chunk_fetches_only_its_bytes(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()
@@ -256,7 +252,7 @@ def test_reading_a_row_of_an_uncompressed_chunk_fetches_only_the_bytes_of_that_r
     assert request.range == "bytes=16-31"
 
 
-def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
+def test_opening_sends_constant_number_of_requests(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -274,7 +270,7 @@ def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
     assert paths == [".zmetadata", "zarr.json"]  # in one round trip
 
 
-def test_all_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_path):
+def test_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_path):
     with netCDF4.Dataset(f"file://{tmp_path}/s#mode=nczarr,file", "w") as file:
         for name in ("time", "y", "x"):
             file.createDimension(name, 4)
@@ -293,7 +289,7 @@ def test_all_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp
 
 @with_async
 @pytest.mark.parametrize("options", [{}, {"decode_cf": False}, {"chunks": {}}], ids=str)
-def test_load_async_equals_load(variables_of_every_kind, options):
+def test_load_async_matches_load(variables_of_every_kind, options):
     path, _ = variables_of_every_kind
 
     async def load():
@@ -331,7 +327,7 @@ def test_variables_of_every_kind_load_concurrently_in_one_event_loop(http_server
 
 @with_async
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_datasets_loading_in_one_event_loop_send_requests_concurrently(http_server, client):
+def test_datasets_in_one_event_loop_send_requests_concurrently(http_server, client):
     datasets = {name: xr.Dataset({"v": v}) for name, v in one_variable_of_each_kind().items()}
     for name, dataset in datasets.items():
         xr_nczarr.to_nczarr(dataset, f"{http_server.root}/{name}")
@@ -348,7 +344,7 @@ def test_datasets_loading_in_one_event_loop_send_requests_concurrently(http_serv
     assert http_server.most_in_flight == len(lazy)
 
 
-def test_reading_works_inside_a_running_event_loop(http_server, stored):
+def test_reading_works_inside_running_event_loop(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
 
     async def read():
@@ -357,7 +353,7 @@ def test_reading_works_inside_a_running_event_loop(http_server, stored):
     np.testing.assert_array_equal(asyncio.run(read()), VALUES)
 
 
-def test_many_threads_can_read_one_dataset(stored):
+def test_many_threads_read_one_dataset(stored):
     dataset, failures = opened(stored), []
 
     def read():
@@ -386,7 +382,7 @@ def _sum_here_and_in_a_child(method, path, options):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_reading_works_in_a_forked_or_spawned_process(method, where, stored, s3_server):
+def test_reading_works_in_forked_or_spawned_process(method, where, stored, s3_server):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     path = s3_server.upload(stored, "s") if where == "s3" else stored
     result = in_a_new_interpreter(_sum_here_and_in_a_child, method, path, options)
@@ -394,7 +390,7 @@ def test_reading_works_in_a_forked_or_spawned_process(method, where, stored, s3_
 
 
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_dask_worker_processes_read_the_store(where, stored, s3_server, workers):
+def test_dask_workers_read_store(where, stored, s3_server, workers):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     url = s3_server.upload(stored, "s") if where == "s3" else stored
     total = opened(url, chunks={}, **options)["v"].sum().data
@@ -424,18 +420,18 @@ def test_coordinates_at_different_endpoints_have_different_tokens():
     assert len(tokens) == 2
 
 
-def test_the_dask_graph_contains_no_array_values(stored):
+def test_dask_graph_contains_no_array_values(stored):
     graph = opened(stored, chunks={})["v"].data.__dask_graph__()
     assert len(pickle.dumps(dict(graph))) < 30_000
 
 
-def test_threaded_dask_computes_the_stored_values(stored):
+def test_threaded_dask_computes_stored_values(stored):
     with dask.config.set(scheduler="threads"):
         dataset = opened(stored, chunks={"t": 2})["v"]
         np.testing.assert_array_equal((dataset + 1).values, VALUES + 1)
 
 
-def test_reading_works_on_systems_without_processor_affinity(stored, monkeypatch):
+def test_reading_works_without_processor_affinity(stored, monkeypatch):
     import os
 
     monkeypatch.delattr(os, "sched_getaffinity")

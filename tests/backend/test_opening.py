@@ -71,15 +71,13 @@ LOCAL_TARGETS = {
 
 
 @pytest.mark.parametrize("name", LOCAL_TARGETS)
-def test_a_local_store_opens_from_every_kind_of_target(name, stored):
+def test_local_store_opens_from_every_kind_of_target(name, stored):
     check(xr.open_dataset(LOCAL_TARGETS[name](stored), engine="nczarr"))
 
 
 @pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
 @pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
-def test_a_zip_file_opens_with_keys_at_the_root_or_under_one_folder(
-    prefix, spell, stored, tmp_path
-):
+def test_zip_file_opens_with_keys_at_root_or_in_one_folder(prefix, spell, stored, tmp_path):
     path = zipped(stored, tmp_path / "store.zip", prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
@@ -87,19 +85,19 @@ def test_a_zip_file_opens_with_keys_at_the_root_or_under_one_folder(
     check(xr.open_dataset(target, engine="nczarr"))
 
 
-def test_a_store_in_the_memory_filesystem_opens(stored):
+def test_memory_filesystem_store_opens(stored):
     memory = fsspec.filesystem("memory")
     memory.pipe({f"/opening/store/{key}": data for key, data in objects(stored).items()})
     check(xr.open_dataset("memory://opening/store", engine="nczarr"))
 
 
 @pytest.mark.parametrize("spell", ["{}/store", "simplecache::{}/store", "{}/store#mode=nczarr"])
-def test_a_store_on_plain_http_opens_without_a_listing(spell, stored, http_server):
+def test_plain_http_store_opens_without_listing(spell, stored, http_server):
     shutil.copytree(stored, Path(http_server.root, "store"))
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_the_error_for_an_unlistable_http_store_suggests_consolidated_metadata(http_server, stored):
+def test_unlistable_http_store_error_suggests_consolidated_metadata(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -109,16 +107,14 @@ def test_the_error_for_an_unlistable_http_store_suggests_consolidated_metadata(h
 
 
 @pytest.mark.parametrize("fragment", ["", "#mode=nczarr,s3", "#mode=zarr,s3"])
-def test_a_store_on_s3_opens(fragment, stored, s3_server):
+def test_s3_store_opens(fragment, stored, s3_server):
     url = s3_server.upload(stored, "deep/store")
     options = s3_server.storage_options
     check(xr.open_dataset(url + fragment, engine="nczarr", storage_options=options))
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_an_s3_store_without_list_permission_can_be_opened_and_explained(
-    release, tmp_path, s3_server
-):
+def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options
@@ -130,13 +126,13 @@ def test_an_s3_store_without_list_permission_can_be_opened_and_explained(
     assert "requests" in repr(xr_nczarr.explain(url, storage_options=options))
 
 
-def test_an_s3_store_opens_by_the_https_address_of_its_bucket(stored, s3_server):
+def test_s3_store_opens_by_https_url(stored, s3_server):
     s3_server.upload(stored, "store")
     url = f"{s3_server.endpoint}/{s3_server.bucket}/store#mode=nczarr,s3"
     check(xr.open_dataset(url, engine="nczarr", storage_options=s3_server.storage_options))
 
 
-def test_opening_a_missing_store_raises_not_found_error(tmp_path, s3_server, http_server):
+def test_opening_missing_store_raises_not_found_error(tmp_path, s3_server, http_server):
     for target, options in (
         (tmp_path / "nothing", {}),
         ({}, {}),
@@ -149,7 +145,7 @@ def test_opening_a_missing_store_raises_not_found_error(tmp_path, s3_server, htt
             xr.open_dataset(target, engine="nczarr", **options)
 
 
-def test_a_url_fragment_that_contradicts_the_store_is_an_error(stored, tmp_path):
+def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):
     archive = zipped(stored, tmp_path / "store.zip")
     for url in (f"file://{stored}#mode=nczarr,zip", f"file://{archive}#mode=nczarr,file"):
         with pytest.raises((ValueError, OSError), match=r"zip|directory"):
@@ -160,7 +156,7 @@ def test_a_url_fragment_that_contradicts_the_store_is_an_error(stored, tmp_path)
         xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
 
 
-def test_the_engine_is_guessed_only_from_strong_evidence(stored, tmp_path):
+def test_engine_is_guessed_only_from_nczarr_metadata_or_url(stored, tmp_path):
     check(xr.open_dataset(stored))
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"
@@ -173,7 +169,7 @@ def test_the_engine_is_guessed_only_from_strong_evidence(stored, tmp_path):
         assert not guess(other)
 
 
-def test_groups_open_individually_and_as_a_tree(stored):
+def test_groups_open_individually_or_as_datatree(stored):
     with xr.open_dataset(stored, engine="nczarr", group="inner") as inner:
         np.testing.assert_array_equal(inner["u"].values, np.arange(4))
         assert inner["u"].dims == ("y",)
@@ -203,13 +199,13 @@ def test_open_mfdataset_concatenates_stores(stored, tmp_path):
         ({"time": 2, "x": 5}, ((2, 1), (4,), (5,))),
     ],
 )
-def test_the_chunks_argument_works_as_in_xarray(chunks, expected, stored):
+def test_chunks_argument_behaves_as_in_xarray(chunks, expected, stored):
     with xr.open_dataset(stored, engine="nczarr", chunks=chunks) as dataset:
         assert dataset["t"].chunks == expected
         np.testing.assert_array_equal(dataset["t"].values, TEMPERATURE)
 
 
-def test_xarrays_decoding_options_take_effect(tmp_path):
+def test_xarray_decoding_options_take_effect(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("n", 3)
@@ -260,7 +256,7 @@ def test_xarrays_decoding_options_take_effect(tmp_path):
         ("codecs", ["mine"]),
     ],
 )
-def test_an_option_of_the_wrong_type_is_rejected(option, value):
+def test_option_of_wrong_type_is_rejected(option, value):
     store = {".zgroup": b'{"zarr_format": 2}'}
     with pytest.raises(ValueError, match=f"{option.rstrip('s')}.*, not "):
         xr.open_dataset(store, engine="nczarr", **{option: value})
@@ -278,19 +274,19 @@ def test_an_option_of_the_wrong_type_is_rejected(option, value):
     ],
     ids=str,
 )
-def test_an_xr_nczarr_storage_option_of_the_wrong_type_is_rejected(option, value, tmp_path):
+def test_xr_nczarr_storage_option_of_wrong_type_is_rejected(option, value, tmp_path):
     with pytest.raises(ValueError, match=f"{option}.* must be .*, not "):
         xr.open_dataset(tmp_path, engine="nczarr", storage_options={option: value})
 
 
-def test_options_may_be_numpy_scalars():
+def test_options_accept_numpy_scalars():
     store = {".zgroup": b'{"zarr_format": 2}'}
     limits = {"max_nodes": np.int64(7), "max_chunk_bytes": 1e9}
     options = {"use_zarr_fill_value_as_mask": np.False_, "limits": limits}
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_a_broken_variable_without_a_name_raises_its_error(tmp_path):
+def test_loading_unnamed_broken_variable_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
@@ -298,7 +294,7 @@ def test_loading_a_broken_variable_without_a_name_raises_its_error(tmp_path):
         nameless.load()
 
 
-def test_consolidated_metadata_is_used_ignored_or_checked_on_request(tmp_path):
+def test_consolidated_option_uses_ignores_or_checks_consolidated_metadata(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)
@@ -316,7 +312,7 @@ def test_consolidated_metadata_is_used_ignored_or_checked_on_request(tmp_path):
         xr_nczarr.info(url, consolidated=True)
 
 
-def test_the_repr_of_info_shows_the_contents_of_the_store(stored):
+def test_info_repr_shows_store_contents(stored):
     text = repr(xr_nczarr.info(stored))
     assert "NCZarr metadata of netCDF-C 4.9.3 or later" in text
     assert "time 3 unlimited" in text
@@ -325,7 +321,7 @@ def test_the_repr_of_info_shows_the_contents_of_the_store(stored):
 
 
 # Regression D20
-def test_info_lists_arrays_without_a_fill_value(tmp_path):
+def test_info_lists_arrays_without_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)
@@ -335,7 +331,7 @@ def test_info_lists_arrays_without_a_fill_value(tmp_path):
     assert "note: missing chunks without a fill value are read as zero (unfilled)" in picture
 
 
-def test_dropped_variables_still_affect_how_other_variables_are_decoded(tmp_path):
+def test_dropped_variables_still_affect_decoding_of_other_variables(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         for name in ("t", "two", "letters"):

@@ -79,7 +79,7 @@ PRODUCERS = [
 
 
 @pytest.mark.parametrize("produce", PRODUCERS)
-def test_missing_values_in_packed_data_are_masked_for_every_producer(tmp_path, produce):
+def test_missing_packed_values_are_masked_for_every_producer(tmp_path, produce):
     dataset = xr.open_dataset(produce(tmp_path), engine="nczarr").t
     np.testing.assert_allclose(dataset, TEMPERATURE.t, atol=1e-4)
     assert dataset.encoding["_FillValue"] == -32767
@@ -88,7 +88,7 @@ def test_missing_values_in_packed_data_are_masked_for_every_producer(tmp_path, p
     np.testing.assert_array_equal(xr.open_dataset(again, engine="nczarr").t, dataset)
 
 
-def test_zeros_masked_in_an_image_stay_masked_after_rewriting(tmp_path):
+def test_masked_zeros_in_image_stay_masked_after_rewriting(tmp_path):
     image = xr.Dataset({"b": ("x", [1.0, np.nan, 3.0])})
     encoding = {"b": {"dtype": "u1", "_FillValue": np.uint8(0)}}
     image.to_zarr(tmp_path / "a", zarr_format=2, encoding=encoding)
@@ -116,7 +116,7 @@ FUSED = [
 
 @pytest.mark.filterwarnings("ignore:.*multiple fill values")
 @pytest.mark.parametrize(("attributes", "unpacking", "dtype"), FUSED)
-def test_fill_values_are_masked_while_chunks_are_decoded(attributes, unpacking, dtype):
+def test_fill_values_are_masked_during_chunk_decoding(attributes, unpacking, dtype):
     array = lazy_array(
         opened(written(2, data=np.arange(3, dtype="i2"), fill_value=7, attributes=attributes))
     )
@@ -141,7 +141,7 @@ def zeros(path):
     return path
 
 
-def test_an_unmasked_fill_value_of_zero_in_a_reference_set_is_logged_once(tmp_path, caplog):
+def test_unmasked_zero_fill_value_in_reference_set_is_logged_once(tmp_path, caplog):
     path = zeros(tmp_path / "refs.json")
     with caplog.at_level(logging.INFO, logger="xr_nczarr"):
         dataset = xr.open_dataset(path, engine="nczarr")
@@ -155,7 +155,7 @@ def test_an_unmasked_fill_value_of_zero_in_a_reference_set_is_logged_once(tmp_pa
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_a_fill_value_of_zero_is_not_masked_in_any_kind_of_reference_target(tmp_path):
+def test_zero_fill_value_is_not_masked_in_any_reference_target(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -165,7 +165,7 @@ def test_a_fill_value_of_zero_is_not_masked_in_any_kind_of_reference_target(tmp_
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_controls_whether_zero_is_masked_in_a_reference_set(
+def test_use_zarr_fill_value_as_mask_applies_to_zero_in_reference_set(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -176,7 +176,7 @@ def test_use_zarr_fill_value_as_mask_controls_whether_zero_is_masked_in_a_refere
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_the_fill_value_attribute_is_compared_in_the_type_of_the_array(version):
+def test_fill_value_attribute_is_compared_in_array_dtype(version):
     data = np.array([1, 2, 1e20], "f4")
     store = written(version, data=data, fill_value=1, attributes={"_FillValue": 1e20})
     dataset = opened(store)
@@ -186,7 +186,7 @@ def test_the_fill_value_attribute_is_compared_in_the_type_of_the_array(version):
     np.testing.assert_array_equal(opened(store), [1, 2, np.nan])
 
 
-def test_a_base64_fill_value_attribute_is_decoded_in_version_2():
+def test_base64_fill_value_attribute_is_decoded_in_v2():
     text = "AAAAAAAA+H8="  # NaN, as xarray and VirtualiZarr write it
     store = written(
         2, data=np.array([1.0, np.nan]), fill_value=None, attributes={"_FillValue": text}
@@ -195,21 +195,21 @@ def test_a_base64_fill_value_attribute_is_decoded_in_version_2():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_unsigned_fill_value_outside_the_signed_type_is_masked(version):
+def test_unsigned_fill_value_outside_signed_range_is_masked(version):
     attributes = {"_FillValue": 255, "_Unsigned": "false"}
     fill = None if version == 2 else 0
     store = written(version, data=np.array([1, 255], "u1"), fill_value=fill, attributes=attributes)
     np.testing.assert_array_equal(opened(store), [1, np.nan])
 
 
-def test_the_fill_value_of_big_endian_unsigned_integers_is_masked():
+def test_big_endian_unsigned_fill_value_is_masked():
     data = np.array([1, -32767], ">i2")
     store = written(2, data=data, fill_value=-32767, attributes={"_Unsigned": "true"})
     np.testing.assert_array_equal(opened(store), [1, np.nan])
 
 
 @pytest.mark.parametrize("fill", [np.datetime64(0, "ns"), np.datetime64("NaT", "ns")])
-def test_a_fill_value_of_datetimes_is_kept_as_an_attribute_and_is_not_masked(fill):
+def test_datetime_fill_value_is_kept_as_attribute_and_not_masked(fill):
     store = written(2, data=np.array([0, 1], "M8[ns]"), fill_value=fill)
     dataset, expected = opened(store), opened(store, "zarr")
     assert dataset.attrs.keys() == expected.attrs.keys() == {"_FillValue"}
@@ -233,7 +233,7 @@ def test_arrays_that_xarray_cannot_mask_are_opened_unmasked(dtype):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_loading_booleans_with_missing_values_is_an_error(version):
+def test_loading_booleans_with_missing_values_raises_metadata_error(version):
     attributes = {"dtype": "bool", "_FillValue": 0}
     dataset = opened(written(version, data=np.array([0, 1], "i1"), attributes=attributes))
     assert dataset.dtype == bool
@@ -261,7 +261,7 @@ def test_use_zarr_fill_value_as_mask_also_applies_to_v3():
     ],
     ids=["int64", "uint32", "int32"],
 )
-def test_an_integer_scale_factor_does_not_overflow_the_stored_type(version, data, scale):
+def test_integer_scale_factor_does_not_overflow_stored_dtype(version, data, scale):
     fill = None if version == 2 else 0
     store = written(version, data=data, fill_value=fill, attributes={"scale_factor": scale})
     dataset = opened(store)
@@ -269,7 +269,7 @@ def test_an_integer_scale_factor_does_not_overflow_the_stored_type(version, data
     assert dataset.dtype == opened(store, "zarr").dtype == "int64"
 
 
-def test_stored_values_do_not_overflow_the_type_of_an_integer_scale_factor():
+def test_stored_values_do_not_overflow_integer_scale_factor_dtype():
     store = {}
     raw = xr.Dataset({"v": ("x", np.array([2**40, 7]), {"scale_factor": np.int32(1)})})
     xr_nczarr.to_nczarr(raw, store)
@@ -279,7 +279,7 @@ def test_stored_values_do_not_overflow_the_type_of_an_integer_scale_factor():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_integer_scale_factor_with_missing_values_decodes_to_floats(version):
+def test_integer_scale_factor_with_missing_values_decodes_to_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
     # xarray 2025 only warns, and continues with the integer to which NaN was cast.
@@ -301,7 +301,7 @@ def test_an_integer_scale_factor_with_missing_values_decodes_to_floats(version):
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_in_cf_attributes_has_the_same_effect_as_with_engine_zarr(version, attributes):
+def test_null_cf_attributes_are_handled_as_in_zarr_engine(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(
@@ -329,7 +329,7 @@ JSON = {
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_json_attributes_of_plain_zarr_survive_every_kind_of_rewrite(tmp_path, version):
+def test_plain_zarr_json_attributes_survive_every_kind_of_rewrite(tmp_path, version):
     variable = xr.Variable("x", [1, 2], JSON)
     first = tmp_path / "first"
     xr.Dataset({"v": variable}, attrs=JSON).to_zarr(first, zarr_format=version, consolidated=False)
@@ -347,7 +347,7 @@ def test_json_attributes_of_plain_zarr_survive_every_kind_of_rewrite(tmp_path, v
         assert json.dumps(stored) == json.dumps(JSON)
 
 
-def test_json_attributes_copied_to_nczarr_get_the_types_that_netcdf_c_infers(tmp_path):
+def test_json_attributes_copied_to_nczarr_get_types_inferred_by_netcdf_c(tmp_path):
     attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     xr_nczarr.copy(plain, tmp_path / "copy")
@@ -360,7 +360,7 @@ def test_json_attributes_copied_to_nczarr_get_the_types_that_netcdf_c_infers(tmp
     assert xr.open_dataset(plain, engine="nczarr").attrs["small"].dtype == "int32"
 
 
-def test_dump_shows_json_attributes_as_netcdf_c_reads_them(tmp_path):
+def test_dump_shows_json_attributes_as_read_by_netcdf_c(tmp_path):
     attributes = {"n": 5, "deep": {"a": 1}, "several": [1, 2], "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     text = str(xr_nczarr.dump(plain))
@@ -368,7 +368,7 @@ def test_dump_shows_json_attributes_as_netcdf_c_reads_them(tmp_path):
         assert line in text
 
 
-def test_an_array_added_to_nczarr_by_zarr_python_keeps_its_json_attributes(tmp_path):
+def test_array_added_to_nczarr_by_zarr_python_keeps_json_attributes(tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"n": np.int16(1)}), tmp_path / "s")
     group = zarr.open_group(tmp_path / "s", mode="r+", use_consolidated=False)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": 1}}
@@ -381,7 +381,7 @@ def test_an_array_added_to_nczarr_by_zarr_python_keeps_its_json_attributes(tmp_p
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_reserved_attributes_are_hidden_and_all_other_attributes_are_shown(version):
+def test_only_reserved_attributes_are_hidden(version):
     attributes = {"_nc_mine": 1, "_ARRAY_DIMENSIONS": ["x"], "_NCProperties": "x", "a": 1}
     assert opened(written(version, attributes=attributes), decode_cf=False).attrs.keys() - {
         "_FillValue"
@@ -391,7 +391,7 @@ def test_reserved_attributes_are_hidden_and_all_other_attributes_are_shown(versi
 # ---- Types, encoding, order
 
 
-def test_variable_length_strings_have_dtype_object():
+def test_variable_length_strings_have_object_dtype():
     data = np.array(["a", "", "bc"], object)
     for version in (2, 3):
         fill = None if version == 2 else ""
@@ -404,14 +404,14 @@ def test_variable_length_strings_have_dtype_object():
 
 
 @pytest.mark.filterwarnings("ignore:The data type")
-def test_datetimes_in_multiples_of_a_unit_are_converted_to_that_unit():
+def test_datetimes_with_multiple_of_unit_are_converted_to_unit():
     data = np.array([0, 1], "M8[10s]")
     dataset = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
     assert dataset.dtype == "M8[s]"
     np.testing.assert_array_equal(dataset, data)
 
 
-def test_the_encoding_of_a_scalar_has_empty_chunks():
+def test_scalar_encoding_has_empty_chunks():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
@@ -424,7 +424,7 @@ def test_the_encoding_of_a_scalar_has_empty_chunks():
     assert xr.open_dataset(objects, engine="nczarr").v.encoding["chunks"] == ()
 
 
-def test_each_dask_block_of_a_sharded_array_is_one_shard():
+def test_dask_blocks_of_sharded_array_match_shards():
     store = written(3, data=np.arange(8), chunks=(2,), shards=(4,))
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     dataset = xr.open_dataset(objects, engine="nczarr", chunks={}).v
@@ -434,7 +434,7 @@ def test_each_dask_block_of_a_sharded_array_is_one_shard():
         assert xr.open_dataset(objects, engine="nczarr", chunks={"x": 2}).v.chunks == ((2,) * 4,)
 
 
-def test_the_encoding_records_the_stored_byte_order():
+def test_encoding_records_stored_byte_order():
     dataset = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
     assert dataset.dtype == np.dtype("=i4")
     assert dataset.encoding["dtype"] == np.dtype(">i4")
@@ -444,7 +444,7 @@ ORDER = ["z", "c", "lat", "a"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_variables_follow_the_order_of_the_consolidated_metadata(version):
+def test_variables_follow_consolidated_metadata_order(version):
     store = zarr.storage.MemoryStore()
     dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER}).set_coords("lat")
     xr_nczarr.to_nczarr(
@@ -465,7 +465,7 @@ def test_variables_are_sorted_by_name_without_consolidated_metadata(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "..", "lat/lon", "/"])
-def test_dimensions_with_any_name_are_read(tmp_path, name):
+def test_dimensions_with_arbitrary_names_are_read(tmp_path, name):
     dataset = xr.Dataset({"v": ((name, "x"), [[1, 2]])})
     for version in (2, 3):
         dataset.to_zarr(tmp_path / f"{version}", zarr_format=version, consolidated=False)
@@ -473,7 +473,7 @@ def test_dimensions_with_any_name_are_read(tmp_path, name):
         xr.testing.assert_identical(result, dataset)
 
 
-def test_strings_and_scalars_in_plain_zarr_from_netcdf_c_are_read(tmp_path):
+def test_plain_zarr_strings_and_scalars_from_netcdf_c_are_read(tmp_path):
     url = f"file://{tmp_path}/a#mode=zarr,file"
     with netCDF4.Dataset(url, "w") as dataset:
         dataset.createDimension("x", 2)
@@ -499,7 +499,7 @@ def store_of_swapped_numbers(path):
     return put(path, names)
 
 
-def test_big_endian_numbers_in_old_nczarr_layouts_warn_once(tmp_path):
+def test_big_endian_values_in_old_nczarr_layouts_warn_once(tmp_path):
     store = store_of_swapped_numbers(tmp_path / "s")
     with pytest.warns(UserWarning, match="declared as big-endian .*/v, /w.*assume_endian") as seen:
         wrong = xr.open_dataset(store, engine="nczarr").v
@@ -511,7 +511,7 @@ def test_big_endian_numbers_in_old_nczarr_layouts_warn_once(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["t.nczarr", "t.nc"])
-def test_a_copy_corrects_the_byte_order_of_old_nczarr_layouts(tmp_path, target):
+def test_copy_corrects_byte_order_of_old_nczarr_layouts(tmp_path, target):
     source, target = store_of_swapped_numbers(tmp_path / "s"), str(tmp_path / target)
     with warnings.catch_warnings(action="error"):
         xr_nczarr.copy(source, target, assume_endian="little")
@@ -521,7 +521,7 @@ def test_a_copy_corrects_the_byte_order_of_old_nczarr_layouts(tmp_path, target):
         assert dataset.v.values.tolist() == dataset.w.values.tolist() == [0, 1, 2]
 
 
-def test_big_endian_numbers_of_later_layouts_do_not_warn():
+def test_big_endian_values_in_later_layouts_do_not_warn():
     store = {}
     encoding = {"v": {"endian": "big"}}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), store, encoding=encoding)

@@ -36,7 +36,7 @@ def test_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
 
 
 # Regression D20
-def test_missing_chunks_without_a_fill_value_have_the_same_values_as_in_netcdf_c(
+def test_missing_chunks_without_fill_value_read_as_in_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
@@ -72,7 +72,7 @@ def test_string_fill_values_that_look_like_base64_are_read_as_text(
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_the_error_for_an_unreadable_chunk_names_store_variable_chunk_key_and_remedy(
+def test_unreadable_chunk_error_includes_location_and_remedy(
     compressed: bool, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
@@ -89,7 +89,7 @@ def test_the_error_for_an_unreadable_chunk_names_store_variable_chunk_key_and_re
         assert error.remedy
 
 
-def test_missing_status_sets_the_http_statuses_that_mean_not_found(http_server: HttpServer) -> None:
+def test_missing_status_sets_http_statuses_treated_as_not_found(http_server: HttpServer) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
         dataset.createDimension("x", 4)
         dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
@@ -99,7 +99,7 @@ def test_missing_status_sets_the_http_statuses_that_mean_not_found(http_server: 
 
 
 @pytest.mark.parametrize(("group", "others"), [(None, "/a/"), ("a", "/b/"), ("a/b", "/c/")])
-def test_opening_a_group_requests_no_metadata_of_its_child_groups(
+def test_opening_group_does_not_request_child_group_metadata(
     group: str | None, others: str, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
@@ -112,7 +112,7 @@ def test_opening_a_group_requests_no_metadata_of_its_child_groups(
     assert not [path for path in below if "/" in path]
 
 
-def test_an_invalid_compression_level_breaks_only_its_own_variable() -> None:
+def test_invalid_compression_level_breaks_only_its_variable() -> None:
     store = {".zgroup": b'{"zarr_format": 2}'}
     for name, level in {"text": "4", "number": 4, "word": "x", "list": []}.items():
         document = array_document((2,), compressor={"id": "zlib", "level": level})
@@ -128,7 +128,7 @@ def test_an_invalid_compression_level_breaks_only_its_own_variable() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_fill_value_of_big_endian_unsigned_integers_is_compared_as_stored(way: str) -> None:
+def test_big_endian_unsigned_fill_value_is_compared_as_stored(way: str) -> None:
     document = array_document([3], ">i2", fill_value=255)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "_Unsigned": "true", "_FillValue": 255}
     objects = {
@@ -142,7 +142,7 @@ def test_the_fill_value_of_big_endian_unsigned_integers_is_compared_as_stored(wa
     assert opened.encoding["endian"] == "big"
 
 
-def test_a_missing_value_among_booleans_does_not_become_true() -> None:
+def test_missing_boolean_is_not_read_as_true() -> None:
     store: dict[str, bytes] = {}
     attributes = {"dtype": "bool", "_FillValue": np.int8(9)}
     numbers = xr.Dataset({"v": ("x", np.array([1, 0, 9], "i1"), attributes)})

@@ -73,7 +73,7 @@ def test_opening_cost_grows_linearly_with_variables_and_groups(tmp_path, kind, a
 
 
 @pytest.mark.parametrize("action", ["open", "point", "stretch", "info", "explain", "verify"])
-def test_the_cost_of_an_operation_depends_only_on_the_chunks_that_it_touches(tmp_path, action):
+def test_operation_cost_depends_only_on_touched_chunks(tmp_path, action):
     actions: dict[str, Callable[[str, xr.Dataset], Any]] = {
         "open": lambda path, _: xr.open_dataset(path, engine="nczarr", chunks=None),
         "point": lambda _, data: data["v"][567].values,
@@ -92,7 +92,7 @@ def test_the_cost_of_an_operation_depends_only_on_the_chunks_that_it_touches(tmp
     assert counts[1] < 1.1 * counts[0]
 
 
-def test_the_cost_of_reading_a_chunk_does_not_depend_on_the_size_of_the_record_file(tmp_path):
+def test_chunk_read_cost_is_independent_of_record_file_size(tmp_path):
     pandas = pytest.importorskip("pandas")
     np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
     counts = []

@@ -85,9 +85,7 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("options", OPENINGS.values(), ids=OPENINGS)
-def test_a_parquet_reference_set_is_recognized_regardless_of_its_folder_name(
-    memory, folder, options
-):
+def test_parquet_reference_set_is_recognized_regardless_of_folder_name(memory, folder, options):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -111,7 +109,7 @@ def test_reference_urls_and_filesystems_accept_parquet_reference_sets(memory, fo
     assert read(f"reference::{url}") == VALUES
 
 
-def test_a_parquet_reference_set_is_read_from_disk_http_and_s3(
+def test_parquet_reference_set_is_read_from_disk_http_and_s3(
     tmp_path, folder, http_server, s3_server
 ):
     for root in (tmp_path / "local", Path(http_server.root)):
@@ -133,7 +131,7 @@ def test_a_parquet_reference_set_is_read_from_disk_http_and_s3(
     assert read("reference://", storage_options={"fo": s3, **options}) == VALUES
 
 
-def test_a_parquet_reference_set_is_read_from_a_zip_file_or_a_mapping(tmp_path, monkeypatch):
+def test_parquet_reference_set_is_read_from_zip_file_or_mapping(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     files = [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
@@ -149,7 +147,7 @@ def test_a_parquet_reference_set_is_read_from_a_zip_file_or_a_mapping(tmp_path, 
     assert read(references) == VALUES
 
 
-def test_a_parquet_reference_set_is_read_by_other_processes(tmp_path, workers):
+def test_parquet_reference_set_is_read_in_other_processes(tmp_path, workers):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     for target in (f"{tmp_path}/set", fsspec.get_mapper(f"{tmp_path}/set")):
@@ -157,7 +155,7 @@ def test_a_parquet_reference_set_is_read_by_other_processes(tmp_path, workers):
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES
 
 
-def test_opening_a_parquet_reference_set_requests_each_object_once(http_server):
+def test_opening_parquet_reference_set_requests_each_object_once(http_server):
     Path(http_server.root, "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{http_server.root}/set", "data.bin")
     xr.open_dataset(f"{http_server.url}/set", engine="nczarr")
@@ -178,14 +176,14 @@ def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_a_plain_store_may_be_named_like_a_reference_set(memory, tmp_path):
+def test_plain_store_can_be_named_like_reference_set(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
         assert read(target) == VALUES
 
 
-def test_opening_unflushed_references_is_an_error(memory):
+def test_opening_unflushed_references_raises_unsupported_error(memory):
     memory.pipe("/data.bin", data())
     out = put_records(memory, "/refs/set", "memory://data.bin")
     out["t/1"] = ["memory://data.bin", 8, 16]
@@ -195,7 +193,7 @@ def test_opening_unflushed_references_is_an_error(memory):
     assert read(out) == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_writing_into_a_parquet_reference_set_is_rejected(memory):
+def test_writing_to_parquet_reference_set_is_rejected(memory):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     before = dict(memory.store)
@@ -212,7 +210,7 @@ def test_writing_into_a_parquet_reference_set_is_rejected(memory):
     }
 
 
-def test_info_verify_write_and_copy_accept_a_parquet_reference_set(memory, tmp_path):
+def test_info_verify_write_and_copy_accept_parquet_reference_set(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     url = "memory://refs/set"
@@ -256,7 +254,7 @@ def groups(memory):
         ("sub#mode=zarr", None, 4),
     ],
 )
-def test_the_path_of_a_reference_url_names_a_group(groups, path, group, first):
+def test_reference_url_path_selects_group(groups, path, group, first):
     options = {"storage_options": {"fo": groups}, "group": group}
     assert read(f"reference://{path}", **options) == [first, first + 1]
     path, mark, fragment = path.partition("#")
@@ -267,7 +265,7 @@ def test_the_path_of_a_reference_url_names_a_group(groups, path, group, first):
         assert read(mapper, group=group) == [first, first + 1]
 
 
-def test_datatrees_start_at_the_group_named_in_the_url(groups):
+def test_datatree_starts_at_group_in_url(groups):
     options = {"engine": "nczarr", "storage_options": {"fo": groups}}
     assert list(xr.open_groups("reference://sub", **options)) == ["/", "/deep"]
     tree = xr.open_datatree("reference://sub", **options)
@@ -275,7 +273,7 @@ def test_datatrees_start_at_the_group_named_in_the_url(groups):
     assert tree["deep/t"].values.tolist() == [8, 9]
 
 
-def test_the_error_for_a_missing_group_lists_the_existing_groups(groups, tmp_path):
+def test_missing_group_error_lists_existing_groups(groups, tmp_path):
     names = r"groups are 'other', 'sub', 'sub/deep'"
     options = {"storage_options": {"fo": groups}}
     for target, group, missing in (
@@ -295,14 +293,14 @@ def test_the_error_for_a_missing_group_lists_the_existing_groups(groups, tmp_pat
         read(tmp_path / "flat", group="d")
 
 
-def test_references_write_rejects_a_target_that_names_a_group(groups, tmp_path):
+def test_references_write_rejects_target_with_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     with pytest.raises(UnsupportedError, match="the source is the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
 
 
-def test_copy_copies_only_the_group_named_in_the_url(groups, tmp_path):
+def test_copy_includes_only_group_in_url(groups, tmp_path):
     xr_nczarr.copy("reference://sub", tmp_path / "out", storage_options={"fo": groups})
     assert read(tmp_path / "out") == [4, 5]
 
@@ -322,7 +320,7 @@ def test_fsspec_reference_filesystems_are_read_as_reference_sets(groups, memory)
 
 
 @pytest.mark.parametrize("way", ["filesystem", "by protocol", "options", "default"])
-def test_storage_options_may_pass_the_filesystem_for_referenced_files(groups, memory, way):
+def test_storage_options_accept_filesystem_for_referenced_files(groups, memory, way):
     arguments = {
         "filesystem": memory,
         "by protocol": {"memory": memory},
@@ -338,7 +336,7 @@ def test_storage_options_may_pass_the_filesystem_for_referenced_files(groups, me
         assert read("reference://", storage_options=options) == [0, 1]
 
 
-def test_referenced_files_are_read_with_the_credentials_of_the_passed_filesystem(s3_server, groups):
+def test_referenced_files_are_read_with_credentials_of_given_filesystem(s3_server, groups):
     s3_server.put("data.bin", bytes(range(16)))
     document = {**groups, "t/0": [f"{s3_server.url}/data.bin", 0, 2]}
     for asynchronous in (False, True):
@@ -363,7 +361,7 @@ def test_referenced_files_are_read_with_the_credentials_of_the_passed_filesystem
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
 )
-def test_an_option_that_reference_sets_do_not_support_is_rejected(groups, options, message):
+def test_option_unsupported_by_reference_sets_is_rejected(groups, options, message):
     with pytest.raises(UnsupportedError, match=message):
         read("reference://", storage_options={"fo": groups, **options})
 
@@ -375,7 +373,7 @@ def test_reference_options_without_effect_are_accepted(groups):
     assert read("reference://", storage_options=older) == [0, 1]
 
 
-def test_reference_sets_and_zip_files_open_at_the_root_of_a_filesystem(groups, memory):
+def test_reference_sets_and_zip_files_open_at_filesystem_root(groups, memory):
     for target in ("memory://set.json", "memory:///set.json", "reference::memory://set.json"):
         assert read(target) == [0, 1]
     assert read("set.json", storage_options={"target_protocol": "memory"}) == [0, 1]
@@ -407,7 +405,7 @@ def zipped(folder, target):
     return target
 
 
-def test_an_open_file_object_opens_the_store_at_its_path(stored, tmp_path, s3_server, groups):
+def test_open_file_object_opens_store_at_its_path(stored, tmp_path, s3_server, groups):
     path = zipped(stored, tmp_path / "store.zip")
     s3_server.upload(tmp_path, "deep")
     s3_server.put("deep/set.json", json.dumps(groups).encode())
@@ -427,7 +425,7 @@ def test_an_open_file_object_opens_the_store_at_its_path(stored, tmp_path, s3_se
     assert read(folder) == VALUES
 
 
-def test_asynchronous_mappers_are_accepted_as_targets(stored, tmp_path, s3_server, http_server):
+def test_async_mappers_are_accepted_as_targets(stored, tmp_path, s3_server, http_server):
     s3_server.upload(stored, "store")
     url, options = f"{s3_server.url}/store", s3_server.storage_options
     assert read(fsspec.get_mapper(url, asynchronous=True, **options)) == VALUES
@@ -537,7 +535,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", TOO_MANY)
 @pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")
-def test_a_target_with_a_part_that_does_not_apply_is_rejected(places, name, s3_server):
+def test_target_with_inapplicable_part_is_rejected(places, name, s3_server):
     target = TOO_MANY[name].format(**places)
     options = {"s3": s3_server.storage_options} if "s3:" in target else None
     with pytest.raises(NczarrError) as caught:
@@ -548,7 +546,7 @@ def test_a_target_with_a_part_that_does_not_apply_is_rejected(places, name, s3_s
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_a_target_that_contradicts_its_options_is_rejected(places, name):
+def test_target_that_contradicts_options_is_rejected(places, name):
     target, options = OBJECTS[name]
     fill = lambda value: value.format(**places) if isinstance(value, str) else value  # noqa: E731
     options = {key: fill(value) for key, value in options.items()}
@@ -556,8 +554,8 @@ def test_a_target_that_contradicts_its_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_open_without_the_parts_that_do_not_apply(places, s3_server):
-    """The part that does not apply is therefore the cause of the errors in the tests above."""
+def test_targets_without_inapplicable_parts_can_be_opened(places, s3_server):
+    """This shows that the inapplicable parts cause the errors of the other tests."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

@@ -40,7 +40,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_of_every_release_are_read_with_the_right_values_and_types(
+def test_stores_from_every_netcdf_c_release_have_correct_values_and_types(
     tmp_path: Path, release: str, way: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -48,7 +48,7 @@ def test_stores_of_every_release_are_read_with_the_right_values_and_types(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_dask_worker_processes_read_stores_of_every_release(
+def test_dask_workers_read_stores_from_every_netcdf_c_release(
     tmp_path: Path, release: str, workers: Any
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -56,23 +56,19 @@ def test_dask_worker_processes_read_stores_of_every_release(
 
 
 @pytest.mark.parametrize(("release", "dialect"), DIALECTS.items())
-def test_the_encoding_and_info_report_the_dialect_of_a_store(
-    tmp_path: Path, release: str, dialect: str
-) -> None:
+def test_encoding_and_info_report_store_dialect(tmp_path: Path, release: str, dialect: str) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     assert xr.open_dataset(store, engine="nczarr").encoding["dialect"] == dialect
     assert xr_nczarr.info(store).dialect == dialect
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_an_unlistable_store_opens_by_its_nczarr_metadata(
-    http_server: HttpServer, release: str
-) -> None:
+def test_unlistable_store_opens_via_nczarr_metadata(http_server: HttpServer, release: str) -> None:
     write_vintage(Path(http_server.root) / "store", sample(release), release)
     assert_reads_as(read_groups(f"{http_server.url}/store", **RAW), sample(release))
 
 
-def test_a_datatree_contains_all_groups(tmp_path: Path) -> None:
+def test_datatree_contains_all_groups(tmp_path: Path) -> None:
     content = sample("4.10")
     content.groups["g"].dims["x"] = content.dims["x"]
     del content.groups["g"].variables["own"], content.groups["g"].variables["mixed"]
@@ -84,7 +80,7 @@ def test_a_datatree_contains_all_groups(tmp_path: Path) -> None:
     xr.testing.assert_identical(inner, tree["g/deep"].to_dataset(inherit=False))
 
 
-def test_the_error_for_a_missing_group_names_the_group(tmp_path: Path) -> None:
+def test_missing_group_error_includes_group_name(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     with pytest.raises(xr_nczarr.NotFoundError, match="nowhere"):
         xr.open_dataset(store, engine="nczarr", group="g/nowhere")
@@ -105,7 +101,7 @@ def test_stored_values_are_decoded_by_cf_conventions(
     assert opened.holes.encoding["_FillValue"].dtype == "f8"
 
 
-def test_the_encoding_has_the_keys_of_engine_netcdf4(tmp_path: Path) -> None:
+def test_encoding_has_same_keys_as_netcdf4_engine(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     opened = xr.open_dataset(store, engine="nczarr")
     expected = {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": False}
@@ -128,9 +124,7 @@ SCALARS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spelling", SCALARS)
-def test_scalars_stored_in_any_form_have_no_dimensions(
-    tmp_path: Path, spelling: str, way: str
-) -> None:
+def test_scalars_have_no_dimensions_in_any_layout(tmp_path: Path, spelling: str, way: str) -> None:
     shape, members, key, attributes = SCALARS[spelling]
     documents = {".zgroup": {"zarr_format": 2}, f"s/{key}": np.int32(7).tobytes()}
     documents |= {"s/.zarray": array_document(shape) | members, "s/.zattrs": attributes}
@@ -167,7 +161,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_values_read_from_zarr_python_stores_match_zarr_python(
+def test_values_in_zarr_python_stores_match_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]
@@ -184,7 +178,7 @@ def test_values_read_from_zarr_python_stores_match_zarr_python(
     assert_values(opened.values, expected, name)
 
 
-def test_dask_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
+def test_dask_workers_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
     opened = read(plain_zarr, workers, **RAW)
     for name in ("<f4", "texts", "records", "fortran_big", "scaled"):
         expected = np.asarray(zarr.open_group(plain_zarr, mode="r")[name][...])
@@ -194,7 +188,7 @@ def test_dask_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_stores_from_xarray_open_the_same_as_with_engine_zarr(
+def test_stores_written_by_xarray_match_zarr_engine(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"
@@ -213,7 +207,7 @@ def test_stores_from_xarray_open_the_same_as_with_engine_zarr(
                 np.testing.assert_equal(left, variable.encoding[key], f"{name}.{key}")
 
 
-def test_the_error_for_damaged_json_names_its_key(tmp_path: Path) -> None:
+def test_damaged_json_error_includes_key(tmp_path: Path) -> None:
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     documents |= {"good/.zarray": array_document((2,)), "good/0": bytes(8)}
     documents |= {"bad/.zarray": json.dumps(array_document((2,)))[:-9], "bad/0": bytes(8)}

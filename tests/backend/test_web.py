@@ -45,7 +45,7 @@ def opened(url, **options):
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["python", "nginx"])
 @pytest.mark.parametrize("spell", ["{}/data%20set", "{}/data set/", "simplecache::{}/data%20set"])
-def test_stores_are_discovered_from_the_index_pages_of_a_web_server(served, hidden, spell):
+def test_stores_are_discovered_from_web_server_index_pages(served, hidden, spell):
     with IndexServer(served, hidden=hidden) as server:
         dataset = opened(spell.format(server.url))
         assert dataset.identical(tree())
@@ -53,7 +53,7 @@ def test_stores_are_discovered_from_the_index_pages_of_a_web_server(served, hidd
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_a_store_with_index_pages_opens_the_same_as_with_engine_zarr(tmp_path):
+def test_store_with_index_pages_matches_zarr_engine(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -64,14 +64,14 @@ def test_a_store_with_index_pages_opens_the_same_as_with_engine_zarr(tmp_path):
     assert result[0].identical(result[1])
 
 
-def test_an_old_store_at_the_root_of_a_web_server_is_found(tmp_path):
+def test_old_store_at_web_server_root_is_found(tmp_path):
     write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
     with IndexServer(tmp_path / "store", hidden=True) as server:
         dataset = xr.open_dataset(server.url, engine="nczarr")
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_one_request_checks_whether_a_server_lists_nonexistent_folders(served):
+def test_listing_of_nonexistent_folders_is_probed_with_one_request(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]
@@ -120,7 +120,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("page", SERVERS.values(), ids=SERVERS)
-def test_the_index_pages_of_common_servers_are_read(page):
+def test_index_pages_of_common_servers_are_parsed(page):
     assert names_in_index(page.encode(), URL) == ["v/", "zarr.json"]
 
 
@@ -149,7 +149,7 @@ def test_the_index_pages_of_common_servers_are_read(page):
         "",
     ],
 )
-def test_links_out_of_the_folder_are_ignored(link):
+def test_links_outside_folder_are_ignored(link):
     page = f'<title>Index of /data/a b/</title><a href="{link}">x</a><a href="t/">t</a>'
     assert names_in_index(page.encode(), URL) == ["t/"]
 
@@ -168,11 +168,11 @@ def test_links_out_of_the_folder_are_ignored(link):
     ],
     ids=str,
 )
-def test_web_pages_that_do_not_list_a_folder_are_not_treated_as_an_index(page):
+def test_web_pages_without_folder_listing_are_not_index_pages(page):
     assert names_in_index(page.encode(), URL) is None
 
 
-def test_the_index_page_of_an_empty_folder_yields_no_names():
+def test_index_page_of_empty_folder_lists_no_names():
     page = "<title>Index of /data/a b/</title><a href='../'>..</a>"
     assert names_in_index(page.encode(), URL) == []
 
@@ -199,7 +199,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_a_store_is_read_if_the_server_sends_pages_for_missing_objects(
+def test_store_opens_if_server_sends_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -211,7 +211,7 @@ def test_a_store_is_read_if_the_server_sends_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_netcdf_c_stores_are_read_if_the_server_sends_pages_for_missing_objects(
+def test_netcdf_c_stores_open_if_server_sends_pages_for_missing_objects(
     http_server, cached, release
 ):
     write_vintage(Path(http_server.root, "store"), sample(release), release)
@@ -226,9 +226,7 @@ def test_netcdf_c_stores_are_read_if_the_server_sends_pages_for_missing_objects(
 
 @with_ranges
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
-def test_the_error_for_a_missing_store_quotes_the_page_that_the_server_sent(
-    http_server, cached, target
-):
+def test_missing_store_error_quotes_page_sent_by_server(http_server, cached, target):
     http_server.fallback = PAGE
     url = f"{http_server.url}/{target}"
     if "reference" in target:
@@ -241,7 +239,7 @@ def test_the_error_for_a_missing_store_quotes_the_page_that_the_server_sent(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_format):
+def test_web_page_instead_of_chunk_raises_storage_error(http_server, cached, zarr_format):
     values = xr.Dataset({"v": ("x", [1.0, np.nan])}).chunk(x=1)
     store = f"{http_server.root}/store"
     encoding = {"v": {"compressors": None}}
@@ -263,7 +261,7 @@ def test_a_web_page_in_place_of_a_chunk_is_an_error(http_server, cached, zarr_fo
 
 @pytest.mark.parametrize("fallback", [None, PAGE], ids=["without pages", "with pages"])
 @pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
-def test_a_login_page_in_place_of_metadata_is_an_error(http_server, cached, key, fallback):
+def test_login_page_instead_of_metadata_raises_storage_error(http_server, cached, key, fallback):
     store = Path(http_server.root, "store")
     xr_nczarr.to_nczarr(tree(), store, consolidated=False)
     http_server.fallback = fallback
@@ -285,7 +283,7 @@ def test_web_pages_are_never_cached(http_server, tmp_path):
     assert opened(url, storage_options=options).identical(tree())
 
 
-def test_a_store_with_markup_in_its_values_is_read(http_server):
+def test_store_with_markup_in_values_is_read(http_server):
     text = np.array(["<p>", "plain", "<!-- note -->"], object)
     put(Path(http_server.root), {"keep": b""})
     xr.Dataset({"s": ("x", text)}).nczarr.to_nczarr(f"{http_server.root}/store", zarr_format=3)
@@ -293,7 +291,7 @@ def test_a_store_with_markup_in_its_values_is_read(http_server):
     assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_values_that_begin_like_a_web_page_are_read(http_server):
+def test_values_resembling_web_page_are_read(http_server):
     values = np.frombuffer(b"<!---->" * 140 + b"<?xml?>", np.uint8)
     encoding = {"v": {"compressors": None}}
     dataset = xr.Dataset({"v": ("x", values)})
@@ -302,7 +300,7 @@ def test_values_that_begin_like_a_web_page_are_read(http_server):
         assert opened_dataset.identical(dataset)
 
 
-def test_a_web_page_read_through_an_http_mapper_raises_an_error(http_server):
+def test_web_page_from_http_mapper_raises_error(http_server):
     xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
     mapper = fsspec.get_mapper(f"{http_server.url}/store")
     assert opened(mapper).identical(tree())

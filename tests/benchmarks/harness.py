@@ -28,7 +28,7 @@ class Row:
 
     `goals` maps a contestant to the intended ratio (its time over ours). `values` extracts the
     values of a contestant's result, which are compared within `tolerance`, and `discard` removes
-    the result; neither is timed. ``limit`` is the same work with nothing around it. If `unit` is
+    the result; neither is timed. ``limit`` is the same work in plain Python. If `unit` is
     not seconds, the results themselves are the measurement, taken once.
     """
 

@@ -1,4 +1,4 @@
-"""Lower limits of the time: the same work in Python with nothing around it."""
+"""Lower bounds of run time: the same work in plain Python."""
 
 from __future__ import annotations
 

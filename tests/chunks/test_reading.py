@@ -66,7 +66,7 @@ COUNTED = array({}, VALUES, (4, 5), (CodecSpec("counting", {}),), codecs={"count
 
 @settings(max_examples=60, deadline=None)
 @given(POSITIONS[12], POSITIONS[20], st.booleans())
-def test_each_chunk_of_a_selection_is_decoded_once(rows, columns, pointwise):
+def test_each_chunk_of_selection_is_decoded_once(rows, columns, pointwise):
     if pointwise:
         count = min(len(rows), len(columns))
         rows, columns = rows[:count], columns[:count]
@@ -79,7 +79,7 @@ def test_each_chunk_of_a_selection_is_decoded_once(rows, columns, pointwise):
 
 @pytest.mark.parametrize("codec", [(), (CodecSpec("zstd", {"level": 1}),)], ids=["raw", "zstd"])
 @pytest.mark.parametrize("count", [300, 1200])
-def test_reading_many_small_chunks_takes_little_extra_memory(tmp_path, codec, count):
+def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, count):
     values = np.zeros((count, 1024), "f4")
     stored = array(tmp_path, values, (1, 1024))
     if codec:
@@ -108,7 +108,7 @@ def test_decoding_whole_chunks_allocates_no_unused_buffer(tmp_path, codec, buffe
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">i2", "M8[ns]", "S3", "?"])
-def test_large_results_are_aligned_to_a_cache_line(tmp_path, dtype):
+def test_large_results_are_cache_line_aligned(tmp_path, dtype):
     values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
     stored = array(tmp_path, values, (2, 50_000))
     for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):
@@ -117,7 +117,7 @@ def test_large_results_are_aligned_to_a_cache_line(tmp_path, dtype):
         assert result.nbytes < 1 << 17 or result.ctypes.data % 64 == 0
 
 
-def test_blosc_blocks_and_their_header_come_from_one_version_of_the_file(tmp_path, monkeypatch):
+def test_blosc_header_and_blocks_come_from_same_file_version(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
     stored = array(tmp_path, old, old.shape)
@@ -136,7 +136,7 @@ def test_blosc_blocks_and_their_header_come_from_one_version_of_the_file(tmp_pat
     )
 
 
-def test_an_inner_chunk_and_its_index_come_from_one_version_of_the_shard(tmp_path, monkeypatch):
+def test_inner_chunk_and_index_come_from_same_shard_version(tmp_path, monkeypatch):
     """Absent chunks take no space, so the offsets of the others depend on which are present."""
 
     def write(values):

@@ -21,7 +21,7 @@ def run(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 2), (("--help",), 0), (("-h",), 0), (("help",), 0)], ids=str
 )
-def test_help_or_a_missing_command_lists_the_commands(arguments, code):
+def test_help_option_or_no_command_lists_commands(arguments, code):
     done = run(*arguments)
     assert done.returncode == code
     printed = done.stderr if code else done.stdout
@@ -29,12 +29,12 @@ def test_help_or_a_missing_command_lists_the_commands(arguments, code):
     assert all(f"\n  {name} " in printed for name in COMMANDS)
 
 
-def test_the_version_option_prints_the_version():
+def test_version_option_prints_version():
     assert run("--version").stdout == f"xr_nczarr {xr_nczarr.__version__}\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_help_option(name):
+def test_every_command_has_help_option(name):
     done = run(name, "--help")
     assert done.returncode == 0
     assert f"usage: nczarr {name}" in done.stdout
@@ -50,7 +50,7 @@ def test_every_command_has_a_help_option(name):
         (KeyboardInterrupt(), 130, "nczarr demo: interrupted"),
     ],
 )
-def test_errors_are_printed_in_one_line_without_a_traceback(
+def test_errors_are_printed_on_one_line_without_traceback(
     error, code, message, monkeypatch, capsys
 ):
     from xr_nczarr.cli import demo
@@ -63,7 +63,7 @@ def test_errors_are_printed_in_one_line_without_a_traceback(
     assert capsys.readouterr().err.splitlines() == [message]
 
 
-def test_a_closed_pipe_ends_the_command_silently():
+def test_closed_pipe_ends_command_silently():
     shell = f"{sys.executable} -m xr_nczarr demo | head -c 1 > /dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
@@ -72,9 +72,7 @@ def test_a_closed_pipe_ends_the_command_silently():
 @pytest.mark.parametrize(
     ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
 )
-def test_a_closed_stream_changes_neither_the_exit_code_nor_the_other_stream(
-    command, target, code, tmp_path
-):
+def test_closed_stream_affects_neither_exit_code_nor_other_stream(command, target, code, tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
     for closed in (">&-", "2>&-"):
@@ -116,14 +114,14 @@ def test_option_values_are_parsed_as_json_or_text():
         "explain one --select=x=0,x=1",
     ],
 )
-def test_the_error_for_an_invalid_argument_names_the_expected_arguments(wrong, capsys):
+def test_invalid_argument_error_lists_expected_arguments(wrong, capsys):
     assert main(wrong.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected" in line
     assert f"Usage: nczarr {wrong.split()[0]} [OPTIONS]" in line
 
 
-def test_comma_separated_arguments_may_contain_spaces(tmp_path, capsys):
+def test_comma_separated_arguments_can_contain_spaces(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("y", "x"), [[1.0, 2.0]])}), tmp_path / "one")
     assert main(["explain", f"{tmp_path}/one", "--select", "y=0, x = 1"]) == 0
     assert "there is no" not in capsys.readouterr().err
@@ -131,7 +129,7 @@ def test_comma_separated_arguments_may_contain_spaces(tmp_path, capsys):
     assert " 1×1 " in str(xr_nczarr.info(tmp_path / "two"))
 
 
-def test_the_error_for_an_unknown_name_is_one_line(tmp_path, monkeypatch, capsys):
+def test_unknown_name_error_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
@@ -168,7 +166,7 @@ def test_commands_on_one_group_do_not_report_other_groups_as_missing(tmp_path):
     assert " v =" not in text
 
 
-def test_selections_by_label_and_by_position_are_equivalent(tmp_path, capsys):
+def test_selections_by_label_and_position_are_equivalent(tmp_path, capsys):
     times = xr.date_range("2026-01-01", periods=10)
     dataset = xr.Dataset({"v": ("time", range(10))}, {"time": times})
     xr_nczarr.to_nczarr(dataset, tmp_path / "one", encoding={"v": {"chunks": 2}})
@@ -184,7 +182,7 @@ def test_selections_by_label_and_by_position_are_equivalent(tmp_path, capsys):
     )
 
 
-def test_limits_can_be_raised_with_the_option_that_the_error_suggests(tmp_path, capsys):
+def test_option_suggested_by_limit_error_raises_limit(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0]), "u": ("x", [2.0])}), tmp_path / "s")
     store, other = str(tmp_path / "s"), str(tmp_path / "other")
     assert main(["info", store, "--limit", "max_nodes=1"]) == 2
@@ -201,7 +199,7 @@ def test_limits_can_be_raised_with_the_option_that_the_error_suggests(tmp_path, 
 
 
 @pytest.mark.parametrize("words", ["verify S", "consolidate S", "references S S.json", "diff S S"])
-def test_quiet_prints_only_errors(words, tmp_path, capsys):
+def test_quiet_option_prints_only_errors(words, tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
     words = [word.replace("S", str(tmp_path / "s")) for word in words.split()]
     assert main([*words, "--quiet"]) == 0

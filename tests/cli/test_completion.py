@@ -51,7 +51,7 @@ def test_each_shell_completes_commands_options_and_paths(shell, line, tmp_path):
     assert sorted(word.rstrip("/") for word in done.stdout.split()) == sorted(expected), done.stderr
 
 
-def test_the_zsh_completion_script_has_no_syntax_errors(tmp_path, capsys):
+def test_zsh_completion_script_has_no_syntax_errors(tmp_path, capsys):
     if shutil.which("zsh") is None:
         pytest.skip("zsh is not installed")
     assert main(["--completion", "zsh"]) == 0
@@ -61,11 +61,11 @@ def test_the_zsh_completion_script_has_no_syntax_errors(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["tcsh"]], ids=str)
-def test_completion_for_an_unsupported_shell_is_rejected(arguments, capsys):
+def test_completion_for_unsupported_shell_is_rejected(arguments, capsys):
     assert main(["--completion", *arguments]) == 2
     assert "The shells are bash, fish, zsh" in capsys.readouterr().err
 
 
-def test_unknown_commands_get_no_completions():
+def test_unknown_commands_have_no_completions():
     assert candidates(["nothing", "--"]) == []
     assert candidates([]) == candidates([""])

@@ -9,7 +9,7 @@ from xr_nczarr.cli.main import main
 
 
 @pytest.mark.parametrize("netcdf_is_installed", [True, False])
-def test_demo_prints_a_dataset_and_its_means(netcdf_is_installed, monkeypatch, capsys):
+def test_demo_prints_dataset_and_means(netcdf_is_installed, monkeypatch, capsys):
     if not netcdf_is_installed:
         monkeypatch.setattr(demo, "find_spec", lambda name: None)
     else:

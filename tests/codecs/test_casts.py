@@ -84,7 +84,7 @@ def test_casts_encoded_by_zarr_python_are_decoded(tmp_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
 )  # its chunks are in another order
-def test_casts_are_encoded_to_the_same_bytes_as_in_zarr_python(tmp_path, name):
+def test_casts_encode_to_same_bytes_as_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")
@@ -138,14 +138,14 @@ ROUNDED_LARGE = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDED)
-def test_casts_round_values_according_to_the_rounding_mode(rounding):
+def test_casts_follow_rounding_mode(rounding):
     node = array_of("float32", cast_value("int8", rounding=rounding), BYTES, shape=(6,))
     assert stored(node, HALVES) == np.array(ROUNDED[rounding], "i1").tobytes().hex()
     node = array_of("uint64", cast_value("float64", rounding=rounding), LITTLE, shape=(2,))
     assert stored(node, LARGE) == np.array(ROUNDED_LARGE[rounding]).tobytes().hex()
 
 
-def test_nearest_away_rounds_the_largest_double_below_one_half_down():
+def test_nearest_away_rounds_largest_double_below_half_to_zero():
     node = array_of("float64", cast_value("int8", rounding="nearest-away"), BYTES, shape=(2,))
     assert stored(node, [np.nextafter(0.5, 0), -np.nextafter(0.5, 0)]) == "0000"
 
@@ -175,7 +175,7 @@ def test_nearest_away_rounds_the_largest_double_below_one_half_down():
         "far above uint8",
     ],
 )
-def test_values_outside_an_integer_type_are_rejected_clamped_or_wrapped(
+def test_values_outside_integer_range_are_rejected_clamped_or_wrapped(
     value, data_type, clamped, wrapped
 ):
     dtype = "float64" if isinstance(value, float) else "int32"
@@ -190,7 +190,7 @@ def test_values_outside_an_integer_type_are_rejected_clamped_or_wrapped(
         stored(node, [value])
 
 
-def test_values_outside_a_float_type_are_rejected_or_clamped_to_infinity():
+def test_values_outside_float_range_are_rejected_or_clamped_to_infinity():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()
@@ -203,14 +203,14 @@ def test_values_outside_a_float_type_are_rejected_or_clamped_to_infinity():
 
 @pytest.mark.parametrize("out_of_range", [None, "clamp", "wrap"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
-def test_casting_nan_or_infinity_to_integers_requires_a_scalar_map(value, out_of_range):
+def test_casting_nan_or_infinity_to_integers_requires_scalar_map(value, out_of_range):
     rules = {} if out_of_range is None else {"out_of_range": out_of_range}
     node = array_of("float32", cast_value("int16", **rules), LITTLE, shape=(1,))
     with pytest.raises(ChunkError, match=r"does not fit in dtype int16.*scalar_map"):
         stored(node, [value])
 
 
-def test_the_first_matching_scalar_map_entry_takes_precedence():
+def test_first_matching_scalar_map_entry_wins():
     maps = {
         "encode": [["NaN", 0], ["+Infinity", 1], [1.5, 7], [1.5, 8], ["0x40000000", 9]],
         "decode": [[0, "NaN"], [0, 5]],
@@ -222,7 +222,7 @@ def test_the_first_matching_scalar_map_entry_takes_precedence():
     np.testing.assert_array_equal(decoded, [np.nan, 1, 7, 9, 3])
 
 
-def test_cast_value_applies_the_same_rules_to_decoding_as_to_encoding():
+def test_cast_value_applies_same_rules_when_decoding_and_encoding():
     node = array_of("int8", cast_value("float32"), LITTLE, shape=(1,))
     codec = compile_codec(node)
     assert codec.decode(np.array([2.5], "<f4").tobytes()).tolist() == [2]
@@ -284,7 +284,7 @@ def test_casts_agree_with_exact_arithmetic(data, source, target, rounding):
 # scale_offset ----------------------------------------------------------------------------------
 
 
-def test_scale_offset_uses_the_arithmetic_of_the_array_type():
+def test_scale_offset_uses_array_dtype_arithmetic():
     values = np.array([5.1, -3, np.inf, 1e38], "f4")
     node = array_of("float32", scale_offset(offset=5, scale=0.1), LITTLE)
     expected = (values - np.float32(5)) * np.float32(0.1)
@@ -303,7 +303,7 @@ def test_scale_offset_uses_the_arithmetic_of_the_array_type():
     ],
     ids=["below", "above", "uint64", "int64"],
 )
-def test_scaled_integers_outside_their_type_are_rejected(data_type, codec, value, words):
+def test_scaled_integers_outside_dtype_range_are_rejected(data_type, codec, value, words):
     node = array_of(data_type, scale_offset(**codec), LITTLE, shape=(2,))
     fine = codec.get("offset", 0) + 1
     with pytest.raises(ChunkError, match=words):
@@ -311,7 +311,7 @@ def test_scaled_integers_outside_their_type_are_rejected(data_type, codec, value
     assert stored(node, [fine, fine])
 
 
-def test_decoding_rejects_integers_that_are_not_multiples_of_the_scale():
+def test_decoding_rejects_integers_that_are_not_multiples_of_scale():
     codec = compile_codec(array_of("int16", scale_offset(scale=4), LITTLE, shape=(2,)))
     assert codec.decode(np.array([8, -12], "<i2").tobytes()).tolist() == [2, -3]
     with pytest.raises(ChunkError, match="stored value 7 is not a multiple of the scale 4"):
@@ -321,7 +321,7 @@ def test_decoding_rejects_integers_that_are_not_multiples_of_the_scale():
         codec.decode(b"\x64")
 
 
-def test_writing_rejects_floats_that_scaling_changes(tmp_path):
+def test_writing_rejects_floats_changed_by_scaling(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters would change"):
@@ -331,21 +331,21 @@ def test_writing_rejects_floats_that_scaling_changes(tmp_path):
 # The data type after a cast ---------------------------------------------------------------------
 
 
-def test_a_cast_to_a_one_byte_type_needs_no_byte_order():
+def test_cast_to_one_byte_type_needs_no_byte_order():
     node = array_of("float32", cast_value("uint8"), BYTES)
     assert (node.dtype, stored(node, [1, 2, 3, 255])) == (np.dtype("<f4"), "010203ff")
     error = array_of("uint8", cast_value("int16"), BYTES).error
     assert "expected an endian for int16" in str(error)
 
 
-def test_the_byte_order_applies_to_the_cast_type():
+def test_byte_order_applies_to_cast_dtype():
     node = array_of("uint8", cast_value("int32"), scale_offset(offset=-1), BIG, shape=(1,))
     assert (node.dtype, stored(node, [1])) == (np.dtype("u1"), "00000002")
     assert rendered(node)["codecs"] == [cast_value("int32"), scale_offset(offset=-1), BIG]
 
 
 @pytest.mark.parametrize("endian", [LITTLE, BIG], ids=["little", "big"])
-def test_byte_order_applies_to_the_type_after_numcodecs_filters(endian):
+def test_byte_order_applies_to_dtype_after_numcodecs_filters(endian):
     """zarr-python writes the filter's type in the byte order of the codec ``bytes``."""
     settings = {"scale": 10, "offset": 0, "dtype": "<f4", "astype": "<i2"}
     filters = {"name": "numcodecs.fixedscaleoffset", "configuration": settings}
@@ -357,7 +357,7 @@ def test_byte_order_applies_to_the_type_after_numcodecs_filters(endian):
     assert stored(array_of("float32", filters, BYTES, shape=(2,)), [0.5, 1]) == "050a"
 
 
-def test_compressors_after_a_cast_use_the_item_size_of_the_cast_type():
+def test_compressors_after_cast_use_item_size_of_cast_dtype():
     node = array_of("float64", shape=(4,), codecs=[LITTLE])
     codecs = [
         CodecSpec("cast_value", {"data_type": "int16"}),
@@ -371,7 +371,7 @@ def test_compressors_after_a_cast_use_the_item_size_of_the_cast_type():
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["before the shards", "within the shards"])
-def test_numbers_in_shards_are_cast_chunk_by_chunk(tmp_path, inside):
+def test_sharded_values_are_cast_per_inner_chunk(tmp_path, inside):
     codecs = [scale_offset(scale=10), cast_value("int16")]
     parts = sharded([2, 2], [*codecs, BIG] if inside else [BIG])
     node = array_of("float64", *([] if inside else codecs), parts, shape=(4, 4))
@@ -387,7 +387,7 @@ def test_numbers_in_shards_are_cast_chunk_by_chunk(tmp_path, inside):
     assert (again.codecs, again.shards) == (node.codecs, node.shards)
 
 
-def test_a_filter_before_sharding_that_depends_on_adjacent_elements_is_rejected():
+def test_order_dependent_filter_before_sharding_is_rejected():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)
@@ -424,7 +424,7 @@ def test_a_filter_before_sharding_that_depends_on_adjacent_elements_is_rejected(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_configurations_that_violate_the_specification_are_rejected(codecs, words):
+def test_configurations_that_violate_spec_are_rejected(codecs, words):
     node = array_of("float32", *codecs)
     if isinstance(node, BrokenNode):
         assert isinstance(node.error, MetadataError | UnsupportedError)
@@ -435,7 +435,7 @@ def test_configurations_that_violate_the_specification_are_rejected(codecs, word
 
 
 @pytest.mark.parametrize("data_type", ["bool", "complex64", "r16", "numpy.datetime64"])
-def test_casts_of_types_other_than_integers_and_floats_are_rejected(data_type):
+def test_casts_of_non_numeric_types_are_rejected(data_type):
     if data_type == "numpy.datetime64":
         data_type = {"name": data_type, "configuration": {"unit": "s", "scale_factor": 1}}
     for codec in (scale_offset(scale=2), cast_value("int64")):
@@ -444,7 +444,7 @@ def test_casts_of_types_other_than_integers_and_floats_are_rejected(data_type):
         assert "integers or floats" in str(error)
 
 
-def test_decoding_a_cast_chunk_of_the_wrong_size_is_an_error():
+def test_decoding_cast_chunk_of_wrong_size_raises_chunk_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
         with pytest.raises(ChunkError, match=f"stored data have {size} bytes; expected 8"):
@@ -465,7 +465,7 @@ def write(folder, values, codecs, **encoding):
 PACKED = [{"id": "scale_offset", "scale": 10}, {"id": "cast_value", "data_type": "int16"}]
 
 
-def test_rewriting_a_variable_packed_by_codecs_keeps_the_codecs_in_version_3(tmp_path):
+def test_rewriting_variable_packed_by_codecs_keeps_codecs_in_v3(tmp_path):
     members = write(tmp_path, [0.5, -2.5, 100], PACKED)
     expected = [scale_offset(scale=10), cast_value("int16"), LITTLE]
     assert (members["codecs"], members["fill_value"]) == (expected, 0)
@@ -483,7 +483,7 @@ def test_rewriting_a_variable_packed_by_codecs_keeps_the_codecs_in_version_3(tmp
     ]
 
 
-def test_casts_are_rejected_in_version_2(tmp_path):
+def test_casts_are_rejected_in_v2(tmp_path):
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     with pytest.raises(
         UnsupportedError, match=r"scale_offset exists only in Zarr v3.*zarr_format=3"
@@ -498,7 +498,7 @@ def test_casts_are_rejected_in_version_2(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [-1.0, 0.26, np.nan, 1e9], ids=str)
-def test_a_fill_value_that_a_cast_changes_is_rejected(tmp_path, fill):
+def test_fill_value_changed_by_cast_is_rejected(tmp_path, fill):
     with pytest.raises(ConflictError, match=r"cannot store the fill value.*fill_value in encoding"):
         write(
             tmp_path,
@@ -509,7 +509,7 @@ def test_a_fill_value_that_a_cast_changes_is_rejected(tmp_path, fill):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_fill_value_in_the_scalar_map_is_preserved(tmp_path):
+def test_fill_value_in_scalar_map_is_preserved(tmp_path):
     maps = {"encode": [[np.nan, -1]], "decode": [[-1, np.nan]]}
     codecs = [PACKED[0], {**PACKED[1], "scalar_map": maps}]
     members = write(tmp_path, [0.5, np.nan, np.nan], codecs, fill_value=np.nan, chunks=2)
@@ -522,7 +522,7 @@ def test_a_fill_value_in_the_scalar_map_is_preserved(tmp_path):
     np.testing.assert_array_equal(read, [0.5, np.nan, np.nan])
 
 
-def test_the_error_for_a_value_that_does_not_fit_names_the_variable_and_chunk(tmp_path):
+def test_out_of_range_value_error_includes_variable_and_chunk(tmp_path):
     with pytest.raises(
         ChunkError, match=r"value 40000.* does not fit in dtype int16.*variable /v, chunk \(0,\)"
     ):

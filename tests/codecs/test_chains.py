@@ -109,7 +109,7 @@ def test_codec_chains_and_numcodecs_decode_each_others_output(chain):
         ("<f8", [("fixedscaleoffset", {"offset": 1, "scale": 10, "dtype": "<f8"})]),
     ],
 )
-def test_lossy_filters_preserve_values_that_they_have_already_rounded(dtype, chain):
+def test_lossy_filters_do_not_change_already_rounded_values(dtype, chain):
     array = np.linspace(0, 3, 24).astype(dtype).reshape(4, 6)
     codec = make_codec(dtype, (4, 6), *chain)
     decoded = codec.decode(bytes(codec.encode(array)))
@@ -162,7 +162,7 @@ def test_vlen_array_items_are_arrays_as_in_numcodecs():
 
 
 @pytest.mark.parametrize("dtype", ["|O", "<U6"])
-def test_categories_without_a_label_decode_to_empty_strings(dtype):
+def test_categories_without_label_decode_to_empty_strings(dtype):
     array = np.array(["male", "female", "other", "male"], dtype)
     settings = {"labels": ["female", "male"], "dtype": dtype, "astype": "|u1"}
     codec = make_codec(dtype, (4,), ("categorize", settings))
@@ -181,7 +181,7 @@ def test_numbers_encoded_as_json_by_numcodecs_are_decoded():
 @pytest.mark.parametrize(
     "dtype", ["<f4", ">i2", "|S3", "<M8[s]", "<U2", [("a", "<i2"), ("b", "f8")]]
 )
-def test_transposed_chunks_are_decoded_to_the_original_axis_order(order, dtype):
+def test_transposed_chunks_decode_to_original_axis_order(order, dtype):
     array = np.arange(24).astype("<i8" if isinstance(dtype, list) else dtype)
     array = array.astype(dtype).reshape(2, 3, 4)
     axes = [2, 1, 0] if order == "F" else order
@@ -202,7 +202,7 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_an_uncompressed_chunk_is_decoded_as_a_view():
+def test_uncompressed_chunk_decodes_to_view():
     codec = make_codec("<i4", (2, 2), ("bytes", {"endian": "little"}))
     data = np.arange(4, dtype="<i4")
     assert codec.raw
@@ -221,14 +221,14 @@ def test_uncompressed_chunks_of_every_dtype_round_trip(dtype, shape):
         np.testing.assert_array_equal(decoded, array)
 
 
-def test_v3_crc32c_appends_a_little_endian_checksum():
+def test_v3_crc32c_appends_little_endian_checksum():
     codec = make_codec("|u1", (9,), ("bytes", {}), ("crc32c", {}))
     data = b"123456789" + (0xE3069283).to_bytes(4, "little")
     assert codec.decode(data).tobytes() == b"123456789"
     assert bytes(codec.encode(np.frombuffer(b"123456789", "u1"))) == data
 
 
-def test_crc32c_works_without_its_library(monkeypatch):
+def test_crc32c_works_without_crc32c_library(monkeypatch):
     registry = {k: v for k, v in numcodecs.registry.codec_registry.items() if k != "crc32c"}
     with_library = make_codec("|u1", (64,), ("crc32c", {}))
     monkeypatch.setattr(filters_module.numcodecs.registry, "codec_registry", registry)
@@ -242,14 +242,14 @@ def test_crc32c_works_without_its_library(monkeypatch):
 
 
 # Regression D66
-def test_incompressible_data_round_trip():
+def test_incompressible_data_round_trips():
     array = np.random.default_rng(0).integers(0, 256, 100, dtype="u1")
     for name, configuration in COMPRESSORS:
         codec = make_codec("|u1", (100,), (name, configuration))
         assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_pcodec_decodes_no_more_than_the_chunk():
+def test_pcodec_rejects_data_of_wrong_chunk_size():
     pytest.importorskip("pcodec")
     array = np.arange(60, dtype="<f4").reshape(3, 20)
     codec = make_codec("<f4", (3, 20), ("pcodec", {"level": 8}))
@@ -260,7 +260,7 @@ def test_pcodec_decodes_no_more_than_the_chunk():
             codec.decode(data)
 
 
-def test_codecs_without_their_library_are_unsupported(monkeypatch):
+def test_codecs_with_missing_library_are_unsupported(monkeypatch):
     monkeypatch.setattr(numcodecs.registry, "codec_registry", {})
     for name in ("msgpack2", "pcodec"):
         with pytest.raises(UnsupportedError, match=name):
@@ -268,7 +268,7 @@ def test_codecs_without_their_library_are_unsupported(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f8", "<c16", "<M8[s]", "|S300"])
-def test_blosc_encodes_to_the_same_bytes_as_numcodecs(dtype):
+def test_blosc_encodes_to_same_bytes_as_numcodecs(dtype):
     array = np.arange(500).astype(dtype)
     for shuffle in (-1, 0, 1, 2):
         blosc = numcodecs.Blosc("zstd", 3, shuffle)
@@ -276,20 +276,20 @@ def test_blosc_encodes_to_the_same_bytes_as_numcodecs(dtype):
         assert codec.encode(array) == blosc.encode(array)
 
 
-def test_gzip_chunks_may_have_several_members():
+def test_gzip_chunks_with_multiple_members_are_decoded():
     array = np.arange(10, dtype="<i4")
     data = b"".join(numcodecs.GZip().encode(part) for part in (array[:3], array[3:]))
     assert_decodes(make_codec("<i4", (10,), ("gzip", {})), data, array)
 
 
-def test_zstd_chunks_may_have_several_frames_and_skippable_frames():
+def test_zstd_chunks_with_multiple_or_skippable_frames_are_decoded():
     array = np.arange(10, dtype="<i4")
     skipped = (0x184D2A53).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
     data = skipped.join(numcodecs.Zstd().encode(part) for part in (array[:3], array[3:]))
     assert_decodes(make_codec("<i4", (10,), ("zstd", {})), data, array)
 
 
-def test_zstd_decoding_with_zstandard_behaves_as_with_numcodecs(monkeypatch):
+def test_zstandard_and_numcodecs_decode_zstd_identically(monkeypatch):
     """Decode frames with and without a checksum, several frames, trailing bytes, and damage."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
@@ -323,7 +323,7 @@ def zstd_without_size(data):
     return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
-def test_decoding_a_zstd_frame_without_a_declared_size_is_bounded():
+def test_decoding_zstd_frame_without_declared_size_is_bounded():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))
     assert_decodes(codec, zstd_without_size(array.tobytes()), array)
@@ -336,7 +336,7 @@ def test_decoding_a_zstd_frame_without_a_declared_size_is_bounded():
 
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
-def test_stale_bytes_after_a_stream_are_ignored(spec):
+def test_trailing_bytes_after_compressed_stream_are_ignored(spec):
     if spec[0] == "lz4" or spec[1].get("format") == 3:
         pytest.skip("the end of these streams is the end of the data")
     array = np.arange(1000, dtype="<i4")
@@ -349,13 +349,13 @@ def test_stale_bytes_after_a_stream_are_ignored(spec):
 # Regression D2
 @pytest.mark.parametrize("level", ["4", 4, "0", "-1"])
 @pytest.mark.parametrize("name", ["zlib", "gzip"])
-def test_compression_levels_may_be_strings(name, level):
+def test_compression_levels_can_be_strings(name, level):
     array = np.arange(100, dtype="<f4")
     codec = make_codec("<f4", (100,), ("shuffle", {"elementsize": "0"}), (name, {"level": level}))
     assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_zlib_decodes_the_same_values_without_libdeflate(monkeypatch):
+def test_zlib_decodes_same_values_without_libdeflate(monkeypatch):
     from xr_nczarr.codecs import bounded
 
     monkeypatch.setattr(bounded, "deflate", None)
@@ -371,7 +371,7 @@ def test_zlib_decodes_the_same_values_without_libdeflate(monkeypatch):
 
 @pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=str)
 @pytest.mark.parametrize("spec", COMPRESSORS[:5], ids=str)
-def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch):
+def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeypatch):
     monkeypatch.setattr("xr_nczarr.codecs.bounded.deflate", None)
     random = np.random.default_rng(0)
     array = np.zeros(700_000, "<i4")  # a few input bytes decode to megabytes of zeros
@@ -439,9 +439,7 @@ def test_compressed_streams_decode_in_bounded_pieces(spec, filters, monkeypatch)
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
 )
-def test_the_error_for_an_invalid_codec_names_the_codec_and_the_reason(
-    name, configuration, kind, words
-):
+def test_invalid_codec_error_includes_codec_and_reason(name, configuration, kind, words):
     with pytest.raises(kind, match=words) as caught:
         make_codec("<f4", (3, 3), (name, configuration))
     assert type(caught.value) is kind
@@ -449,7 +447,7 @@ def test_the_error_for_an_invalid_codec_names_the_codec_and_the_reason(
     assert "\n" not in str(caught.value)
 
 
-def test_object_arrays_require_a_codec_for_objects():
+def test_object_arrays_require_object_codec():
     for chain in ([], [("zlib", {})], [("bytes", {})], [("shuffle", {}), ("vlen-utf8", {})]):
         with pytest.raises(MetadataError, match="variable-length items"):
             make_codec(object, (2,), *chain)
@@ -460,7 +458,7 @@ def test_object_arrays_require_a_codec_for_objects():
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
-def test_check_codec_rejects_unknown_codecs_even_within_shards():
+def test_check_codec_rejects_unknown_codecs_even_inside_shards():
     from xr_nczarr.model import ShardSpec
 
     check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
@@ -474,7 +472,7 @@ def test_check_codec_rejects_unknown_codecs_even_within_shards():
     check_codec(make_node(object, (2,), ("pickle", {})), custom={"pickle": numcodecs.Pickle})
 
 
-def test_pickled_objects_are_decoded_if_a_codec_class_is_passed():
+def test_pickled_objects_are_decoded_if_codec_class_is_given():
     codec = make_codec(object, (2,), ("pickle", {}), custom={"pickle": numcodecs.Pickle})
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
@@ -495,7 +493,7 @@ class Inverted(numcodecs.abc.Codec):
         return np.frombuffer(buf, "u1") ^ self.mask
 
 
-def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
+def test_custom_codecs_work_if_given_or_registered(monkeypatch):
     array = np.arange(4, dtype="<i4")
     data = bytes(255 ^ byte for byte in array.tobytes())
     chain = ("inverted", {"mask": 255})
@@ -525,7 +523,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_a_filter_whose_byte_order_differs_from_the_array_is_rejected_in_v3():
+def test_filter_with_mismatched_byte_order_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):
@@ -534,7 +532,7 @@ def test_a_filter_whose_byte_order_differs_from_the_array_is_rejected_in_v3():
         )
 
 
-def test_a_chunk_larger_than_the_limit_is_rejected_before_allocation():
+def test_chunk_above_size_limit_is_rejected_before_allocation():
     with pytest.raises(LimitError, match="max_chunk_bytes"):
         make_codec("<f8", (1 << 20, 1 << 20))
     assert math.prod(
@@ -544,7 +542,7 @@ def test_a_chunk_larger_than_the_limit_is_rejected_before_allocation():
         make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
 
 
-def test_an_item_larger_than_the_limit_is_rejected():
+def test_item_above_size_limit_is_rejected():
     codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
     good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
     assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()
@@ -553,7 +551,7 @@ def test_an_item_larger_than_the_limit_is_rejected():
 
 
 @pytest.mark.parametrize("array", [np.array(["a", 1], dtype=object), np.zeros((3,), dtype=object)])
-def test_values_that_cannot_be_encoded_raise_nczarr_error(array):
+def test_unencodable_values_raise_nczarr_error(array):
     codec = make_codec(object, (2,), ("vlen-utf8", {}))
     with pytest.raises(NczarrError):
         codec.encode(array)

@@ -100,7 +100,7 @@ def test_mutated_items_decode_or_raise_nczarr_errors(name, items):
 
 # Regression D34
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_decoding_a_truncated_chunk_is_an_error(chain):
+def test_decoding_truncated_chunk_raises_chunk_error(chain):
     codec = make_codec("<i4", (3000,), *chain)
     data = bytes(codec.encode(ARRAYS[0]))
     for length in {0, 1, 3, 15, 16, len(data) // 2, len(data) - 5, len(data) - 1}:
@@ -109,7 +109,7 @@ def test_decoding_a_truncated_chunk_is_an_error(chain):
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
 @pytest.mark.parametrize("count", [2999, 3001, 1, 9000])
-def test_the_error_for_a_chunk_of_the_wrong_size_contains_actual_and_expected_size(spec, count):
+def test_wrong_chunk_size_error_includes_actual_and_expected_size(spec, count):
     name, _ = spec
     data = bytes(make_codec("<i4", (count,), spec).encode(np.arange(count, dtype="<i4")))
     codec = make_codec("<i4", (3000,), spec)
@@ -124,7 +124,7 @@ def test_the_error_for_a_chunk_of_the_wrong_size_contains_actual_and_expected_si
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13])
-def test_an_uncompressed_chunk_of_the_wrong_size_is_an_error(size):
+def test_uncompressed_chunk_of_wrong_size_raises_chunk_error(size):
     codec = make_codec("<i4", (3,))
     with pytest.raises(ChunkError, match=f"stored data have {size} bytes; expected 12"):
         codec.decode(bytes(size))
@@ -196,7 +196,7 @@ def guarded_memory(length):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-def test_mutated_blosc_chunks_never_access_memory_outside_their_buffers():
+def test_mutated_blosc_chunks_never_access_memory_out_of_bounds():
     script = f"from {__name__} import *; decode_before_a_guard_page(1)"
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
@@ -275,7 +275,7 @@ def test_invalid_item_lengths_are_rejected(name, data):
 
 # Regression D32
 @pytest.mark.parametrize("name", ["crc32", "adler32", "crc32c", "fletcher32", "jenkins_lookup3"])
-def test_a_wrong_checksum_is_an_error(name):
+def test_wrong_checksum_raises_chunk_error(name):
     codec = make_codec("<i4", (3000,), (name, {}))
     good = bytes(codec.encode(ARRAYS[0]))
     for at in (0, 3, 4, 6000, len(good) - 5, len(good) - 1):
@@ -285,7 +285,7 @@ def test_a_wrong_checksum_is_an_error(name):
             codec.decode(bytes(data))
 
 
-def test_an_invalid_count_of_unused_bits_in_packbits_is_an_error():
+def test_invalid_packbits_padding_count_raises_chunk_error():
     codec = make_codec("?", (12,), ("packbits", {}))
     assert codec.decode(b"\x04\xff\xf0").tolist() == [True] * 12
     for spare in (0, 3, 5, 8, 200):
@@ -293,13 +293,13 @@ def test_an_invalid_count_of_unused_bits_in_packbits_is_an_error():
             codec.decode(bytes([spare, 255, 240]))
 
 
-def test_decoding_hostile_numbers_does_not_warn():
+def test_decoding_arbitrary_numbers_does_not_warn():
     scale = {"offset": 1, "scale": 1e-300, "dtype": "<i4", "astype": "<f8"}
     codec = make_codec("<i4", (2,), ("fixedscaleoffset", scale))
     assert codec.decode(np.array([np.nan, 1e300]).tobytes()).shape == (2,)
 
 
-def test_the_decompressed_size_of_text_is_limited():
+def test_decompressed_text_size_is_limited():
     from xr_nczarr.model import Limits
 
     limits = Limits(max_chunk_bytes=4 * MIB)
@@ -310,7 +310,7 @@ def test_the_decompressed_size_of_text_is_limited():
 
 
 @pytest.mark.parametrize("dtype", ["S16", [("a", "<i4"), ("s", "S16")], "V20"], ids=str)
-def test_the_error_for_python_objects_in_a_fixed_size_dtype_suggests_vlen_encode(dtype):
+def test_python_objects_in_fixed_size_dtype_error_suggests_vlen_encode(dtype):
     """With ``vlen_encode="null"``, kerchunk refers to strings elsewhere in the HDF5 file."""
     import kerchunk.codecs  # noqa: F401 (registers fill_hdf_strings)
 

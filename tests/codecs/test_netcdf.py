@@ -68,7 +68,7 @@ NAMES = [
 
 # Regressions D1, D3, D4
 @pytest.mark.parametrize("name", NAMES)
-def test_chunks_from_netcdf_c_decode_to_the_original_values(store, name):
+def test_chunks_from_netcdf_c_decode_to_original_values(store, name):
     directory, values = store
     node = read_node(directory, name)
     codec = compile_codec(node)
@@ -100,7 +100,7 @@ def test_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path, width
 
 # Regression D32
 @pytest.mark.parametrize("name", ["fletcher32.f4", "shuffle+zlib+fletcher32.f4"])
-def test_the_error_for_a_wrong_fletcher32_checksum_names_the_codec(store, name):
+def test_fletcher32_mismatch_error_includes_codec(store, name):
     directory, _ = store
     codec = compile_codec(read_node(directory, name))
     data = bytearray((directory / name / "0").read_bytes())

@@ -25,7 +25,7 @@ def encode_entries(index, entries):
     [INDEX, INDEX[:1], (CodecSpec("bytes", {"endian": "big"}),)],
     ids=["with a checksum", "without a checksum", "big endian"],
 )
-def test_the_shard_index_locates_each_inner_chunk(at_start, index_codecs):
+def test_shard_index_locates_each_inner_chunk(at_start, index_codecs):
     index = make_index(index_codecs=index_codecs, at_start=at_start)
     parts = {(0, 0): b"first", (0, 2): b"", (1, 1): b"third one"}
     shard = index.assemble(parts)
@@ -41,7 +41,7 @@ def test_the_shard_index_locates_each_inner_chunk(at_start, index_codecs):
             assert result == parts.get(inner_index)
 
 
-def test_the_shard_index_is_encoded_as_specified():
+def test_shard_index_encoding_follows_spec():
     shard = make_index((2,), (1,), INDEX[:1]).assemble({(1,): b"abc"})
     assert shard == b"abc" + b"\xff" * 16 + bytes([0] * 8 + [3] + [0] * 7)
 
@@ -71,21 +71,21 @@ def test_the_shard_index_is_encoded_as_specified():
         "missing length only",
     ],
 )
-def test_index_entries_that_overlap_or_exceed_the_shard_are_rejected(entries, words):
+def test_overlapping_or_out_of_bounds_index_entries_are_rejected(entries, words):
     index = make_index((2,), (1,))
     with pytest.raises(ChunkError, match=words) as caught:
         index.parse(encode_entries(index, entries), 100 + index.length)
     assert caught.value.place == "shard index"
 
 
-def test_index_entries_up_to_the_edges_of_the_shard_are_accepted():
+def test_index_entries_up_to_shard_boundaries_are_accepted():
     index = make_index((3,), (1,))
     entries = [(90, 10), (0, 90), (90, 0)]
     result = index.parse(encode_entries(index, entries), 100 + index.length)
     assert result.tolist() == [list(entry) for entry in entries]
 
 
-def test_inner_chunks_that_overlap_an_index_at_the_start_are_rejected():
+def test_inner_chunks_overlapping_index_at_start_are_rejected():
     index = make_index((2,), (1,), at_start=True)
     entries = encode_entries(index, [(index.length - 1, 5), (50, 5)])
     with pytest.raises(ChunkError, match="outside the shard"):
@@ -99,7 +99,7 @@ def test_inner_chunks_that_overlap_an_index_at_the_start_are_rejected():
     [lambda data: data[:-1], lambda data: b"\1" + data[1:], lambda data: b""],
     ids=["truncated", "changed", "empty"],
 )
-def test_parsing_a_damaged_shard_index_is_an_error(damage):
+def test_parsing_damaged_shard_index_raises_chunk_error(damage):
     index = make_index()
     stored = index.assemble({(0, 0): b"abc"})[index.start :]
     with pytest.raises(ChunkError, match=r"crc32c \(codecs\)"):
@@ -117,7 +117,7 @@ def test_invalid_inner_shapes_and_index_codecs_are_rejected():
         make_index((1 << 20, 1 << 20), (1, 1))
 
 
-def test_codecs_after_sharding_apply_to_the_whole_shard():
+def test_codecs_after_sharding_apply_to_whole_shard():
     index = make_index(codecs=(CodecSpec("zlib", {"level": 1}), CodecSpec("crc32c")))
     assert index.wrapped
     shard = index.assemble({(0, 0): b"abc" * 50})

@@ -20,7 +20,7 @@ def shuffle(data, size):
 @pytest.mark.parametrize(
     "stored", [{"elementsize": 0}, {"elementsize": "0"}, {}, {"elementsize": 4}]
 )
-def test_an_element_size_of_zero_means_the_size_of_the_type(stored):
+def test_zero_element_size_means_dtype_item_size(stored):
     array = np.array([0, 1, 2, 3], "<f4")
     data = zlib.compress(shuffle(array.tobytes(), 4))
     codec = make_codec("<f4", (4,), ("shuffle", stored), ("zlib", {"level": "4"}))
@@ -31,7 +31,7 @@ def test_an_element_size_of_zero_means_the_size_of_the_type(stored):
 # Regression D3
 @pytest.mark.parametrize("width", [1, 5, 7, 8, 9, 128])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_strings_are_shuffled_as_elements_of_eight_bytes(width, count):
+def test_strings_are_shuffled_as_eight_byte_elements(width, count):
     array = np.array([str(i) * 3 for i in range(count)], f"|S{width}")
     codec = make_codec(f"|S{width}", (count,), ("shuffle", {"elementsize": 0}))
     data = shuffle(array.tobytes(), 8)
@@ -51,7 +51,7 @@ def test_characters_are_not_shuffled(type_name):
 # Regression D4
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 16, 100])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 1 << 16, (1 << 16) + 5, 300_001])
-def test_incomplete_elements_at_the_end_are_not_shuffled(size, length):
+def test_incomplete_trailing_elements_are_not_shuffled(size, length):
     array = np.random.default_rng(length).integers(0, 256, length, "u1")
     codec = make_codec("|u1", (length,), ("shuffle", {"elementsize": size}))
     data = shuffle(array.tobytes(), size)

@@ -45,7 +45,7 @@ from xr_nczarr.writing import blocks
     ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
 )
 @pytest.mark.parametrize("release", VINTAGES)
-def test_copies_of_stores_of_every_release_have_the_same_content(
+def test_copies_of_stores_from_every_netcdf_c_release_have_same_content(
     tmp_path: Path, release: str, zarr_format: int, dialect: str
 ) -> None:
     content, target = sample(release), tmp_path / "copy"
@@ -56,7 +56,7 @@ def test_copies_of_stores_of_every_release_have_the_same_content(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
-def test_a_netcdf_file_is_copied_with_an_xarray_engine_if_netcdf4_is_missing(
+def test_netcdf_file_is_copied_with_xarray_engine_if_netcdf4_is_missing(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
@@ -70,7 +70,7 @@ def test_a_netcdf_file_is_copied_with_an_xarray_engine_if_netcdf4_is_missing(
     assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
 
 
-def test_copying_with_an_unknown_engine_raises_not_found_error(tmp_path: Path) -> None:
+def test_copying_with_unknown_engine_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(xr_nczarr.NotFoundError, match="no engine named 'nothing'"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
@@ -98,7 +98,7 @@ def write_netcdf_file(path: Path) -> Path:
     return path
 
 
-def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(tmp_path: Path) -> None:
+def test_netcdf_c_reads_same_content_from_file_and_copy(tmp_path: Path) -> None:
     source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
     assert xr_nczarr.copy(source, target).arrays == 15
     with netCDF4.Dataset(source) as first, netCDF4.Dataset(file_url(target)) as second:
@@ -119,7 +119,7 @@ def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(tmp_path: Path
     assert isinstance(result.dims["time"], Size)
 
 
-def test_a_reference_set_can_be_copied_to_a_zip_file(tmp_path: Path) -> None:
+def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
     source = write_netcdf_c(tmp_path / "store")
     xr_nczarr.references.write(source, tmp_path / "set.json")
     target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
@@ -133,7 +133,7 @@ def test_a_reference_set_can_be_copied_to_a_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_copying_to_a_layout_without_unlimited_dimensions_is_rejected() -> None:
+def test_copying_to_layout_without_unlimited_dimensions_is_rejected() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -158,7 +158,7 @@ def test_unlimited_dimensions_are_detected_with_every_engine(
     assert not target.exists()
 
 
-def test_copying_an_unreadable_group_is_an_error() -> None:
+def test_copying_unreadable_group_raises_metadata_error() -> None:
     source: dict[str, bytes] = {}
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})
     xr_nczarr.to_nczarr(tree, source, consolidated=False)
@@ -216,7 +216,7 @@ def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     return peaks
 
 
-def test_rechunking_holds_only_part_of_an_array_in_memory(tmp_path: Path) -> None:
+def test_rechunking_holds_only_part_of_array_in_memory(tmp_path: Path) -> None:
     values = np.arange(60 * 160 * 200, dtype="f4").reshape(60, 160, 200)
     dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
     source = tmp_path / "source"
@@ -242,9 +242,7 @@ def test_rechunking_holds_only_part_of_an_array_in_memory(tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_a_copy_decodes_each_stored_chunk_once(
-    chunk: Any, changed: Any, decoded: list[Any]
-) -> None:
+def test_copy_decodes_each_stored_chunk_once(chunk: Any, changed: Any, decoded: list[Any]) -> None:
     values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
     source, target = dict[str, bytes](), dict[str, bytes]()
     encoding = {"v": {"chunks": chunk, "zlib": True, "complevel": 1}}
@@ -254,7 +252,7 @@ def test_a_copy_decodes_each_stored_chunk_once(
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_a_copy_in_parts_decodes_each_stored_chunk_once_per_part(
+def test_partitioned_copy_decodes_each_chunk_once_per_part(
     monkeypatch: pytest.MonkeyPatch, decoded: list[Any]
 ) -> None:
     values = np.arange(64 * 128 * 128, dtype="f4").reshape(64, 128, 128)
@@ -268,7 +266,7 @@ def test_a_copy_in_parts_decodes_each_stored_chunk_once_per_part(
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_an_interrupted_copy_in_parts_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_partitioned_copy_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_MAX_REARRANGED_BYTES", 100)
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 80)
     source: dict[str, bytes] = {}
@@ -326,7 +324,7 @@ def test_shards_are_copied_as_whole_objects() -> None:
     }
 
 
-def test_chunks_are_reencoded_if_the_target_needs_other_metadata(tmp_path: Path) -> None:
+def test_chunks_are_reencoded_if_target_needs_different_metadata(tmp_path: Path) -> None:
     fields = np.dtype([("a", ">i4"), ("b", "<f8")])
     root = zarr.open_group(tmp_path / "two", zarr_format=2)
     values = np.array([(1, 2.0), (3, 4.0)], fields)
@@ -373,7 +371,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "re-encoded"])
-def test_the_next_run_completes_an_interrupted_copy(changed: dict) -> None:
+def test_rerun_completes_interrupted_copy(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
@@ -396,7 +394,7 @@ def test_the_next_run_completes_an_interrupted_copy(changed: dict) -> None:
             assert not set(copied) & set(second.puts) or limit < 2
 
 
-def test_a_copy_does_not_mix_two_states_of_its_source() -> None:
+def test_copy_does_not_mix_two_source_states() -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
     target: dict[str, bytes] = {}
@@ -449,7 +447,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_the_next_run_completes_a_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
+def test_rerun_completes_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
     dataset = xr.Dataset({"a": ("x", np.arange(3000.0)), "s": ("n", ["x", "yé"])})
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
@@ -468,7 +466,7 @@ def test_the_next_run_completes_a_killed_copy_without_repeating_chunks(tmp_path:
 @pytest.mark.parametrize(
     ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
 )
-def test_an_interrupted_command_prints_how_to_continue(
+def test_interrupted_command_prints_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys
 ) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / target)
@@ -492,7 +490,7 @@ def test_an_interrupted_command_prints_how_to_continue(
     assert sorted(os.listdir(tmp_path)) == ["one", os.path.basename(target)]
 
 
-def test_copy_does_not_overwrite_an_existing_target(tmp_path: Path, capsys) -> None:
+def test_copy_does_not_overwrite_existing_target(tmp_path: Path, capsys) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one")
     assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--zarr-format", "3"]) == 0
     assert "3 arrays copied" in capsys.readouterr().out
@@ -505,7 +503,7 @@ def test_copy_does_not_overwrite_an_existing_target(tmp_path: Path, capsys) -> N
 
 
 @pytest.mark.parametrize("name", ["out.nc", "OUT.NC", "out.nc4", "out.cdf", "out.nc/"])
-def test_copying_to_a_netcdf_file_name_writes_a_netcdf_file(tmp_path: Path, name: str) -> None:
+def test_copying_to_netcdf_file_name_writes_netcdf_file(tmp_path: Path, name: str) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
     assert main(["copy", str(tmp_path / "one"), f"{tmp_path}/{name}"]) == 0
     with xr.open_dataset(tmp_path / name.rstrip("/"), engine="netcdf4") as copied:
@@ -513,7 +511,7 @@ def test_copying_to_a_netcdf_file_name_writes_a_netcdf_file(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
-def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, target: str) -> None:
+def test_overwrite_replaces_stores_but_not_other_directories(tmp_path: Path, target: str) -> None:
     item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
     xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)
@@ -536,7 +534,7 @@ def test_overwrite_replaces_a_store_but_no_other_directory(tmp_path: Path, targe
     assert os.listdir(tmp_path / "papers") == ["letter.txt"]
 
 
-def test_a_failed_copy_keeps_the_store_that_it_would_overwrite(tmp_path: Path) -> None:
+def test_failed_copy_keeps_store_being_overwritten(tmp_path: Path) -> None:
     """The source is a reference set that refers to chunks in the target itself."""
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
@@ -562,7 +560,7 @@ def objects(s3: Any, name: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"x": 5000}}], ids=["as bytes", "re-encoded"])
-def test_a_failed_copy_to_an_object_store_can_be_completed(s3_server, changed) -> None:
+def test_failed_copy_to_object_store_can_be_completed(s3_server, changed) -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
     options: Any = {"target_options": s3_server.storage_options} | changed
@@ -588,7 +586,7 @@ def test_a_failed_copy_to_an_object_store_can_be_completed(s3_server, changed) -
     assert objects(s3_server, "store") == whole
 
 
-def test_a_failed_copy_from_an_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
+def test_failed_copy_from_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
     options = {"storage_options": s3_server.storage_options}
     xr_nczarr.to_nczarr(LARGE, "s3://bucket/source", encoding=ENCODED, **options)
     s3_server.fail = lambda request: 403 if request.path.endswith("/b/1") else None
@@ -604,7 +602,7 @@ def test_a_failed_copy_from_an_object_store_can_be_completed(s3_server, tmp_path
     xr.testing.assert_identical(result, LARGE)
 
 
-def test_a_killed_copy_to_an_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
+def test_killed_copy_to_object_store_can_be_completed(s3_server, tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), "s3://bucket/killed"
     xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
     arguments = ["copy", source, target]
@@ -632,7 +630,7 @@ def test_a_killed_copy_to_an_object_store_can_be_completed(s3_server, tmp_path: 
     assert objects(s3_server, "killed") == whole
 
 
-def test_a_concurrent_copy_to_the_same_object_store_target_is_rejected() -> None:
+def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
     """Both would write their chunks under the same keys."""
     target, refused, seen = "memory://two-copies", [], []
     first: dict[str, bytes] = {}
@@ -656,7 +654,7 @@ def test_a_concurrent_copy_to_the_same_object_store_target_is_rejected() -> None
         xr_nczarr.copy(first, target)
 
 
-def test_an_interrupted_copy_from_plain_http_restarts_with_an_explanation(
+def test_interrupted_copy_from_plain_http_restarts_with_explanation(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -673,7 +671,7 @@ def test_an_interrupted_copy_from_plain_http_restarts_with_an_explanation(
             assert path.read_bytes() == (Path(target) / path.relative_to(whole)).read_bytes()
 
 
-def test_an_interrupted_copy_to_a_zip_file_restarts_without_leftovers(
+def test_interrupted_copy_to_zip_file_restarts_without_leftovers(
     http_server, tmp_path: Path
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -700,7 +698,7 @@ def test_booleans_can_be_copied_to_plain_zarr(codecs: Any) -> None:
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
-def test_a_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path: Path) -> None:
+def test_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path: Path) -> None:
     values = np.array([1, -2147483647, 3, -2147483647], "i4")
     source, target = tmp_path / "source", tmp_path / "target"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})
@@ -719,7 +717,7 @@ def test_a_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path:
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]
 )
-def test_a_copy_does_not_mask_additional_values(
+def test_copy_does_not_mask_additional_values(
     tmp_path: Path, version: Any, fill: int | None, copied: Any, dialect: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

@@ -26,7 +26,7 @@ from tests.stores import (
 )
 
 
-def test_netcdf_c_reads_the_same_content_from_its_store_and_the_copied_file(tmp_path: Path) -> None:
+def test_netcdf_c_reads_same_content_from_store_and_copied_file(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     with pytest.warns(UserWarning, match="netCDF does not support the filter blosc"):
         done = xr_nczarr.copy(store, tmp_path / "out.nc")
@@ -47,7 +47,9 @@ def test_netcdf_c_reads_the_same_content_from_its_store_and_the_copied_file(tmp_
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_from_every_release_can_be_copied_to_files(release: str, tmp_path: Path) -> None:
+def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
+    release: str, tmp_path: Path
+) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     xr_nczarr.copy(store, tmp_path / "out.nc")
     expected = read_groups(store, **RAW)
@@ -57,7 +59,7 @@ def test_stores_from_every_release_can_be_copied_to_files(release: str, tmp_path
             xr.testing.assert_identical(dataset, expected[path])
 
 
-def test_the_error_for_a_missing_target_folder_names_the_folder(tmp_path: Path) -> None:
+def test_missing_target_folder_error_includes_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(
         xr_nczarr.NotFoundError, match=r"none/a\.nc: the folder of the target does not exist"
@@ -66,7 +68,7 @@ def test_the_error_for_a_missing_target_folder_names_the_folder(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["values", "attribute"])
-def test_copying_strings_that_contain_a_nul_is_rejected(tmp_path: Path, place: str) -> None:
+def test_copying_strings_containing_nul_is_rejected(tmp_path: Path, place: str) -> None:
     texts = ["a\0b", "c"]
     dataset = xr.Dataset({"s": ("t", np.array(texts if place == "values" else ["a"], object))})
     if place == "attribute":
@@ -77,7 +79,7 @@ def test_copying_strings_that_contain_a_nul_is_rejected(tmp_path: Path, place: s
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_plain_zarr_types_are_written_the_same_way_as_by_to_netcdf(tmp_path: Path) -> None:
+def test_plain_zarr_types_are_written_as_by_to_netcdf(tmp_path: Path) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
     variables = {
         "flag": ("x", [True, False]),
@@ -95,7 +97,7 @@ def test_plain_zarr_types_are_written_the_same_way_as_by_to_netcdf(tmp_path: Pat
         assert opened.attrs["many"] == '{"a": 1}'
 
 
-def test_variables_of_types_that_netcdf_lacks_are_rejected_or_skipped(tmp_path: Path) -> None:
+def test_variables_of_types_missing_from_netcdf_are_rejected_or_skipped(tmp_path: Path) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
     dataset = xr.Dataset({"z": ("x", np.array([1 + 2j])), "v": ("x", [1.0])})
     xr_nczarr.to_nczarr(dataset, store, dialect="zarr")
@@ -108,7 +110,7 @@ def test_variables_of_types_that_netcdf_lacks_are_rejected_or_skipped(tmp_path: 
         assert opened["v"][...].dtype == "f8"
 
 
-def test_a_fixed_dimension_of_length_zero_is_rejected_or_made_unlimited(tmp_path: Path) -> None:
+def test_zero_length_fixed_dimension_is_rejected_or_made_unlimited(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.zeros(0))}), store)
     with pytest.raises(xr_nczarr.UnsupportedError, match="/x is fixed with 0 elements"):
@@ -125,7 +127,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_requested_chunks_and_codecs_are_applied_to_the_file(store: Path, tmp_path: Path) -> None:
+def test_requested_chunks_and_codecs_are_applied_to_file(store: Path, tmp_path: Path) -> None:
     codecs = [{"id": "shuffle"}, {"id": "zlib", "level": 7}, {"id": "fletcher32"}]
     xr_nczarr.copy(store, tmp_path / "out.nc", chunks={"x": 3}, codecs=codecs)
     with netCDF4.Dataset(tmp_path / "out.nc") as opened:
@@ -145,7 +147,7 @@ def test_requested_chunks_and_codecs_are_applied_to_the_file(store: Path, tmp_pa
     ],
     ids=["codec", "dialect", "version"],
 )
-def test_arguments_that_do_not_apply_to_a_file_are_rejected(
+def test_arguments_not_applicable_to_file_are_rejected(
     store: Path, tmp_path: Path, arguments: dict, error: type, message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -153,7 +155,7 @@ def test_arguments_that_do_not_apply_to_a_file_are_rejected(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_only_netcdf_files_are_overwritten_and_only_on_request(store: Path, tmp_path: Path) -> None:
+def test_copy_overwrites_only_netcdf_files_and_only_on_request(store: Path, tmp_path: Path) -> None:
     text, file = tmp_path / "text.nc", tmp_path / "out.nc"
     text.write_text("something")
     xr_nczarr.copy(store, file)
@@ -169,7 +171,7 @@ def test_only_netcdf_files_are_overwritten_and_only_on_request(store: Path, tmp_
         assert opened["v"].shape == (3, 4)
 
 
-def test_a_failed_copy_leaves_the_old_file_unchanged(store: Path, tmp_path: Path) -> None:
+def test_failed_copy_leaves_old_file_unchanged(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.nc"
     xr_nczarr.copy(store, file)
     before = file.read_bytes()
@@ -180,7 +182,7 @@ def test_a_failed_copy_leaves_the_old_file_unchanged(store: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.nc", "store"]
 
 
-def test_a_url_with_mode_nczarr_writes_a_store_with_the_name_of_a_file(
+def test_url_with_nczarr_mode_writes_store_despite_netcdf_extension(
     store: Path, tmp_path: Path
 ) -> None:
     xr_nczarr.copy(store, file_url(tmp_path / "out.nc"))
@@ -188,25 +190,25 @@ def test_a_url_with_mode_nczarr_writes_a_store_with_the_name_of_a_file(
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/out.nc", "memory://out.nc"])
-def test_copying_to_a_remote_netcdf_file_is_rejected(store: Path, url: str) -> None:
+def test_copying_to_remote_netcdf_file_is_rejected(store: Path, url: str) -> None:
     with pytest.raises(xr_nczarr.UnsupportedError, match="local"):
         xr_nczarr.copy(store, url)
 
 
 @pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
-def test_ncdump_of_the_copied_file_equals_dump_of_the_store(store: Path, tmp_path: Path) -> None:
+def test_ncdump_of_copied_file_matches_dump_of_store(store: Path, tmp_path: Path) -> None:
     xr_nczarr.copy(store, tmp_path / "out.nc")
     command = ["ncdump", "-n", "x", str(tmp_path / "out.nc")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "".join(xr_nczarr.dump(store, name="x"))
 
 
-def test_copying_to_a_netcdf_file_shows_progress(store: Path, tmp_path: Path, capsys) -> None:
+def test_copying_to_netcdf_file_shows_progress(store: Path, tmp_path: Path, capsys) -> None:
     xr_nczarr.copy(store, tmp_path / "out.nc", progress=True)
     assert "100%" in capsys.readouterr().err
 
 
-def test_the_error_without_netcdf4_says_what_to_install(store: Path, tmp_path: Path) -> None:
+def test_missing_netcdf4_error_suggests_installation(store: Path, tmp_path: Path) -> None:
     program = "import sys; sys.modules['netCDF4'] = None; from xr_nczarr.cli.main import main; "
     command = [sys.executable, "-c", program + "sys.exit(main(sys.argv[1:]))", "copy", str(store)]
     done = subprocess.run(

@@ -79,9 +79,7 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_diff_lists_each_difference_with_the_two_values(
-    change: str, tmp_path: Path, capsys
-) -> None:
+def test_diff_lists_each_difference_with_both_values(change: str, tmp_path: Path, capsys) -> None:
     make, expected = CHANGES[change]
     first, second = store(tmp_path / "one"), store(tmp_path / "two", make)
     result = xr_nczarr.diff(first, second)
@@ -97,7 +95,7 @@ def test_diff_lists_each_difference_with_the_two_values(
 @pytest.mark.parametrize("release", [*VINTAGES, "netcdf-c"])
 @pytest.mark.parametrize("target", ["two", "two.nc"])
 @pytest.mark.filterwarnings("ignore:codecs inherited")
-def test_diff_finds_no_differences_in_a_copy(release: str, target: str, tmp_path: Path) -> None:
+def test_diff_finds_no_differences_in_copy(release: str, target: str, tmp_path: Path) -> None:
     if release == "netcdf-c":
         source = write_netcdf_c(tmp_path / "one")
     else:
@@ -125,7 +123,7 @@ def test_diff_treats_nans_as_equal_and_ignores_chunks_by_default(tmp_path: Path,
     [([], 1), (["--rtol", "1e-3"], 0), (["--atol", "0.01"], 0), (["--atol", "1e-6"], 1)],
     ids=str,
 )
-def test_diff_treats_numbers_within_the_tolerance_as_equal(
+def test_diff_treats_numbers_within_tolerance_as_equal(
     options: list[str], code: int, tmp_path: Path
 ) -> None:
     first = store(tmp_path / "one")
@@ -134,7 +132,7 @@ def test_diff_treats_numbers_within_the_tolerance_as_equal(
     assert main(["diff", str(first), str(second), "--metadata"]) == 0
 
 
-def test_diff_compares_only_the_selected_subset(tmp_path: Path) -> None:
+def test_diff_compares_only_selected_subset(tmp_path: Path) -> None:
     first = store(tmp_path / "one")
     second = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))
     assert not xr_nczarr.diff(first, second, select={"time": slice(3)}, variables=["t"]).differences
@@ -152,7 +150,7 @@ def test_diff_compares_stores_and_netcdf_files(tmp_path: Path) -> None:
     assert xr_nczarr.diff(file, file, engine="h5netcdf").whole
 
 
-def test_json_output_of_diff_has_named_fields(tmp_path: Path, capsys) -> None:
+def test_diff_json_output_has_named_fields(tmp_path: Path, capsys) -> None:
     first, second = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
     assert main(["diff", str(first), str(second), "--json"]) == 1
     output = json.loads(capsys.readouterr().out)
@@ -160,12 +158,12 @@ def test_json_output_of_diff_has_named_fields(tmp_path: Path, capsys) -> None:
     assert output["differences"][0]["path"] == "/t"
 
 
-def test_diff_with_a_missing_target_exits_with_code_2(tmp_path: Path, capsys) -> None:
+def test_diff_with_missing_target_exits_with_code_2(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 
 
-def test_diff_with_a_damaged_chunk_exits_with_code_2(tmp_path: Path, capsys) -> None:
+def test_diff_with_damaged_chunk_exits_with_code_2(tmp_path: Path, capsys) -> None:
     first, second = store(tmp_path / "one"), store(tmp_path / "two")
     (second / "t" / "0.0").write_bytes(b"cut")
     assert main(["diff", str(first), str(second)]) == 2
@@ -187,7 +185,7 @@ def test_diff_compares_large_variables_part_by_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [{"a": [1, {"b": "ü"}]}, [{"a": 1}, {}]], ids=["object", "list"])
-def test_whitespace_in_json_attributes_is_no_difference(tmp_path, value):
+def test_diff_ignores_whitespace_in_json_attributes(tmp_path, value):
     dataset, paths = xr.Dataset(attrs={"info": value}), [tmp_path / "2.zarr", tmp_path / "3.zarr"]
     for path, version in zip(paths, (2, 3), strict=True):
         dataset.to_zarr(path, zarr_format=version, consolidated=False)

@@ -114,7 +114,7 @@ def repeat(action, target, version, *, finished):
     ("number", "version"), [(errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.EIO, 3), (errno.EACCES, 2)]
 )
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_failing_disk_operation_leaves_the_old_or_the_new_state(
+def test_failed_disk_operation_leaves_old_or_new_state(
     tmp_path, monkeypatch, action, version, number
 ):
     before, after = None if action is create else values(0, 6), ACTIONS[action]
@@ -150,7 +150,7 @@ def refuse(*_):
 
 
 @pytest.mark.parametrize("action", ["append", "replace", "region"])
-def test_errors_from_other_packages_get_a_note_on_the_state_of_the_store(tmp_path, action):
+def test_errors_from_other_packages_get_store_state_note(tmp_path, action):
     path = str(tmp_path / "s")
     create(path, 2)
     lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())
@@ -165,7 +165,7 @@ def test_errors_from_other_packages_get_a_note_on_the_state_of_the_store(tmp_pat
 
 
 @pytest.mark.parametrize("action", [append, replace, write_region])
-def test_a_failing_codec_leaves_the_old_store_intact(tmp_path, monkeypatch, action):
+def test_failing_codec_leaves_old_store_intact(tmp_path, monkeypatch, action):
     path, encoding = str(tmp_path / "s"), {"a": {"compressor": numcodecs.BZ2(), "chunks": (4, 4)}}
     to_nczarr(values(0, 6), path, unlimited_dims="t", encoding=encoding)
     with monkeypatch.context() as patch:
@@ -229,7 +229,7 @@ def after_power_loss(before, changes, chance):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("action", [append, write_region])
-def test_a_power_failure_leaves_the_old_or_the_new_state(action, version):
+def test_power_failure_leaves_old_or_new_state(action, version):
     before, after = {}, ACTIONS[action]
     create(before, version)
     whole = Recorded(before)

@@ -1,10 +1,10 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be rerun.
 
-The default run kills create, append (also of longer text), replace and region write 100 times
-each, and all other actions a few times; ``NCZARR_KILLS=1000`` requests more.
-Every other kill comes right before a random one of the write's changes of the disk (a file opened
-for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
-random moment between the first change and the last (from outside: also amid a file).
+The default run kills create, append (including longer text), replace and region write 100 times
+each, and all other actions a few times. ``NCZARR_KILLS=1000`` requests more.
+Half of the kills come from an audit hook, right before a random change of the disk: opening a file
+for writing, renaming or removing a file, or creating a directory. The other half come from another
+process, at a random moment between the first and the last change, even in the middle of a file.
 """
 
 import contextlib
@@ -228,7 +228,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("action", "layout"), CASES)
-def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, action, layout):
+def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout):
     chance = random.Random(f"{action}-{layout}")
     before = None if action == "create" else values(0, 18)
     after = {"create": values(0, 18), "replace": values(0, 9, -1)}.get(action, values(0, 37))

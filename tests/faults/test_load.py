@@ -42,7 +42,7 @@ def resources():
     )
 
 
-def test_100_threads_read_one_dataset(tmp_path):
+def test_one_hundred_threads_read_one_dataset(tmp_path):
     path = str(tmp_path / "s")
     to_nczarr(values(), path, encoding={"a": {"chunks": (4, 10)}})
     before = resources()
@@ -60,7 +60,7 @@ def test_100_threads_read_one_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["local", "http"])
-def test_repeated_opening_and_closing_leaks_no_resources(tmp_path, http_server, place):
+def test_repeated_open_and_close_leaks_no_resources(tmp_path, http_server, place):
     path = f"{http_server.root}/s"
     to_nczarr(values(), path)
     url = path if place == "local" else f"{http_server.url}/s"
@@ -99,7 +99,7 @@ print(int(total), dataset.a.nbytes, int(peak) * 1024)
 """
 
 
-def test_streaming_a_virtual_dataset_uses_less_than_one_gibibyte_of_memory(tmp_path):
+def test_streaming_virtual_dataset_uses_less_than_one_gib_of_memory(tmp_path):
     """Every chunk refers to the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
@@ -144,7 +144,7 @@ def limited_files(size):
 
 
 @pytest.mark.parametrize("size", [0, 100, 2000])
-def test_a_full_disk_leaves_the_old_store_intact(tmp_path, size):
+def test_full_disk_leaves_old_store_intact(tmp_path, size):
     path = str(tmp_path / "s")
     to_nczarr(values(), path)
     with limited_files(size), pytest.raises(StorageError, match="File too large"):
@@ -204,9 +204,9 @@ def copy_without_permission():
     return result
 
 
-def test_an_unreadable_source_raises_an_access_denied_error():
+def test_unreadable_source_raises_access_denied_error():
     assert in_a_new_interpreter(copy_without_permission) == 2 * [(True, True)]
 
 
-def test_a_write_without_permission_changes_nothing():
+def test_write_without_permission_changes_nothing():
     assert in_a_new_interpreter(write_without_permission) == 3 * [(True, True)]

@@ -136,11 +136,11 @@ def fork_while_locked():
         holder.join()
 
 
-def test_a_forked_child_inherits_no_locks_held_by_other_threads():
+def test_forked_child_inherits_no_locks_from_other_threads():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_a_limited_thread_runs_if_a_running_thread_waits_for_it(monkeypatch):
+def test_thread_limiter_does_not_deadlock_when_one_thread_waits_for_another(monkeypatch):
     monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
     limiter, done = ThreadLimiter(1), []
 
@@ -180,7 +180,7 @@ def write_two_rows(path):
     return [end(pid) for pid in [begin(write_a_row, path, row) for row in (3, 4)]]
 
 
-def test_two_processes_that_write_to_one_chunk_lose_no_rows(tmp_path):
+def test_two_processes_writing_one_chunk_lose_no_rows(tmp_path):
     path = str(tmp_path / "s")
     to_nczarr(values(), path, encoding={"a": {"chunks": (20, 10)}})
     assert in_a_new_interpreter(write_two_rows, path) == [0, 0]
@@ -221,7 +221,7 @@ def read_while_appending(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_readers_of_a_growing_store_see_only_complete_appends(tmp_path, zarr_format):
+def test_readers_of_growing_store_see_only_complete_appends(tmp_path, zarr_format):
     path, encoding = str(tmp_path / "s"), {"a": {"chunks": (4, 5)}, "t": {"chunks": (100,)}}
     to_nczarr(rows(0, 3), path, unlimited_dims="t", encoding=encoding, zarr_format=zarr_format)
     lengths = in_a_new_interpreter(read_while_appending, path)

@@ -89,7 +89,7 @@ def read_part(url, client):
 @pytest.mark.parametrize("fault", ["wide-range", "long"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_response_larger_than_the_requested_range_is_trimmed(
+def test_response_larger_than_requested_range_is_trimmed(
     http_server, tmp_path, kind, fault, client
 ):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
@@ -102,7 +102,7 @@ def test_a_response_larger_than_the_requested_range_is_trimmed(
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_response_with_a_wrong_range_is_an_error(http_server, tmp_path, kind, fault, client):
+def test_response_with_wrong_range_raises_storage_error(http_server, tmp_path, kind, fault, client):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
     http_server.clear()
     http_server.fault(fault, times=None)
@@ -153,7 +153,7 @@ def outcomes(server, url, client, fault, status, times):
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), TRANSIENT, ids=str)
-def test_a_transient_fault_at_any_request_is_retried(
+def test_transient_fault_at_any_request_is_retried(
     http_server, tmp_path, client, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
@@ -164,7 +164,7 @@ def test_a_transient_fault_at_any_request_is_retried(
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), [*TRANSIENT, *LASTING], ids=str)
-def test_a_permanent_fault_at_any_request_raises_an_error_or_is_harmless(
+def test_permanent_fault_at_any_request_raises_error_or_is_harmless(
     http_server, tmp_path, client, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
@@ -185,7 +185,7 @@ PASSING = [429, 500, 503, "reset", "truncate", "silence"]
 @pytest.mark.parametrize(
     "fault", [*PASSING, 401, 403, 404, 416, "short", "long", "html", "ignore-range"]
 )
-def test_a_fault_at_any_s3_request_is_retried_or_raises_an_error(
+def test_fault_at_any_s3_request_is_retried_or_raises_error(
     s3_server, tmp_path, client, fault, lasting
 ):
     put(tmp_path / "s", "v3")

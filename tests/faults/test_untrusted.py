@@ -52,30 +52,28 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_local_reference_sets_may_refer_to_files_in_their_folder(self, folder):
+    def test_local_reference_sets_can_reference_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
-    def test_local_reference_sets_may_not_refer_to_files_outside_their_folder(self, folder, url):
+    def test_local_reference_sets_cannot_reference_files_outside_their_folder(self, folder, url):
         with pytest.raises(RefusedError, match="outside the location of the set"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
-    def test_local_reference_sets_may_not_refer_to_remote_locations(self, folder, url):
+    def test_local_reference_sets_cannot_reference_remote_locations(self, folder, url):
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_local_reference_sets_may_refer_to_locations_that_the_caller_allows(self, folder):
+    def test_local_reference_sets_can_reference_allowed_locations(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_reference_sets_passed_as_dictionaries_may_not_refer_to_local_files(
-        self, folder, monkeypatch
-    ):
+    def test_in_memory_reference_sets_cannot_reference_local_files(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="outside the location of the set"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -92,18 +90,18 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_remote_reference_sets_may_refer_to_files_in_their_folder(self, served, url):
+    def test_remote_reference_sets_can_reference_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_remote_reference_sets_may_not_refer_to_files_outside_their_folder(self, served, url):
+    def test_remote_reference_sets_cannot_reference_files_outside_their_folder(self, served, url):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_referenced_files_may_not_redirect_to_another_folder(self, served):
+    def test_redirects_of_referenced_files_to_another_folder_are_rejected(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -122,7 +120,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_redirects_out_of_the_url_are_rejected(self, stores, elsewhere):
+    def test_redirects_outside_store_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -135,7 +133,7 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_redirects_below_the_url_are_followed(self, stores):
+    def test_redirects_below_store_url_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
@@ -150,7 +148,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_symbolic_links_out_of_the_store_are_rejected(folder, tmp_path):
+def test_symlinks_pointing_outside_store_are_rejected(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
@@ -158,7 +156,7 @@ def test_symbolic_links_out_of_the_store_are_rejected(folder, tmp_path):
         values(store)
 
 
-def test_untrusted_stores_are_opened_with_strict_limits_by_default(tmp_path):
+def test_untrusted_stores_have_strict_default_limits(tmp_path):
     members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 2 * MIB}), "v/0": VALUES.tobytes()}
     store = put(tmp_path, members)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
@@ -167,7 +165,7 @@ def test_untrusted_stores_are_opened_with_strict_limits_by_default(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
-def test_a_passed_limit_applies_even_if_it_equals_the_ordinary_default(limit):
+def test_explicit_limit_equal_to_regular_default_overrides_strict_limit(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
     for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
         bounds = OpenOptions(trust="none", limits=limits).bounds
@@ -181,7 +179,7 @@ def test_a_passed_limit_applies_even_if_it_equals_the_ordinary_default(limit):
     ("paths", "option"),
     [(["/".join("a" * 3000)], "max_depth"), (["b" * i for i in range(1, 20)], "max_nodes")],
 )
-def test_consolidated_metadata_is_subject_to_the_limits_on_nodes_and_depth(paths, option, form):
+def test_node_and_depth_limits_apply_to_consolidated_metadata(paths, option, form):
     members = {f"{path}/.zarray": array_document((4,)) for path in paths}
     group = {"zarr_format": 2}
     store = {".zgroup": group, ".zmetadata": {"zarr_consolidated_format": 1, "metadata": members}}
@@ -196,7 +194,7 @@ def test_consolidated_metadata_is_subject_to_the_limits_on_nodes_and_depth(paths
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_max_nodes_counts_only_consolidated_nodes_in_the_opened_group():
+def test_max_nodes_counts_only_consolidated_nodes_in_opened_group():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}
@@ -214,7 +212,7 @@ def test_options_that_require_trust_are_rejected(folder, options):
         values(reference_set(folder, "data.bin"), **options)
 
 
-def test_invalid_values_of_trust_are_rejected(folder):
+def test_invalid_trust_values_are_rejected(folder):
     with pytest.raises(ValueError, match="trust"):
         xr.open_dataset(folder, engine="nczarr", trust="some")
 
@@ -270,7 +268,7 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_accepted_store_stays_within_time_and_memory(name, tmp_path, monkeypatch):
+def test_largest_accepted_store_stays_within_time_and_memory_budget(name, tmp_path, monkeypatch):
     """The bounds are 64 MiB and 5 s; `judge` raises for more, and for errors without a location."""
     monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()
@@ -298,7 +296,7 @@ def test_the_largest_accepted_store_stays_within_time_and_memory(name, tmp_path,
 
 @pytest.mark.filterwarnings("ignore:/v is opened:xarray.SerializationWarning")
 @pytest.mark.parametrize("codec", ["json2", "msgpack2"])
-def test_the_number_of_python_objects_is_limited_before_decoding(codec, tmp_path):
+def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
     store = put(tmp_path, one_chunk(codec, data))
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
@@ -309,7 +307,7 @@ def test_the_number_of_python_objects_is_limited_before_decoding(codec, tmp_path
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_a_reference_set_without_a_folder_may_not_refer_to_other_locations(document, inside):
+def test_reference_set_without_folder_cannot_reference_other_locations(document, inside):
     """The part of its name before the last slash is empty, which must not match every URL."""
     trust = Trust().narrowed(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

@@ -69,7 +69,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_arrays_with_equal_metadata_parse_as_they_would_separately(version, consolidated):
+def test_arrays_with_equal_metadata_parse_as_if_alone(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():
@@ -95,7 +95,7 @@ def test_arrays_with_equal_metadata_parse_as_they_would_separately(version, cons
         ("3", "dimension_names", [1, 2]),
     ],
 )
-def test_arrays_whose_metadata_differ_only_in_number_types_are_parsed_separately(
+def test_metadata_with_different_number_types_is_not_treated_as_equal(
     version, place, wrong, consolidated
 ):
     good, bad = ARRAYS[version], ARRAYS[version] | {place: wrong}
@@ -110,7 +110,7 @@ def test_arrays_whose_metadata_differ_only_in_number_types_are_parsed_separately
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_broken_attributes_break_only_their_own_array(version, consolidated):
+def test_broken_attributes_break_only_their_array(version, consolidated):
     arrays = {"v": (ARRAYS[version], {}), "w": (ARRAYS[version], [])}
     dataset = opened(version, arrays, consolidated)
     node = dataset["w"]
@@ -120,7 +120,7 @@ def test_broken_attributes_break_only_their_own_array(version, consolidated):
     assert node.shape == ((4, 6) if version == "2" else None)
 
 
-def test_a_group_is_parsed_correctly_if_its_metadata_equals_that_of_an_array():
+def test_group_with_same_metadata_as_array_is_parsed_as_group():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
     nodes = open_hierarchy(MemoryStore(store)).nodes
@@ -128,7 +128,7 @@ def test_a_group_is_parsed_correctly_if_its_metadata_equals_that_of_an_array():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_placing_an_array_at_another_path_changes_only_path_fields():
+def test_moving_array_to_another_path_changes_only_path_fields():
     array = ArrayNode(
         path="/",
         shape=(4,),
@@ -152,7 +152,7 @@ def test_placing_an_array_at_another_path_changes_only_path_fields():
             assert getattr(placed, field.name) is getattr(array, field.name), field.name
 
 
-def test_a_value_nested_too_deeply_raises_metadata_error():
+def test_deeply_nested_value_raises_metadata_error():
     value = []
     for _ in range(3000):
         value = [value]

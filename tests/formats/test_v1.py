@@ -51,7 +51,7 @@ def documents(meta, attrs=None, prefix=""):
     return {key: Document(key, json.dumps(value).encode()) for key, value in held.items()}
 
 
-def test_the_example_of_the_specification_is_parsed():
+def test_spec_example_is_parsed():
     assert v1.recognizes(documents(BLOSC))
     assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
         path="/",
@@ -79,7 +79,7 @@ def test_the_example_of_the_specification_is_parsed():
     ],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_compression_settings_round_trip_as_numcodecs_codecs(
+def test_compression_settings_round_trip_via_numcodecs_codecs(
     compression, options, configuration, order
 ):
     meta = BLOSC | {"compression": compression, "compression_opts": options, "order": order}
@@ -92,7 +92,7 @@ def test_compression_settings_round_trip_as_numcodecs_codecs(
 
 
 @pytest.mark.parametrize("compression", [None, "none"])
-def test_an_array_without_compression_has_no_codecs(compression):
+def test_array_without_compression_has_no_codecs(compression):
     meta = BLOSC | {"compression": compression, "compression_opts": None}
     node = v1.parse_node("/", documents(meta))
     assert node.codecs == ()
@@ -109,7 +109,7 @@ def test_unknown_members_round_trip():
     }
 
 
-def test_arrays_may_be_in_nested_directories():
+def test_arrays_in_nested_directories_are_parsed():
     node = v1.parse_node("/a/b", documents(ZLIB, prefix="a/b/"))
     assert node.chunk_keys.key((1, 2)) == "a/b/1.2"
     assert set(v1.render_node(node)) == {"a/b/meta", "a/b/attrs"}
@@ -123,7 +123,7 @@ def test_arrays_may_be_in_nested_directories():
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
-def test_documents_of_other_versions_are_not_recognized(meta):
+def test_metadata_of_other_versions_is_not_recognized(meta):
     assert not v1.recognizes(documents(meta))
     assert not v1.recognizes({})
     assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)
@@ -140,7 +140,7 @@ def test_documents_of_other_versions_are_not_recognized(meta):
         ("dtype", 1),
     ],
 )
-def test_the_error_for_a_damaged_member_contains_its_name(place, value):
+def test_damaged_member_error_includes_member_name(place, value):
     node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
     assert isinstance(node, BrokenNode)
     assert isinstance(node.error, MetadataError)
@@ -149,7 +149,7 @@ def test_the_error_for_a_damaged_member_contains_its_name(place, value):
     assert dict(node.attributes) == ATTRIBUTES
 
 
-def test_the_limit_on_chunk_bytes_applies_to_v1_arrays():
+def test_chunk_byte_limit_applies_to_v1_arrays():
     node = v1.parse_node("/", documents(BLOSC), limits=Limits(max_chunk_bytes=1000))
     assert "max_chunk_bytes" in str(node.error)
 
@@ -162,7 +162,7 @@ def test_the_limit_on_chunk_bytes_applies_to_v1_arrays():
         {"compressor": [{"id": "zlib"}, {"id": "zlib"}]},
     ],
 )
-def test_rendering_a_node_that_v1_cannot_represent_is_an_error(changes):
+def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
     node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
     with pytest.raises(UnsupportedError):

@@ -63,7 +63,7 @@ def broken(**changes):
     return node
 
 
-def test_every_member_of_an_array_is_parsed():
+def test_every_array_member_is_parsed():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}
     node = parsed(
@@ -94,7 +94,7 @@ def test_every_member_of_an_array_is_parsed():
     assert [spec.document for spec in node.codecs] == [None, delta, blosc]
 
 
-def test_unknown_members_and_extra_metadata_objects_of_a_group_round_trip():
+def test_unknown_group_members_and_metadata_objects_round_trip():
     held = {
         ".zgroup": {"zarr_format": 2, "_NCZARR_GROUP": {"dims": {}}},
         ".zattrs": {"a": 1},
@@ -113,7 +113,7 @@ def test_unknown_members_and_extra_metadata_objects_of_a_group_round_trip():
     assert rendered == {key: held[key] for key in (".zgroup", ".zattrs", ".nczgroup")}
 
 
-def test_parse_node_returns_none_without_a_zarray_or_zgroup_document():
+def test_parse_node_returns_none_without_zarray_or_zgroup():
     assert v2.parse_node("/v", {}) is None
     assert v2.parse_node("/v", documents(**{"v/.zattrs": {}})) is None
     assert not v2.recognizes(documents(**{".zattrs": {}, "zarr.json": {}}))
@@ -122,7 +122,7 @@ def test_parse_node_returns_none_without_a_zarray_or_zgroup_document():
     )
 
 
-def test_node_keys_start_with_the_path_of_the_node():
+def test_node_keys_start_with_node_path():
     assert v2.root_keys() == (".zmetadata", ".zarray", ".zgroup", ".zattrs")
     assert v2.node_keys("/g/v") == ("g/v/.zarray", "g/v/.zgroup", "g/v/.zattrs")
     assert v2.listing_prefix("/") == ""
@@ -162,7 +162,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("dtype", "fill"), WRITTEN, ids=str)
 @pytest.mark.parametrize(("order", "separator", "shape"), [("C", ".", (4,)), ("F", "/", (4, 3))])
-def test_arrays_from_zarr_python_parse_and_render_unchanged(
+def test_zarr_python_arrays_parse_and_render_unchanged(
     tmp_path, dtype, fill, order, separator, shape
 ):
     written = zarr.create_array(
@@ -243,7 +243,7 @@ def test_variable_length_strings_and_bytes_from_zarr_python_are_parsed(tmp_path,
     ],
     ids=str,
 )
-def test_every_notation_of_a_data_type_is_parsed(spelling, dtype):
+def test_every_data_type_notation_is_parsed(spelling, dtype):
     node = parsed(dtype=spelling, fill_value=None)
     assert node.dtype == np.dtype(dtype)
     assert json.loads(v2.render_node(node)["v/.zarray"])["dtype"] == spelling
@@ -297,7 +297,7 @@ def test_every_notation_of_a_data_type_is_parsed(spelling, dtype):
     ],
     ids=str,
 )
-def test_every_notation_of_a_fill_value_is_parsed(dtype, stored, fill):
+def test_every_fill_value_notation_is_parsed(dtype, stored, fill):
     node = parsed(dtype=dtype, fill_value=stored)
     if node.dtype == object:
         assert node.fill_value == fill
@@ -310,7 +310,7 @@ def test_every_notation_of_a_fill_value_is_parsed(dtype, stored, fill):
 
 
 # Regression D20
-def test_a_null_or_missing_fill_value_is_undefined():
+def test_null_or_missing_fill_value_is_undefined():
     assert parsed(fill_value=None).fill_value is None
     assert parsed(fill_value=[None]).fill_value is None
     members = {name: PLAIN[name] for name in ("zarr_format", "shape", "dtype", "chunks")}
@@ -318,14 +318,14 @@ def test_a_null_or_missing_fill_value_is_undefined():
     assert (node.fill_value, node.codecs, node.chunk_keys.separator) == (None, (), ".")
 
 
-def test_fill_values_render_as_text_for_netcdf_c_characters_and_else_in_base64():
+def test_fill_values_of_netcdf_c_characters_render_as_text():
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
     assert render_v2_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
 
 
 @pytest.mark.parametrize("stored", ["1", "x", [1, 2], {}, 1.5, True, 2**31, "NaN", float("nan")])
-def test_a_fill_value_of_the_wrong_type_is_rejected(stored):
+def test_fill_value_of_wrong_type_is_rejected(stored):
     error = broken(dtype="<i4", fill_value=stored).error
     assert isinstance(error, MetadataError)
     assert error.place == "fill_value"
@@ -353,7 +353,7 @@ def test_a_fill_value_of_the_wrong_type_is_rejected(stored):
     ],
     ids=str,
 )
-def test_a_fill_value_outside_its_type_is_rejected(dtype, stored):
+def test_fill_value_outside_dtype_range_is_rejected(dtype, stored):
     assert broken(dtype=dtype, fill_value=stored).error.place == "fill_value"
 
 
@@ -385,7 +385,7 @@ def test_a_fill_value_outside_its_type_is_rejected(dtype, stored):
     ],
     ids=str,
 )
-def test_unsupported_data_types_break_only_their_own_array(dtype, kind):
+def test_unsupported_data_types_break_only_their_array(dtype, kind):
     node = broken(dtype=dtype, fill_value=None, attributes={"a": 1})
     assert type(node.error) is kind
     assert node.error.place.startswith("dtype")
@@ -418,24 +418,24 @@ def test_unsupported_data_types_break_only_their_own_array(dtype, kind):
         ("compressor", {"id": 5}),
     ],
 )
-def test_the_error_for_a_damaged_member_contains_its_name(place, value):
+def test_damaged_member_error_includes_member_name(place, value):
     error = broken(**{place: value}).error
     assert isinstance(error, MetadataError)
     assert error.place == place
 
 
-def test_a_codec_without_an_id_is_rejected():
+def test_codec_without_id_is_rejected():
     assert "id" in str(broken(compressor={"level": 1}).error)
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_the_error_for_a_missing_required_member_contains_its_name(name):
+def test_missing_required_member_error_includes_member_name(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name
 
 
-def test_chunks_larger_than_the_limit_are_rejected():
+def test_chunks_above_size_limit_are_rejected():
     limits = Limits(max_chunk_bytes=23)
     node = parse(limits=limits)
     assert isinstance(node.error, LimitError)
@@ -444,32 +444,32 @@ def test_chunks_larger_than_the_limit_are_rejected():
 
 
 # Regressions D30, D31
-def test_empty_arrays_and_chunks_larger_than_the_array_are_valid():
+def test_empty_arrays_and_chunks_larger_than_array_are_valid():
     assert parsed(shape=[0], chunks=[512]).chunk_shape == (512,)
     assert parsed(shape=[0, 3], chunks=[0, 3]).chunk_shape == (1, 3)
     assert parsed(shape=[3], chunks=[512]).shape == (3,)
 
 
-def test_a_zero_dimensional_array_has_one_chunk():
+def test_zero_dimensional_array_has_one_chunk():
     node = parsed(shape=[], chunks=[], order="F")
     assert (node.shape, node.chunk_shape) == ((), ())
     assert node.chunk_keys.key(()) == "v/0"
 
 
-def test_the_keys_of_a_root_array_have_no_prefix():
+def test_root_array_keys_have_no_prefix():
     node = v2.parse_node("/", documents(**{".zarray": PLAIN}))
     assert node.chunk_keys.key((1, 2)) == "1.2"
     assert set(v2.render_node(node)) == {".zarray", ".zattrs"}
 
 
-def test_the_error_for_damaged_attributes_names_their_key():
+def test_damaged_attributes_error_includes_key():
     held = documents(**{"v/.zarray": PLAIN}) | {"v/.zattrs": Document("v/.zattrs", b"{")}
     node = v2.parse_node("/v", held)
     assert isinstance(node, BrokenNode)
     assert (node.error.key, node.shape) == ("v/.zattrs", (4, 6))
 
 
-def test_rendering_a_broken_node_is_an_error():
+def test_rendering_broken_node_raises_metadata_error():
     with pytest.raises(MetadataError):
         v2.render_node(broken(order="A"))
 
@@ -485,13 +485,13 @@ def test_rendering_a_broken_node_is_an_error():
         {"dtype": np.dtype({"names": ["a"], "formats": ["i2"], "itemsize": 4}), "fill_value": None},
     ],
 )
-def test_rendering_a_node_that_v2_cannot_represent_is_an_error(changes):
+def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes):
     members = {name: getattr(parsed(), name) for name in ArrayNode.__slots__}
     with pytest.raises(UnsupportedError):
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_a_new_array_renders_to_the_same_json_as_in_netcdf_c():
+def test_new_array_renders_to_same_json_as_netcdf_c():
     node = ArrayNode(
         path="/v",
         shape=(3,),
@@ -511,7 +511,7 @@ def test_a_new_array_renders_to_the_same_json_as_in_netcdf_c():
     )
 
 
-def test_data_type_names_of_other_versions_are_not_rendered_to_v2():
+def test_data_type_names_of_other_versions_are_converted_to_v2():
     node = parsed(dtype="<f4")
     members = {name: getattr(node, name) for name in ArrayNode.__slots__}
     rendered = v2.render_node(ArrayNode(**(members | {"type_name": "float32"})))
@@ -536,7 +536,7 @@ def test_base64_fill_values_of_variable_length_bytes_are_decoded():
 MARK = {"zarr_consolidated_format": 1}
 
 
-def test_expanded_consolidated_metadata_keeps_its_order_and_literals():
+def test_expanded_consolidated_metadata_keeps_order_and_literals():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
@@ -568,7 +568,7 @@ def test_damaged_consolidated_metadata_is_rejected(value, place):
     assert raised.value.place == place  # the caller adds the key
 
 
-def test_consolidated_metadata_keeps_the_literals_of_its_documents():
+def test_consolidated_metadata_keeps_json_literals():
     held = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'\xef\xbb\xbf{"a": 001}\n'}
     rendered = v2.render_consolidated(held | {".zmetadata": b"old"})
     assert rendered == {
@@ -581,7 +581,7 @@ def test_consolidated_metadata_keeps_the_literals_of_its_documents():
         v2.render_consolidated({".zattrs": b"{"})
 
 
-def test_zarr_python_reads_the_rendered_consolidated_metadata(tmp_path):
+def test_zarr_python_reads_rendered_consolidated_metadata(tmp_path):
     group = zarr.create_group(tmp_path, zarr_format=2, attributes={"a": 1})
     group.create_array("v", shape=(2,), dtype="i4")
     held = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob(".z*")}

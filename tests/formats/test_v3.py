@@ -81,7 +81,7 @@ def failure(**members):
     return node.error
 
 
-def test_the_example_of_the_specification_round_trips():
+def test_spec_example_round_trips():
     node = parse(EXAMPLE)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert node.type_name == "float64"
@@ -106,7 +106,7 @@ def test_the_example_of_the_specification_round_trips():
         ({"name": "v2", "configuration": {"separator": "/"}}, ("a/1/2", "a/0", "1/2", "0")),
     ],
 )
-def test_chunk_keys_follow_the_encoding(encoding, keys):
+def test_chunk_keys_follow_chunk_key_encoding(encoding, keys):
     nodes = [parse({**EXAMPLE, "chunk_key_encoding": encoding}, path) for path in ("/a", "/")]
     result = [node.chunk_keys.key(index) for node in nodes for index in ((1, 2), ())]
     assert tuple(result) == keys
@@ -247,7 +247,7 @@ def test_array_layouts_from_zarr_python_round_trip(options):
         },
     ],
 )
-def test_array_metadata_from_tensorstore_keeps_its_meaning(members, tmp_path):
+def test_array_metadata_from_tensorstore_round_trips(members, tmp_path):
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": members}
     written = tensorstore.open(spec, create=True).result()
     node = parse(json.loads((tmp_path / "a/zarr.json").read_bytes()))
@@ -260,7 +260,7 @@ def test_array_metadata_from_tensorstore_keeps_its_meaning(members, tmp_path):
     assert_same_value(reopened.fill_value, node.fill_value)
 
 
-def test_a_transpose_before_sharding_also_transposes_the_inner_chunks():
+def test_transpose_before_sharding_also_transposes_inner_chunks():
     transposed = {"name": "transpose", "configuration": {"order": [1, 0]}}
     grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
     shape = {"shape": [4, 6], "chunk_grid": grid}
@@ -293,7 +293,7 @@ def test_a_transpose_before_sharding_also_transposes_the_inner_chunks():
         ),
     ],
 )
-def test_alternative_data_type_names_are_kept(data_type, dtype):
+def test_alternative_data_type_names_round_trip(data_type, dtype):
     parsed, spelling = parse_data_type(data_type)
     assert parsed == np.dtype(dtype)
     text = data_type == "string"
@@ -335,7 +335,7 @@ def test_alternative_data_type_names_are_kept(data_type, dtype):
     ],
     ids=str,
 )
-def test_the_error_for_an_invalid_data_type_names_its_path(data_type, error):
+def test_invalid_data_type_error_includes_path(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")
@@ -365,7 +365,7 @@ def test_the_error_for_an_invalid_data_type_names_its_path(data_type, error):
     ],
     ids=str,
 )
-def test_every_notation_of_a_fill_value_is_parsed(dtype, value, expected):
+def test_every_fill_value_notation_is_parsed(dtype, value, expected):
     dtype = np.dtype(dtype)
     fill = parse_fill_value(value, dtype)
     if expected is None:
@@ -408,20 +408,20 @@ def test_every_notation_of_a_fill_value_is_parsed(dtype, value, expected):
     ],
     ids=str,
 )
-def test_fill_values_of_the_wrong_type_or_range_are_rejected(dtype, value):
+def test_fill_values_of_wrong_type_or_range_are_rejected(dtype, value):
     with pytest.raises(MetadataError) as caught:
         parse_fill_value(value, np.dtype(dtype))
     assert caught.value.place.startswith("fill_value")
 
 
-def test_an_undefined_fill_value_is_rendered_as_zero():
+def test_undefined_fill_value_renders_as_zero():
     node = parse({**EXAMPLE, "fill_value": None})
     assert node.fill_value is None
     assert rendered(node)["fill_value"] == 0.0
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_every_float_fill_value_round_trips_bit_for_bit(bits):
+def test_float_fill_values_round_trip_bit_for_bit(bits):
     dtype = np.dtype("<f4")
     value = np.array([bits], "<u4").view(dtype)[0]
     again = parse_fill_value(json.loads(json.dumps(render_fill_value(value, dtype))), dtype)
@@ -444,7 +444,7 @@ STRANGE_CHAINS = {
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("kind", STRANGE_CHAINS)
-def test_unknown_codecs_are_rendered_unchanged(kind, within):
+def test_unknown_codecs_render_unchanged(kind, within):
     codecs = STRANGE_CHAINS[kind]
     if within:
         codecs = [sharded(list(EXAMPLE["chunk_grid"]["configuration"]["chunk_shape"]), codecs)]
@@ -457,7 +457,7 @@ def test_unknown_codecs_are_rendered_unchanged(kind, within):
 ASIDE = {"name": "example", "must_understand": False}
 
 
-def test_optional_unknown_members_round_trip():
+def test_unknown_optional_members_round_trip():
     node = parse({**EXAMPLE, "hint": ASIDE})
     assert node.members == {"hint": ASIDE}
     assert rendered(node) == {**EXAMPLE, "hint": ASIDE}
@@ -478,7 +478,7 @@ def test_optional_unknown_members_round_trip():
         ({"codecs": [{**LITTLE, "version": 2}]}, "version"),
     ],
 )
-def test_the_error_for_an_unsupported_extension_contains_its_name(members, named):
+def test_unsupported_extension_error_includes_name(members, named):
     error = failure(**members)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
@@ -519,7 +519,7 @@ def test_the_error_for_an_unsupported_extension_contains_its_name(members, named
         ({"storage_transformers": {}}, "storage_transformers"),
     ],
 )
-def test_the_error_for_a_damaged_member_names_its_path(members, place):
+def test_damaged_member_error_includes_path(members, place):
     error = failure(**members)
     assert isinstance(error, MetadataError)
     assert error.place.startswith(place)
@@ -532,27 +532,27 @@ def test_the_error_for_a_damaged_member_names_its_path(members, place):
         {"name": "transpose", "configuration": {"order": [1, 0], "packed": 4}},
     ],
 )
-def test_unknown_members_of_codecs_are_rejected(codec):
+def test_unknown_codec_members_are_rejected(codec):
     error = failure(codecs=[codec, LITTLE][: 1 + (codec["name"] == "transpose")])
     assert isinstance(error, UnsupportedError)
     assert (error.place, "packed" in str(error)) == ("codecs[0]", True)
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
-def test_the_error_for_a_missing_member_contains_its_name(name):
+def test_missing_member_error_includes_member_name(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}
     node = parse(members)
     assert isinstance(node.error, MetadataError)
     assert node.error.place == name
 
 
-def test_a_broken_array_keeps_its_shape_and_attributes():
+def test_broken_array_keeps_shape_and_attributes():
     node = parse({**EXAMPLE, "data_type": "float8_e4m3"})
     assert node.shape == (10000, 1000)
     assert dict(node.attributes) == EXAMPLE["attributes"]
 
 
-def test_the_limit_applies_to_chunks_but_not_to_shards():
+def test_limit_applies_to_chunks_but_not_shards():
     limits = Limits(max_chunk_bytes=100_000)
     assert isinstance(parse(EXAMPLE, limits=limits).error, LimitError)
     codecs = [sharded([100, 10], [LITTLE])]
@@ -570,7 +570,7 @@ def test_the_limit_applies_to_chunks_but_not_to_shards():
         ([], "f16", "no data type"),
     ],
 )
-def test_rendering_a_node_that_v3_cannot_represent_is_an_error(codecs, dtype, named):
+def test_rendering_node_not_representable_in_v3_raises_unsupported_error(codecs, dtype, named):
     node = replace(
         parse(EXAMPLE), dtype=np.dtype(dtype), type_name="", fill_value=None, codecs=tuple(codecs)
     )
@@ -590,11 +590,11 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     ("dtype", "spelling"),
     [("<f8", "<f8"), ("<f8", "int8"), ("<f8", ""), ("<f8", '{"extension": 1}')],
 )
-def test_data_type_names_of_other_versions_or_types_are_not_rendered(dtype, spelling):
+def test_mismatched_data_type_names_are_not_rendered(dtype, spelling):
     assert render_data_type(np.dtype(dtype), spelling) == "float64"
 
 
-def test_v2_codecs_render_to_names_that_zarr_python_reads():
+def test_v2_codecs_render_to_names_known_to_zarr_python():
     node = replace(
         parse(EXAMPLE),
         dtype=np.dtype(">i4"),
@@ -701,7 +701,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_arrays_round_trip_through_rendering_and_parsing(node):
+def test_arrays_round_trip(node):
     again = parse_rendered(node)
     assert replace(again, type_name="", fill_value=None, chunk_keys=node.chunk_keys) == replace(
         node, type_name="", fill_value=None
@@ -747,14 +747,14 @@ HOSTS = [
 
 
 @given(st.data())
-def test_any_json_document_parses_to_a_node(data):
+def test_arbitrary_json_document_parses_to_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from(HOSTS)))
     node = parse(members)
     assert isinstance(node, (ArrayNode, GroupNode, BrokenNode))
 
 
 @given(attributes)
-def test_groups_round_trip_through_rendering_and_parsing(values):
+def test_groups_round_trip(values):
     node = GroupNode(path="/g", attributes=values, members={"hint": ASIDE})
     assert parse_rendered(node) == node
 
@@ -762,14 +762,14 @@ def test_groups_round_trip_through_rendering_and_parsing(values):
 # The store ---------------------------------------------------------------------------------
 
 
-def test_the_literals_of_attributes_are_available():
+def test_attributes_keep_json_literals():
     key = "zarr.json"
     data = b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": 1.10}}'
     node = v3.parse_node("/", {key: Document(key, data)})
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_the_children_of_a_group_are_its_prefixes():
+def test_child_names_are_listed_prefixes():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]
@@ -785,7 +785,7 @@ def test_the_children_of_a_group_are_its_prefixes():
         ({"metadata_encoding": "x"}, False),
     ],
 )
-def test_metadata_of_the_draft_is_not_recognized_as_v3(members, recognized):
+def test_draft_metadata_is_not_recognized_as_v3(members, recognized):
     assert (
         v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())})
         is recognized
@@ -799,7 +799,7 @@ def written_group(tmp_path):
     return root
 
 
-def test_consolidated_metadata_from_zarr_python_expands_to_separate_documents(tmp_path):
+def test_zarr_python_consolidated_metadata_expands_to_separate_documents(tmp_path):
     written_group(tmp_path)
     root = Document("zarr.json", (tmp_path / "zarr.json").read_bytes())
     assert v3.expand_consolidated(root) is None
@@ -835,7 +835,7 @@ def test_zarr_python_opens_consolidated_metadata_written_by_xr_nczarr(tmp_path):
     assert dict(group.attrs) == {"a": 1}
 
 
-def test_a_root_array_has_no_metadata_to_consolidate():
+def test_root_array_has_no_consolidated_metadata():
     node = parse(EXAMPLE, "/")
     assert v3.render_consolidated(v3.render_node(node)) == {}
 

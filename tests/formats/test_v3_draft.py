@@ -96,7 +96,7 @@ def failure(**members):
 # The examples of the specification --------------------------------------------------------------
 
 
-def test_the_first_example_array_of_the_draft_round_trips():
+def test_first_draft_example_array_round_trips():
     node = parse(ARRAY)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert np.isnan(node.fill_value)
@@ -105,14 +105,14 @@ def test_the_first_example_array_of_the_draft_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_the_second_example_array_of_the_draft_contains_dates():
+def test_second_draft_example_array_contains_dates():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
     assert rendered(node) == {**DATES, "fill_value": 0}
 
 
-def test_the_example_group_of_the_draft_round_trips():
+def test_draft_example_group_round_trips():
     of = documents(of={"meta/g.group.json": GROUP})
     node = v3_draft.parse_node("/g", of)
     assert node == GroupNode(path="/g", attributes=Attributes(GROUP["attributes"]))
@@ -120,7 +120,7 @@ def test_the_example_group_of_the_draft_round_trips():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_the_example_entry_points_of_the_draft_are_recognized(extensions):
+def test_draft_example_entry_points_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)
@@ -128,7 +128,7 @@ def test_the_example_entry_points_of_the_draft_are_recognized(extensions):
     assert v3_draft.resolved(of) == V3Draft()
 
 
-def test_metadata_and_chunk_keys_match_the_examples_of_the_draft():
+def test_metadata_and_chunk_keys_match_draft_examples():
     assert v3_draft.node_keys("/foo/bar")[-1] == "meta/foo/bar.group.json"
     assert v3_draft.node_keys("/foo/baz")[0] == "meta/foo/baz.array.json"
     assert v3_draft.node_keys("/") == ("zarr.json", "meta/array.json", "meta/group.json")
@@ -171,11 +171,11 @@ def test_explicit_and_implicit_children_are_listed():
         ({**ENTRY, "zarr_format": URI[:-1] + "7", "color": "red"}, (), V3Draft(later=True)),
     ],
 )
-def test_the_entry_point_determines_the_variant_of_the_draft(entry, others, expected):
+def test_entry_point_determines_draft_variant(entry, others, expected):
     assert layout_of(entry, *others) == expected
 
 
-def test_metadata_keys_end_with_the_suffix_of_the_entry_point():
+def test_metadata_keys_end_with_entry_point_suffix():
     layout = V3Draft(suffix=".txt")
     assert layout.node_keys("/a") == ("meta/a.array.txt", "meta/a.group.txt")
     assert layout.child_names(["a.array.txt", "b.group.txt", "c.array.json"], []) == [
@@ -207,14 +207,14 @@ def test_metadata_keys_end_with_the_suffix_of_the_entry_point():
         ({"extensions": {}}, MetadataError, "list"),
     ],
 )
-def test_the_error_for_an_unsupported_entry_point_names_its_key(changes, error, named):
+def test_unsupported_entry_point_error_includes_key(changes, error, named):
     with pytest.raises(error, match=named) as caught:
         layout_of({**ENTRY, **changes})
     assert caught.value.key == "zarr.json"
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_the_error_for_a_member_missing_from_the_entry_point_contains_its_name(name):
+def test_missing_entry_point_member_error_includes_member_name(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -243,7 +243,7 @@ def test_the_error_for_a_member_missing_from_the_entry_point_contains_its_name(n
     ],
     ids=str,
 )
-def test_draft_data_types_in_either_notation_and_known_extensions_round_trip(data_type, dtype):
+def test_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
     parsed, spelling = parse_data_type(data_type, fallback=False)
     assert parsed == np.dtype(dtype)
     assert render_data_type(parsed, spelling) == data_type
@@ -278,13 +278,13 @@ def test_draft_data_types_in_either_notation_and_known_extensions_round_trip(dat
     ],
     ids=str,
 )
-def test_types_that_the_draft_does_not_define_are_rejected(data_type, error):
+def test_types_undefined_by_draft_are_rejected(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")
 
 
-def test_a_fallback_data_type_is_used_only_on_request():
+def test_fallback_data_type_is_used_only_on_request():
     members = {**ARRAY, "data_type": UNKNOWN_TYPE, "fill_value": 0}
     error = parse(members).error
     assert isinstance(error, UnsupportedError)
@@ -304,7 +304,7 @@ def test_a_fallback_data_type_is_used_only_on_request():
         ("<f8", [BIG], ">f8"),
     ],
 )
-def test_the_byte_order_comes_from_the_codec_or_the_typestr(data_type, codecs, dtype):
+def test_byte_order_comes_from_codec_or_typestr(data_type, codecs, dtype):
     members = {**ARRAY, "data_type": data_type, "codecs": codecs}
     node = parse(members)
     assert node.dtype == dtype
@@ -312,13 +312,13 @@ def test_the_byte_order_comes_from_the_codec_or_the_typestr(data_type, codecs, d
     assert (again.dtype, again.codecs) == (node.dtype, node.codecs)
 
 
-def test_big_endian_numbers_are_rendered_with_the_endian_codec():
+def test_big_endian_values_render_with_endian_codec():
     node = replace(parse(ARRAY), dtype=np.dtype(">f8"), type_name="")
     members = rendered(node)
     assert (members["data_type"], members["codecs"]) == ("float64", [BIG, GZIP])
 
 
-def test_fortran_order_becomes_a_leading_transpose_codec():
+def test_fortran_order_becomes_leading_transpose_codec():
     members = {**ARRAY, "chunk_memory_layout": "F"}
     node = parse(members)
     assert node.codecs[0] == CodecSpec("transpose", {"order": [1, 0]}, "chunk_memory_layout")
@@ -336,7 +336,7 @@ def test_fortran_order_becomes_a_leading_transpose_codec():
         ("r24", "0x010203", np.void(b"\1\2\3")),
     ],
 )
-def test_fill_values_parse_and_render_as_specified(data_type, value, expected):
+def test_fill_values_parse_and_render_per_spec(data_type, value, expected):
     node = parse({**ARRAY, "data_type": data_type, "fill_value": value})
     assert node.fill_value == np.array(expected, node.dtype)
     assert parse(rendered(node)).fill_value == node.fill_value
@@ -357,13 +357,13 @@ def test_fill_values_parse_and_render_as_specified(data_type, value, expected):
         ({"codecs": [{**GZIP, "level": 1}]}, "level"),
     ],
 )
-def test_the_error_for_an_unknown_member_or_extension_contains_its_name(changes, named):
+def test_unknown_member_or_extension_error_includes_name(changes, named):
     error = failure(**changes)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
 
 
-def test_the_error_for_an_unknown_group_member_contains_its_name():
+def test_unknown_group_member_error_includes_member_name():
     of = documents(of={"meta/g.group.json": {**GROUP, "color": "red"}})
     node = v3_draft.parse_node("/g", of)
     assert "color" in str(node.error)
@@ -400,24 +400,24 @@ def test_optional_extensions_round_trip():
         ({"fill_value": "Nan"}, "fill_value"),
     ],
 )
-def test_the_error_for_a_damaged_member_names_its_path(changes, place):
+def test_damaged_member_error_includes_path(changes, place):
     error = failure(**changes)
     assert isinstance(error, MetadataError)
     assert error.place == place
 
 
 @pytest.mark.parametrize("name", sorted(set(ARRAY) - {"codecs", "extensions", "attributes"}))
-def test_the_error_for_a_missing_member_contains_its_name(name):
+def test_missing_member_error_includes_member_name(name):
     node = parse({key: value for key, value in ARRAY.items() if key != name})
     assert isinstance(node.error, MetadataError)
     assert node.error.place == name
 
 
-def test_chunks_larger_than_the_limit_are_rejected():
+def test_chunks_above_size_limit_are_rejected():
     assert isinstance(parse(ARRAY, limits=Limits(max_chunk_bytes=1000)).error, LimitError)
 
 
-def test_an_array_shadows_a_group_at_the_same_path():
+def test_array_shadows_group_at_same_path():
     of = documents(of={"meta/a.group.json": GROUP, "meta/a.array.json": ARRAY})
     assert isinstance(v3_draft.parse_node("/a", of), ArrayNode)
 
@@ -430,7 +430,7 @@ def test_an_array_shadows_a_group_at_the_same_path():
         ({"dtype": np.dtype("f16"), "type_name": "", "fill_value": None}, "float128"),
     ],
 )
-def test_rendering_a_node_that_the_draft_cannot_represent_is_an_error(changes, named):
+def test_rendering_node_not_representable_in_draft_raises_unsupported_error(changes, named):
     with pytest.raises(UnsupportedError, match=named):
         v3_draft.render_node(replace(parse(ARRAY), **changes))
 
@@ -485,7 +485,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_arrays_round_trip_through_rendering_and_parsing(node):
+def test_arrays_round_trip(node):
     again = parse_rendered(node)
     assert replace(again, type_name="") == node
     assert v3_draft.render_node(again) == v3_draft.render_node(node)
@@ -502,7 +502,7 @@ RELEASED = {
 
 
 @given(st.data())
-def test_any_json_document_parses_to_a_node(data):
+def test_arbitrary_json_document_parses_to_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from([ARRAY, DATES, RELEASED, GROUP])))
     for layout in (V3Draft(), V3Draft(released=True), V3Draft(data_type_fallback=True)):
         node = parse(members, layout=layout)
@@ -510,14 +510,14 @@ def test_any_json_document_parses_to_a_node(data):
 
 
 @given(st.data())
-def test_any_entry_point_parses_or_raises_an_nczarr_error(data):
+def test_arbitrary_entry_point_parses_or_raises_nczarr_error(data):
     with contextlib.suppress(MetadataError, UnsupportedError):
         layout_of(damaged(data.draw, data.draw(st.sampled_from([ENTRY, RELEASED_ENTRY]))))
 
 
 @pytest.mark.parametrize("path", ["/", "/g"])
 @pytest.mark.parametrize("explicit", [True, False])
-def test_groups_round_trip_through_rendering_and_parsing(path, explicit):
+def test_groups_round_trip(path, explicit):
     attributes = Attributes({"x": 1.5} if explicit else {})
     node = GroupNode(path=path, attributes=attributes, explicit=explicit)
     assert parse_rendered(node) == node
@@ -595,7 +595,7 @@ def plain(array):
     return array.tolist()
 
 
-def test_every_value_written_by_zarr_python_2_18_is_read(zarr_python):
+def test_values_of_every_type_from_zarr_python_2_18_are_read(zarr_python):
     assert zarr_python.layout == V3Draft(released=True)
     assert not [node for node in zarr_python.nodes.values() if isinstance(node, BrokenNode)]
     arrays = {path for path, node in zarr_python.nodes.items() if isinstance(node, ArrayNode)}
@@ -604,19 +604,19 @@ def test_every_value_written_by_zarr_python_2_18_is_read(zarr_python):
         np.testing.assert_equal(plain(zarr_python.read(f"/{name}")), values, err_msg=name)
 
 
-def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_python):
+def test_explicit_and_implicit_zarr_python_2_18_groups_are_parsed(zarr_python):
     assert dict(zarr_python.nodes["/"].attributes) == {"title": "recorded"}
     assert zarr_python.nodes["/sub"] == GroupNode(path="/sub", explicit=False)
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}
 
 
-def test_filters_in_attributes_from_zarr_python_2_18_are_parsed_as_codecs(zarr_python):
+def test_zarr_python_2_18_filter_attributes_are_parsed_as_codecs(zarr_python):
     node = zarr_python.nodes["/filters"]
     assert [spec.name for spec in node.codecs] == ["delta", "shuffle"]
     assert not node.attributes
 
 
-def test_a_user_attribute_named_filters_remains_an_attribute():
+def test_user_attribute_named_filters_remains_attribute():
     members = {**ARRAY, "attributes": {"filters": [{"id": "delta"}]}}
     assert dict(parse(members).attributes) == members["attributes"]
     del members["codecs"]
@@ -625,7 +625,7 @@ def test_a_user_attribute_named_filters_remains_an_attribute():
     assert dict(node.attributes) == members["attributes"]
 
 
-def test_every_value_written_by_gdal_3_6_is_read(gdal):
+def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
     arrays = [path for path, node in gdal.nodes.items() if isinstance(node, ArrayNode)]
     assert len(arrays) == 18
     for path in arrays:
@@ -634,6 +634,6 @@ def test_every_value_written_by_gdal_3_6_is_read(gdal):
     assert gdal.nodes["/sub/deep"].fill_value == -9999.5
 
 
-def test_rendering_the_draft_variant_of_gdal_is_an_error(gdal):
+def test_rendering_gdal_draft_variant_raises_unsupported_error(gdal):
     with pytest.raises(UnsupportedError, match="cannot be written"):
         gdal.layout.render_node(gdal.nodes["/"])

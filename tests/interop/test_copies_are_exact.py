@@ -111,7 +111,7 @@ def characters_in(group: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("layout", READ_BY_NETCDF_C, ids=" ".join)
-def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(
+def test_netcdf_c_reads_same_content_from_file_and_copy(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -127,7 +127,7 @@ def test_netcdf_c_reads_the_same_content_from_a_file_and_its_copy(
 
 
 @pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
-def test_netcdf_c_reads_the_same_content_after_copying_back_to_a_file(
+def test_netcdf_c_reads_same_content_after_copying_back_to_file(
     source: Path, through: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy.nc"
@@ -141,7 +141,7 @@ def test_netcdf_c_reads_the_same_content_after_copying_back_to_a_file(
 
 
 @pytest.mark.parametrize("layout", [*ANNOTATED, *OLD], ids=" ".join)
-def test_dump_of_a_copy_equals_ncdump_of_the_file(source: Path, layout: tuple[str, str]) -> None:
+def test_dump_of_copy_matches_ncdump_of_source_file(source: Path, layout: tuple[str, str]) -> None:
     zarr_format, dialect = layout
     copied: dict[str, bytes] = {}
     digits = "9,17"  # both programs then print all digits
@@ -156,7 +156,7 @@ def test_dump_of_a_copy_equals_ncdump_of_the_file(source: Path, layout: tuple[st
 
 
 @pytest.mark.parametrize("layout", ANNOTATED, ids=" ".join)
-def test_a_copy_of_a_copy_equals_the_first_copy(source: Path, layout: tuple[str, str]) -> None:
+def test_copy_of_copy_equals_first_copy(source: Path, layout: tuple[str, str]) -> None:
     zarr_format, dialect = layout
     first: dict[str, bytes] = {}
     second: dict[str, bytes] = {}
@@ -166,7 +166,7 @@ def test_a_copy_of_a_copy_equals_the_first_copy(source: Path, layout: tuple[str,
 
 
 @pytest.mark.parametrize("zarr_format", ["3", "3-draft"])
-def test_copying_through_version_3_yields_the_same_store(source: Path, zarr_format: str) -> None:
+def test_copying_via_v3_yields_same_store(source: Path, zarr_format: str) -> None:
     direct: dict[str, bytes] = {}
     between: dict[str, bytes] = {}
     back: dict[str, bytes] = {}
@@ -178,7 +178,7 @@ def test_copying_through_version_3_yields_the_same_store(source: Path, zarr_form
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")  # about numcodecs in version 3
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_a_copy_to_plain_zarr_keeps_all_content_that_it_can_represent(
+def test_copy_to_plain_zarr_keeps_all_representable_content(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -211,7 +211,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_plain_zarr_refers_to_a_shadowed_dimension_by_its_full_path(
+def test_plain_zarr_references_shadowed_dimension_by_full_path(
     folder: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     source = make((FIXTURES / "cdl/copies/hidden_dimensions.cdl").read_text(), folder / "h.nc")
@@ -236,9 +236,7 @@ def check_attributes(holder: Any, node: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
-def test_copying_with_an_xarray_engine_keeps_the_attributes_of_bounds(
-    folder: Path, engine: str
-) -> None:
+def test_copying_with_xarray_engine_keeps_bounds_attributes(folder: Path, engine: str) -> None:
     source = make((FIXTURES / "cdl/copies/bounds.cdl").read_text(), folder / "bounds.nc")
     copied: dict[str, bytes] = {}
     xr_nczarr.copy(source, copied, engine=engine)
@@ -265,7 +263,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("zarr_format", ["2", "3"])
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_copy_reports_unsupported_variables_before_writing_anything(
+def test_copy_reports_unsupported_variables_before_writing(
     kind: str, zarr_format: str, tmp_path: Path, capsys: Any
 ) -> None:
     types, variable, data = UNSUPPORTED[kind]
@@ -287,7 +285,7 @@ def test_copy_reports_unsupported_variables_before_writing_anything(
     assert "v" not in result["/g"]
 
 
-def test_copy_reports_the_names_of_unsupported_attributes(tmp_path: Path) -> None:
+def test_copy_reports_unsupported_attribute_names(tmp_path: Path) -> None:
     cdl = """netcdf u { types: compound t { int a ; } ; ubyte enum e {no = 0} ;
     variables: int v ; t v:point = {1} ; v:units = "m" ; e v:flag = no ;
     data: v = 1 ; }"""
@@ -310,7 +308,7 @@ def test_copy_reports_the_names_of_unsupported_attributes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9", b"a\0b", b"a\x1bb"], ids=["Latin-1", "NUL", "ESC"])
-def test_copy_reports_text_attributes_that_json_or_netcdf_c_cannot_represent(
+def test_copy_reports_text_attributes_not_representable_in_json_or_netcdf_c(
     text: bytes, tmp_path: Path
 ) -> None:
     source = tmp_path / "u.nc"
@@ -321,7 +319,7 @@ def test_copy_reports_text_attributes_that_json_or_netcdf_c_cannot_represent(
 
 
 @pytest.mark.parametrize("dtype", ["c8", "f2"])
-def test_copy_reports_or_skips_variables_of_zarr_types_that_netcdf_lacks(
+def test_copy_reports_or_skips_variables_of_types_missing_from_netcdf(
     dtype: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -346,9 +344,7 @@ WIDTHS = {
 
 
 @pytest.mark.parametrize("attribute", WIDTHS)
-def test_the_error_for_a_string_beyond_its_maximum_length_names_the_attribute(
-    attribute: str, tmp_path: Path
-) -> None:
+def test_overlong_string_error_includes_attribute_name(attribute: str, tmp_path: Path) -> None:
     cdl = f"netcdf w {{ dimensions: x = 2 ; variables: {WIDTHS[attribute]} data: s = %s ; }}"
     copied: dict[str, bytes] = {}
     source = make(cdl % '"one", "ten letters"', tmp_path / "long.nc")
@@ -361,7 +357,7 @@ def test_the_error_for_a_string_beyond_its_maximum_length_names_the_attribute(
     assert json.loads(copied["s/.zarray"])["dtype"] == "|S4"
 
 
-def test_an_invalid_maxstrlen_is_copied_as_an_ordinary_attribute(tmp_path: Path) -> None:
+def test_invalid_maxstrlen_is_copied_as_regular_attribute(tmp_path: Path) -> None:
     cdl = "netcdf w { dimensions: x = 1 ; variables: string s(x) ; s:_nczarr_maxstrlen = %s ; "
     for text in ('"4"', "2.5", "1, 2", "0", "-4"):
         copied: dict[str, bytes] = {}
@@ -372,7 +368,7 @@ def test_an_invalid_maxstrlen_is_copied_as_an_ordinary_attribute(tmp_path: Path)
 
 
 @pytest.mark.filterwarnings("ignore:codecs inherited", "ignore:The 'phony_dims'")
-def test_copy_suggests_h5netcdf_for_a_variable_that_netcdf_c_cannot_read(
+def test_copy_suggests_h5netcdf_for_variable_unreadable_by_netcdf_c(
     tmp_path: Path,
 ) -> None:
     source, target = tmp_path / "lzf.nc", tmp_path / "copy"
@@ -387,9 +383,7 @@ def test_copy_suggests_h5netcdf_for_a_variable_that_netcdf_c_cannot_read(
     np.testing.assert_array_equal(result["v"], np.arange(1000))
 
 
-def test_copy_prints_a_one_line_error_for_a_corrupt_netcdf_file(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_copy_prints_one_line_error_for_corrupt_netcdf_file(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "cut.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert main(["copy", str(tmp_path / "cut.nc"), str(tmp_path / "copy")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -71,17 +71,17 @@ def correct_content(content: Group, mode: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_content_read_from_netcdf_c_stores_matches_netcdf_c(written: Any, way: str) -> None:
+def test_netcdf_c_store_content_matches_netcdf_c(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
 
-def test_netcdf_c_urls_open_the_same_dataset(written: Any) -> None:
+def test_netcdf_c_urls_open_same_dataset(written: Any) -> None:
     store, mode, content = written
     assert_reads_as(read_groups(file_url(store, mode), **RAW), content)
 
 
-def test_dask_worker_processes_read_stores_from_netcdf_c(tmp_path: Path, workers: Any) -> None:
+def test_dask_workers_read_netcdf_c_stores(tmp_path: Path, workers: Any) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     with netCDF4.Dataset(file_url(store)) as dataset:
         assert_reads_as(read_groups(store, workers, **RAW), read_with_netcdf4(dataset))
@@ -89,9 +89,7 @@ def test_dask_worker_processes_read_stores_from_netcdf_c(tmp_path: Path, workers
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("group", [None, "g", "g/deep"])
-def test_decoded_values_equal_those_of_engine_netcdf4(
-    tmp_path: Path, group: str | None, way: str
-) -> None:
+def test_decoded_values_match_netcdf4_engine(tmp_path: Path, group: str | None, way: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     opened = read(store, way, group=group)
     with xr.open_dataset(file_url(store), engine="netcdf4", group=group) as expected:
@@ -115,7 +113,7 @@ def test_decoded_values_equal_those_of_engine_netcdf4(
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
-def test_slices_of_compressed_arrays_are_read_correctly(tmp_path: Path, name: str) -> None:
+def test_slices_of_compressed_arrays_are_correct(tmp_path: Path, name: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     opened = xr.open_dataset(store, engine="nczarr")[name]
     expected = np.arange(500, dtype="f4") // 7
@@ -126,7 +124,7 @@ def test_slices_of_compressed_arrays_are_read_correctly(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("release", ["4.9.2", "4.9.3", "4.10"])
-def test_netcdf_c_reads_the_handwritten_stores(tmp_path: Path, release: str) -> None:
+def test_netcdf_c_reads_handwritten_stores(tmp_path: Path, release: str) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     with netCDF4.Dataset(file_url(store)) as dataset:
         assert_same_content(read_with_netcdf4(dataset), sample(release))
@@ -134,7 +132,7 @@ def test_netcdf_c_reads_the_handwritten_stores(tmp_path: Path, release: str) -> 
 
 @needs_ncgen
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0"])
-def test_netcdf_c_4_9_0_reads_handwritten_stores_in_the_layout_of_that_release(
+def test_netcdf_c_4_9_0_reads_handwritten_stores_in_its_layout(
     tmp_path: Path, release: str
 ) -> None:
     content = sample(release)
@@ -168,7 +166,7 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_content_read_from_ncgen_4_9_0_stores_matches_netcdf_c(tmp_path: Path, way: str) -> None:
+def test_ncgen_4_9_0_store_content_matches_netcdf_c(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:
@@ -177,9 +175,7 @@ def test_content_read_from_ncgen_4_9_0_stores_matches_netcdf_c(tmp_path: Path, w
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read_are_read(
-    tmp_path: Path, way: str
-) -> None:
+def test_ncgen_4_9_0_variables_unreadable_by_netcdf_c_are_read(tmp_path: Path, way: str) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
     assert opened.s.dims == opened.whole.dims == ()
     assert (opened.s.item(), opened.whole.item(), opened.s.attrs) == (3.5, 7, {"units": "m"})
@@ -187,7 +183,7 @@ def test_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read_are_read(
 
 
 @needs_ncgen
-def test_stores_from_nccopy_4_9_0_without_fill_values_are_read(tmp_path: Path) -> None:
+def test_nccopy_4_9_0_stores_without_fill_values_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

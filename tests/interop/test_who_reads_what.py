@@ -20,7 +20,7 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_the_table_of_each_reader_matches_the_measured_results(reader: str, stores: Stores) -> None:
+def test_reader_tables_match_measured_results(reader: str, stores: Stores) -> None:
     result = READERS[reader][1]()
     if result is None:
         pytest.skip(f"{reader} is not installed")
@@ -30,6 +30,6 @@ def test_the_table_of_each_reader_matches_the_measured_results(reader: str, stor
     assert section(reader, stores) in page
 
 
-def test_the_matrix_summarizes_the_tables_of_all_readers() -> None:
+def test_matrix_summarizes_all_reader_tables() -> None:
     page = PAGE.read_text()
     assert matrix(sections(page)) in page

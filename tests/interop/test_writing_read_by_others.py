@@ -140,7 +140,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_netcdf_c_reads_written_attributes_with_their_type_and_value(path, dialect):
+def test_netcdf_c_reads_written_attributes_with_type_and_value(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
@@ -199,7 +199,7 @@ def test_netcdf_c_and_zarr_python_read_written_strings(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_and_zarr_python_agree_on_strings_equal_to_the_fill_value(path, tmp_path, dialect):
+def test_netcdf_c_and_zarr_python_agree_on_fill_value_strings(path, tmp_path, dialect):
     """The fill value is Base64 in Zarr's metadata, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
@@ -225,7 +225,7 @@ def test_chunks_of_empty_strings_are_not_written(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_xarrays_zarr_engine_reads_strings_in_plain_zarr(path, zarr_format):
+def test_xarray_zarr_engine_reads_plain_zarr_strings(path, zarr_format):
     dataset = xr.Dataset({"s": ("a", TEXTS), "n": ("a", np.arange(6))})
     options = {"consolidated": zarr_format == 2}
     to_nczarr(dataset, path, dialect="zarr", zarr_format=zarr_format, **options)
@@ -270,7 +270,7 @@ def others(path, dialect):
 
 @pytest.mark.parametrize("dask", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_all_readers_decode_a_dataset_identically(path, dialect, dask):
+def test_all_readers_decode_dataset_identically(path, dialect, dask):
     dataset = climate()
     if dialect == "zarr":  # netcdf-c does not read its booleans and scalars
         dataset = dataset.drop_vars(["flag", "scalar"])
@@ -286,7 +286,7 @@ def test_all_readers_decode_a_dataset_identically(path, dialect, dask):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_written_groups_and_dimensions_keep_their_hierarchy(path, dialect):
+def test_groups_and_dimensions_keep_hierarchy_in_all_readers(path, dialect):
     tree = xr.DataTree.from_dict(
         {
             "/": climate(),
@@ -315,7 +315,7 @@ def test_written_groups_and_dimensions_keep_their_hierarchy(path, dialect):
     np.testing.assert_array_equal(zarr_group["g/h/below"][:], np.ones((2, 3)))
 
 
-def test_all_readers_decode_an_appended_store_identically(path):
+def test_all_readers_decode_appended_store_identically(path):
     to_nczarr(climate(3), path, unlimited_dims="time", encoding=CLIMATE_ENCODING)
     whole = climate(9)
     later = whole.isel(time=slice(3, None)).assign(scalar=1.5)
@@ -335,7 +335,7 @@ def cdl(url):
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
-def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
+def test_netcdf_c_4_9_0_opens_universal_layout(path):
     dataset = climate().drop_vars(["scalar"])
     for variable in dataset.variables.values():
         variable.attrs.clear()
@@ -347,9 +347,7 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_netcdf_c_releases_read_modified_stores_in_the_universal_layout(
-    path, consolidated
-):
+def test_old_and_new_netcdf_c_releases_read_modified_universal_stores(path, consolidated):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )
@@ -390,7 +388,7 @@ def test_old_and_new_netcdf_c_releases_read_modified_stores_in_the_universal_lay
         assert not [key for key in held if ".ncz" in key]
 
 
-def test_adding_variables_to_an_earlier_universal_layout_requires_an_upgrade(path):
+def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
     """The earlier layout had the annotations of both dialects in the same documents."""
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
     for beside in Path(path).rglob(".ncz*"):
@@ -413,7 +411,7 @@ def test_adding_variables_to_an_earlier_universal_layout_requires_an_upgrade(pat
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_variables_that_grow_along_one_dimension(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_variables_with_one_growing_dimension(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)
@@ -445,7 +443,7 @@ def describe(group):
     return own
 
 
-def test_netcdf_c_reads_a_rewritten_store_without_differences(path, tmp_path):
+def test_netcdf_c_reads_rewritten_store_identically(path, tmp_path):
     source = nczarr_url(tmp_path / "source")
     with netCDF4.Dataset(source, "w") as file:
         file.title, file.number = "x", np.int16(5)

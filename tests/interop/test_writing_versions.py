@@ -166,7 +166,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
-def test_a_datatree_round_trips_through_every_layout(path, version, dialect):
+def test_datatree_round_trips_through_every_layout(path, version, dialect):
     write_sample(path, version, dialect)
     original, opened = sample(), xr.open_datatree(path, engine="nczarr").load()
     assert opened.identical(original)
@@ -179,7 +179,7 @@ def test_a_datatree_round_trips_through_every_layout(path, version, dialect):
     assert set(chunks.values()) == {CHUNKS}
 
 
-def test_version_1_stores_each_variable_separately(path):
+def test_variables_are_stored_separately_in_v1(path):
     original = sample()["/"].to_dataset()
     for name, variable in original.variables.items():
         encoding = {name: PACKING} if name == "packed" else {}
@@ -193,7 +193,7 @@ def test_version_1_stores_each_variable_separately(path):
 
 
 @pytest.mark.parametrize(("version", "dialect"), READERS)
-def test_all_readers_read_the_written_numbers(path, version, dialect):
+def test_all_readers_read_written_numbers(path, version, dialect):
     write_sample(path, version, dialect)
     for reader in READERS[version, dialect]:
         if reader is read_by_xarray and (version, dialect) == (2, "nczarr"):
@@ -216,7 +216,7 @@ def test_zarr_readers_read_written_text_as_strings(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_xarrays_zarr_engine_decodes_the_same_tree(path, version, dialect):
+def test_xarray_zarr_engine_decodes_same_tree(path, version, dialect):
     write_sample(path, version, dialect)
     original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
@@ -233,7 +233,7 @@ def test_xarrays_zarr_engine_decodes_the_same_tree(path, version, dialect):
 
 
 @pytest.mark.skipif(shutil.which("nccopy") is None, reason="needs netcdf-bin")
-def test_netcdf_c_4_9_0_copies_the_universal_layout(path, tmp_path):
+def test_netcdf_c_4_9_0_copies_universal_layout(path, tmp_path):
     dataset = numbers()
     for variable in dataset.variables.values():
         del variable.attrs["many"]
@@ -282,7 +282,7 @@ RARE = {  # unknown to zarrs
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("codecs", [*PLAIN, *NUMCODECS, *RARE])
-def test_all_readers_read_every_codec_and_sharding_of_version_3(path, codecs, dialect):
+def test_all_readers_read_v3_codecs_and_shards(path, codecs, dialect):
     options = {"chunks": CHUNKS, "_FillValue": None} | (PLAIN | NUMCODECS | RARE)[codecs]
     original = numbers()
     encoding = dict.fromkeys(original.variables, options)
@@ -310,7 +310,7 @@ def test_invalid_shards_are_rejected(path, shards):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, "3-draft"])
-def test_shards_from_the_source_encoding_are_kept_in_version_3(path, tmp_path, version):
+def test_shards_from_source_encoding_are_kept_in_v3(path, tmp_path, version):
     dataset = numbers()[["i4"]]
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     source = tmp_path / "source"
@@ -323,7 +323,7 @@ def test_shards_from_the_source_encoding_are_kept_in_version_3(path, tmp_path, v
         assert grid["configuration"]["chunk_shape"] == [4, 6]
 
 
-def test_automatic_shards_equal_those_of_zarr_python(path, tmp_path):
+def test_automatic_shards_match_zarr_python(path, tmp_path):
     values = np.arange(18 * 5).reshape(18, 5)
     encoding = {"v": {"shards": "auto", "chunks": (2, 1)}}
     to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, zarr_format=3, encoding=encoding)
@@ -333,7 +333,7 @@ def test_automatic_shards_equal_those_of_zarr_python(path, tmp_path):
     assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
 
 
-def test_shards_are_preserved_when_an_opened_dataset_is_written_again(path, tmp_path):
+def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     with xr.open_dataset(path, engine="nczarr") as opened:
@@ -364,7 +364,7 @@ def test_codecs_that_cannot_be_stored_are_rejected(path, codecs, named):
     ("version", "place"),
     [(1, ("order", "F")), (2, ("order", "F")), ("3-draft", ("chunk_memory_layout", "F"))],
 )
-def test_a_transpose_filter_is_stored_as_order_f_in_other_versions(path, version, place):
+def test_transpose_filter_is_stored_as_fortran_order_outside_v3(path, version, place):
     original = numbers()[["i4"]]
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
     to_nczarr(original, path, zarr_format=version, encoding=encoding)
@@ -377,7 +377,7 @@ def test_a_transpose_filter_is_stored_as_order_f_in_other_versions(path, version
     assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
 
 
-def test_deflate_is_stored_as_gzip_in_version_3_and_as_zlib_in_version_2(path, tmp_path):
+def test_deflate_is_stored_as_gzip_in_v3_and_zlib_in_v2(path, tmp_path):
     original = numbers()[["i4"]]
     to_nczarr(original, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
     assert documents(path)["i4"]["codecs"][1] == {"name": "gzip", "configuration": {"level": 4}}
@@ -389,7 +389,7 @@ def test_deflate_is_stored_as_gzip_in_version_3_and_as_zlib_in_version_2(path, t
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
-def test_requested_shards_are_rejected_in_versions_other_than_3(path, version):
+def test_requested_shards_are_rejected_outside_v3(path, version):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     with pytest.raises(UnsupportedError, match="shards"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=version, encoding=encoding)
@@ -413,7 +413,7 @@ COMPRESSIONS = {
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_version_1_stores_an_array_of_every_type(path, compression):
+def test_arrays_of_every_type_can_be_written_in_v1(path, compression):
     encoding, options = COMPRESSIONS[compression]
     original = numbers().assign(flag=("x", np.arange(7) % 2 == 0), bytes=("x", CHARACTERS), one=1.5)
     for name, variable in original.variables.items():
@@ -434,7 +434,7 @@ def test_version_1_stores_an_array_of_every_type(path, compression):
         assert (meta["compression"] or "none", meta["compression_opts"]) == (compression, options)
 
 
-def test_nan_fill_values_are_written_unquoted_in_version_1(path):
+def test_nan_fill_values_are_unquoted_in_v1(path):
     to_nczarr(xr.Dataset({"v": ("x", [1.5, np.nan])}), path, zarr_format=1)
     assert b'"fill_value": NaN' in (path / "meta").read_bytes()
     assert np.isnan(read(path, mask_and_scale=False).v[1])
@@ -469,7 +469,7 @@ def converted_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_the_draft_after_conversion_of_its_metadata(path, tmp_path, codecs):
+def test_gdal_reads_draft_after_metadata_conversion(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -490,7 +490,7 @@ def test_gdal_reads_the_draft_after_conversion_of_its_metadata(path, tmp_path, c
 # NCZarr on version 3 -----------------------------------------------------------------------------
 
 
-def test_nczarr_metadata_in_version_3_follows_appendix_e(path):
+def test_nczarr_metadata_in_v3_follows_appendix_e(path):
     write_sample(path, 3, "nczarr")
     stored = documents(path)
     root = stored["."]["attributes"]
@@ -518,7 +518,7 @@ def test_nczarr_metadata_in_version_3_follows_appendix_e(path):
     assert "_nczarr_superblock" not in stored["g"]["attributes"]
 
 
-def test_strings_of_a_requested_width_are_stored_as_raw_bytes_in_version_3(path):
+def test_fixed_width_strings_are_stored_as_raw_bytes_in_v3(path):
     dataset = xr.Dataset({"text": ("x", TEXTS)})
     to_nczarr(dataset, path, zarr_format=3, encoding={"text": {"_nczarr_maxstrlen": 50}})
     assert documents(path)["text"]["data_type"] == "r400"
@@ -631,7 +631,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_stores_in_either_nczarr_form_of_version_3_can_be_read_and_appended_to(appendix_e):
+def test_both_nczarr_forms_of_v3_can_be_read_and_appended_to(appendix_e):
     store = preview_store(appendix_e)
     opened = xr.open_datatree(store, engine="nczarr").load()
     assert opened.identical(preview_tree())
@@ -651,7 +651,7 @@ def test_stores_in_either_nczarr_form_of_version_3_can_be_read_and_appended_to(a
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_in_version_3_can_be_converted_to_every_layout(appendix_e, version, dialect):
+def test_nczarr_v3_can_be_converted_to_every_layout(appendix_e, version, dialect):
     target = {}
     opened = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
     to_nczarr(opened.load(), target, zarr_format=version, dialect=dialect)
@@ -708,7 +708,7 @@ def served(http_server: HttpServer, tmp_path):
 
 
 @pytest.mark.parametrize("location", ["start", "end"])
-def test_only_the_shard_index_and_the_needed_inner_chunks_are_fetched(served, location):
+def test_only_shard_index_and_needed_inner_chunks_are_fetched(served, location):
     server = served(chunks=(8, 8), shards={"shape": (32, 32), "index_location": location})
     assert fetched(server, 3, 5) == [("0/0", INDEX), ("0/0", CELL)]
     assert fetched(server, slice(40, 56), 5) == [("1/0", INDEX), ("1/0", CELL)]
@@ -722,7 +722,7 @@ def test_only_the_shard_index_and_the_needed_inner_chunks_are_fetched(served, lo
 
 @pytest.mark.parametrize("inner", ["start", "end"])
 @pytest.mark.parametrize("outer", ["start", "end"])
-def test_reading_one_value_in_nested_shards_fetches_two_indices_and_one_chunk(served, outer, inner):
+def test_reading_value_in_nested_shards_fetches_two_indexes_and_one_chunk(served, outer, inner):
     server = served(**nested(outer, inner))
     index = 4 * 16 + 4
     assert fetched(server, 20, 5) == [("0/0", index), ("0/0", index), ("0/0", CELL)]
@@ -731,7 +731,7 @@ def test_reading_one_value_in_nested_shards_fetches_two_indices_and_one_chunk(se
 
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("place", [3, -9, "cut"])
-def test_the_error_for_a_damaged_shard_names_its_key(path, place, location):
+def test_damaged_shard_error_includes_key(path, place, location):
     shards = {"shape": (4, 6), "index_location": location}
     encoding = {"f8": {"chunks": CHUNKS, "shards": shards, "compressors": ["crc32c"]}}
     to_nczarr(numbers()[["f8"]], path, zarr_format=3, encoding=encoding)
@@ -800,7 +800,7 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_the_error_for_a_required_unknown_extension_contains_its_name(path, extension):
+def test_required_unknown_extension_error_includes_name(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")
@@ -812,7 +812,7 @@ def test_the_error_for_a_required_unknown_extension_contains_its_name(path, exte
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_rewriting_attributes_preserves_their_json(path, version):
+def test_rewriting_attributes_preserves_json(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)
@@ -821,14 +821,14 @@ def test_rewriting_attributes_preserves_their_json(path, version):
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_rewriting_an_attribute_can_change_only_its_type(path):
+def test_rewriting_attribute_with_same_value_changes_type(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_variable_length_bytes_are_read_back_as_bytes(path, tmp_path, version):
+def test_variable_length_bytes_are_read_as_bytes(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
     options = (

@@ -237,9 +237,7 @@ def chain_of(strange_module, kind):
 @pytest.mark.parametrize("shards", [None, (4, 6)])
 @pytest.mark.parametrize("dtype", ["<i2", "<f4", "|u1"])
 @pytest.mark.parametrize("kind", CHAINS)
-def test_chains_of_registered_codecs_match_zarr_python(
-    kind, dtype, shards, tmp_path, strange_module
-):
+def test_registered_codec_chains_match_zarr_python(kind, dtype, shards, tmp_path, strange_module):
     halved = "Halved" in CHAINS[kind].get("filters", ())
     if dtype == "|u1" and halved and "serializer" not in CHAINS[kind]:
         pytest.skip("zarr-python stores the floats without a byte order")
@@ -270,7 +268,7 @@ def test_chains_of_registered_codecs_match_zarr_python(
         np.testing.assert_array_equal(opened(target, mask_and_scale=False).v, values)
 
 
-def test_registered_codecs_work_with_big_endian_values(tmp_path, strange_module):
+def test_registered_codecs_support_big_endian_values(tmp_path, strange_module):
     codecs = [named("flipped"), {"name": "bytes", "configuration": {"endian": "big"}}]
     stored = VALUES[::-1].astype(">i2").tobytes()
     dataset = opened(store_of(tmp_path / "big", *codecs, stored=stored))
@@ -282,7 +280,7 @@ def test_registered_codecs_work_with_big_endian_values(tmp_path, strange_module)
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("fault", ["raises", "panics", "gives none", "shape", "type"])
-def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path, strange_module):
+def test_invalid_codec_result_raises_chunk_error(kind, fault, tmp_path, strange_module):
     if (kind, fault) == ("bytes → bytes", "type"):
         pytest.skip("byte codecs have no array type")
     codecs, stored = WHOLE[kind]
@@ -295,13 +293,13 @@ def test_an_invalid_result_from_a_codec_raises_chunk_error(kind, fault, tmp_path
         assert "KeyError" in str(caught.value)
 
 
-def test_a_memory_error_in_a_codec_is_raised_unchanged(tmp_path, strange_module):
+def test_memory_error_in_codec_propagates_unchanged(tmp_path, strange_module):
     dataset = opened(store_of(tmp_path, named("spelled", "runs out"), stored=SPELLED))
     with pytest.raises(MemoryError):
         dataset.load()
 
 
-def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange_module):
+def test_codec_result_larger_than_chunk_is_rejected(tmp_path, strange_module):
     chunk = [LITTLE, named("inverted", "bomb")]
     with pytest.raises(ChunkError, match="decoded data have 20,000,000 bytes; expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
@@ -314,7 +312,7 @@ def test_a_codec_result_larger_than_the_chunk_is_rejected(tmp_path, strange_modu
         dataset.load()
 
 
-def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_path, strange_module):
+def test_unsupported_codec_use_raises_when_variable_is_loaded(tmp_path, strange_module):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
@@ -330,9 +328,7 @@ def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["strange_lacking", "strange_gone"])
-def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
-    name, tmp_path, strange_module
-):
+def test_codec_import_failure_error_includes_codec_name(name, tmp_path, strange_module):
     folder = store_of(tmp_path / "store", {"name": name})
     with pytest.raises(UnsupportedError, match=f"codec {name} cannot be imported: .+ zarr"):
         opened(folder).load()
@@ -342,7 +338,7 @@ def test_the_error_for_a_codec_package_that_cannot_be_imported_names_the_codec(
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_codecs_in_an_invalid_order_are_rejected(tmp_path, strange_module):
+def test_codecs_in_invalid_order_are_rejected(tmp_path, strange_module):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
     with pytest.raises(UnsupportedError, match="does not allow this order"):
@@ -355,7 +351,7 @@ def test_registered_codecs_are_not_used_for_untrusted_stores(tmp_path, strange_m
         opened(folder, trust="none").load()
 
 
-def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange_module):
+def test_registered_codecs_are_used_only_in_v3(tmp_path, strange_module):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     for zarr_format in (2, "3-draft"):
         encoding = {"v": {"codecs": [{"id": "strange_inverted"}]}}
@@ -364,9 +360,7 @@ def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange_module):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_codecs_passed_by_the_caller_take_precedence_over_registered_codecs(
-    tmp_path, strange_module
-):
+def test_given_codecs_take_precedence_over_registered_codecs(tmp_path, strange_module):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):
@@ -398,7 +392,7 @@ print("zarr" in sys.modules)
 """
 
 
-def test_zarr_is_imported_only_for_a_registered_codec(tmp_path, site):
+def test_zarr_is_imported_only_for_registered_codec(tmp_path, site):
     def output(name, *codecs, stored):
         folder = store_of(tmp_path / name, *codecs, stored=stored)
         command = [sys.executable, "-c", PROGRAM, str(site), str(folder)]

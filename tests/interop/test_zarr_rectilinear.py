@@ -38,7 +38,7 @@ def dataset():
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_rectilinear_arrays_are_read_with_the_chunks_of_the_store(dataset, name):
+def test_rectilinear_arrays_are_read_with_stored_chunks(dataset, name):
     np.testing.assert_array_equal(dataset[name], VALUES)
     chunked = xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, chunks={})[name]
     assert chunked.chunks == CHUNKS[name]
@@ -46,7 +46,7 @@ def test_rectilinear_arrays_are_read_with_the_chunks_of_the_store(dataset, name)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
 
 
-def test_references_to_an_array_of_many_rectilinear_chunks_are_read(tmp_path):
+def test_references_to_many_rectilinear_chunks_are_read(tmp_path):
     values = np.arange(203, dtype="<i4")
     (tmp_path / "data").write_bytes(values.tobytes())
     members = json.loads(STORE["plain/zarr.json"]) | {"shape": [203], "dimension_names": ["x"]}
@@ -109,7 +109,7 @@ def parse(name="plain", **configuration):
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_rectilinear_grids_round_trip_only_in_version_3(name):
+def test_rectilinear_grids_round_trip_only_in_v3(name):
     node = parse(name)
     assert isinstance(node, ArrayNode), node.error
     ((key, data),) = v3.render_node(node).items()
@@ -119,7 +119,7 @@ def test_rectilinear_grids_round_trip_only_in_version_3(name):
             other.render_node(node)
 
 
-def test_chunk_lengths_may_be_listed_or_run_length_encoded():
+def test_listed_and_run_length_encoded_chunk_lengths_are_read():
     runs = (((1, 1), (3, 3)), ((2, 1), (4, 1)))
     for spelled in ([[1, [3, 3]], [2, 4]], [[[1, 1], [3, 3]], [2, [4, 1]]]):
         assert parse(chunk_shapes=spelled).chunk_runs == runs
@@ -142,7 +142,7 @@ def test_chunk_lengths_may_be_listed_or_run_length_encoded():
     ],
     ids=str,
 )
-def test_an_invalid_chunk_grid_breaks_its_array(name, configuration):
+def test_invalid_chunk_grid_breaks_its_array(name, configuration):
     node = parse(name, **configuration)
     assert isinstance(node, BrokenNode)
     assert "chunk_grid" in str(node.error) or "codecs" in str(node.error)

@@ -88,7 +88,7 @@ def assert_same(result, expected):
     + [(dtype, (4, 4)) for dtype in ZARR_TYPES if dtype != "V4" and isinstance(dtype, str)],
     ids=str,
 )
-def test_values_of_every_type_from_zarr_python_are_read(dtype, shards, tmp_path):
+def test_zarr_python_values_of_every_type_are_read(dtype, shards, tmp_path):
     dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
     array = zarr.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), shards=shards, dtype=dtype)
     options = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)
@@ -102,7 +102,7 @@ def test_values_of_every_type_from_zarr_python_are_read(dtype, shards, tmp_path)
 
 
 @pytest.mark.parametrize("options", ZARR_OPTIONS.values(), ids=ZARR_OPTIONS)
-def test_arrays_in_every_layout_from_zarr_python_are_read(options, tmp_path):
+def test_zarr_python_arrays_in_every_layout_are_read(options, tmp_path):
     options = {"shape": (10, 9), "chunks": (2, 2), "dtype": "int32", "fill_value": 7, **options}
     array = zarr.create_array(tmp_path, **options)
     array[:5, 3:] = values_of("int32", (5, 6))
@@ -125,7 +125,7 @@ def test_arrays_in_every_layout_from_zarr_python_are_read(options, tmp_path):
     ],
     ids=str,
 )
-def test_arrays_from_tensorstore_are_read(codecs, tmp_path):
+def test_tensorstore_arrays_are_read(codecs, tmp_path):
     grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
     members = {"shape": [7, 11], "data_type": "float64", "chunk_grid": grid, "codecs": codecs}
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": members}
@@ -136,7 +136,7 @@ def test_arrays_from_tensorstore_are_read(codecs, tmp_path):
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_transposed_shards_are_read_and_written(order, tmp_path):
+def test_transposed_shards_round_trip(order, tmp_path):
     """tensorstore puts the transpose codec before the sharding codec."""
     shape, cells, parts = (7, 9, 5), (4, 6, 4), (2, 3, 1)
     inner = [parts[axis] for axis in order]
@@ -233,7 +233,7 @@ def test_zarr_python_reads_extension_types_written_by_xr_nczarr(dtype, codec, tm
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_scalars_are_written_and_read(tmp_path):
+def test_scalars_round_trip(tmp_path):
     node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()
@@ -242,7 +242,7 @@ def test_scalars_are_written_and_read(tmp_path):
     assert read_all(opened(tmp_path)) == 2.5
 
 
-def test_the_metadata_of_a_written_array_is_json(tmp_path):
+def test_written_array_metadata_is_json(tmp_path):
     written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
     members = json.loads((tmp_path / "zarr.json").read_bytes())
     assert members["codecs"][0]["name"] == "sharding_indexed"
@@ -317,7 +317,7 @@ def test_reading_bfloat16_requires_ml_dtypes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("zarr_format", [1, 2, 3, "3-draft"])
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
-def test_unsupported_types_from_ml_dtypes_are_rejected(tmp_path, name, zarr_format):
+def test_unsupported_ml_dtypes_types_are_rejected(tmp_path, name, zarr_format):
     if name == "bfloat16" and zarr_format == 3:
         pytest.skip("Zarr v3 supports bfloat16")
     dataset = xr.Dataset({"v": ("x", np.ones(2, name))})

@@ -116,7 +116,7 @@ def write_by_zarr_python(group, name, values, **options):
 
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
-def test_every_type_in_groups_from_zarr_python_is_read(version, consolidated, tmp_path):
+def test_zarr_python_groups_with_every_type_are_read(version, consolidated, tmp_path):
     root = zarr.create_group(tmp_path, zarr_format=version, attributes={"title": "all"})
     for group in (root, root.create_group("g").create_group("h")):
         for name, values in VALUES.items():
@@ -140,7 +140,7 @@ def test_every_type_in_groups_from_zarr_python_is_read(version, consolidated, tm
         for name, options in by_name.items()
     ],
 )
-def test_every_array_layout_from_zarr_python_is_read(version, options, tmp_path):
+def test_zarr_python_arrays_in_every_layout_are_read(version, options, tmp_path):
     root = zarr.create_group(tmp_path, zarr_format=version)
     write_by_zarr_python(root, "x", field("<i4"), **options)
     assert_same(read(tmp_path)["/"]["x"], field("<i4"))
@@ -160,7 +160,7 @@ def test_every_array_layout_from_zarr_python_is_read(version, options, tmp_path)
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["?", "u1", "<i2", "<i8", "<f4", "<f8", "<c8"])
-def test_arrays_of_every_driver_from_tensorstore_are_read(driver, members, dtype, tmp_path):
+def test_tensorstore_arrays_from_every_driver_are_read(driver, members, dtype, tmp_path):
     zarr.create_group(tmp_path, zarr_format=2 if driver == "zarr" else 3)
     values = field(dtype)
     values[4], values[:, 6] = 0, 0
@@ -179,7 +179,7 @@ def test_arrays_of_every_driver_from_tensorstore_are_read(driver, members, dtype
 @pytest.mark.skipif(shutil.which("gdalmdimtranslate") is None, reason="needs GDAL")
 @pytest.mark.parametrize("compressor", ["NONE", "GZIP", "ZLIB", "BLOSC", "LZ4", "ZSTD", "LZMA"])
 @pytest.mark.parametrize("version", ["ZARR_V2", "ZARR_V3"])
-def test_arrays_from_gdal_are_read(version, compressor, tmp_path):
+def test_gdal_arrays_are_read(version, compressor, tmp_path):
     source = zarr.create_group(tmp_path / "source.zarr", zarr_format=2)
     names = [name for name in VALUES if name[0] in "uif" and name not in ("i1", "u8", "f2")]
     for group in (source, source.create_group("g")):
@@ -265,7 +265,7 @@ def series(start, stop):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_a_draft_store_can_be_written_appended_to_and_updated(dialect, tmp_path):
+def test_draft_store_supports_write_append_and_update(dialect, tmp_path):
     path = tmp_path / "x"
     written = {"zarr_format": "3-draft", "dialect": dialect}
     to_nczarr(series(0, 2), path, unlimited_dims=["t"], **written)
@@ -281,7 +281,7 @@ def test_a_draft_store_can_be_written_appended_to_and_updated(dialect, tmp_path)
     assert not list(path.glob("*/root*"))
 
 
-def test_replacing_a_group_of_a_draft_store_removes_its_old_contents(tmp_path):
+def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr")
     to_nczarr(series(0, 2), path, group="g/h", mode="a")
@@ -293,7 +293,7 @@ def test_replacing_a_group_of_a_draft_store_removes_its_old_contents(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
-def test_writing_into_draft_stores_from_other_programs_is_rejected(name, tmp_path):
+def test_writing_to_foreign_draft_stores_is_rejected(name, tmp_path):
     store, _ = recorded(name)
     path = put(store, tmp_path)
     with pytest.raises(UnsupportedError, match="cannot be written"):

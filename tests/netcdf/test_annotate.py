@@ -102,7 +102,7 @@ def assert_same_variable(result, expected):
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
-def test_interpret_is_the_inverse_of_annotate(zarr_format, dialect, top):
+def test_interpret_inverts_annotate(zarr_format, dialect, top):
     stored = annotated(top, zarr_format=zarr_format, dialect=dialect)
     root = interpret(stored)
     assert_same_group(root, top)
@@ -155,7 +155,7 @@ def attributes_of(zarr_format, dialect, path="/v", **options):
     return dict(stored.nodes[path].attributes)
 
 
-def test_annotations_of_version_2_match_netcdf_c_4_10():
+def test_v2_annotations_match_netcdf_c_4_10():
     assert attributes_of("2", "nczarr", "/") == {
         "title": "é",
         "_nczarr_group": {
@@ -183,7 +183,7 @@ def test_annotations_of_version_2_match_netcdf_c_4_10():
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
-def test_annotations_of_version_3_follow_appendix_e():
+def test_v3_annotations_follow_appendix_e():
     top = attributes_of("3", "nczarr", "/")
     assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}
     assert top["_nczarr_group"] == {
@@ -209,14 +209,14 @@ def test_annotations_of_version_3_follow_appendix_e():
     assert (nodes["/v"].dimension_names, nodes["/s"].shape) == (("t", "x"), ())
 
 
-def test_the_universal_layout_gives_scalars_a_dimension_for_netcdf_c_4_9_0():
+def test_universal_layout_adds_scalar_dimension_for_netcdf_c_4_9_0():
     nodes = annotated(sample(), dialect="universal").nodes
     assert nodes["/"].sidecars[".nczgroup"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
     assert nodes["/s"].sidecars[".nczarray"]["dimrefs"] == ["/_scalar_"]
     assert nodes["/s"].attributes["_nczarr_array"]["dimension_references"] == []
 
 
-def test_the_universal_layout_extends_the_newest_layout_with_additional_objects():
+def test_universal_layout_extends_newest_layout_with_additional_objects():
     """Metadata that later releases would misread are in separate objects."""
     nodes = annotated(sample(), dialect="universal").nodes
     newest = annotated(sample()).nodes
@@ -227,7 +227,7 @@ def test_the_universal_layout_extends_the_newest_layout_with_additional_objects(
     assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
-def test_array_dimensions_attributes_are_optional_and_absent_in_version_3():
+def test_array_dimensions_attributes_are_optional_and_absent_in_v3():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
     assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
@@ -246,7 +246,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect", "kind", "type_name", "fill"), TEXTS)
-def test_characters_and_strings_are_typed_by_version_and_dialect(
+def test_character_and_string_types_depend_on_version_and_dialect(
     zarr_format, dialect, kind, type_name, fill
 ):
     node = array("/c", (), "|S1" if kind == "char" else "|S6", fill_value=np.bytes_(b"5"))
@@ -260,7 +260,7 @@ def test_characters_and_strings_are_typed_by_version_and_dialect(
 
 
 @pytest.mark.parametrize("zarr_format", ["1", "2", "3"])
-def test_plain_zarr_keeps_fill_values_of_types_that_netcdf_lacks(zarr_format):
+def test_plain_zarr_keeps_fill_values_of_types_missing_from_netcdf(zarr_format):
     for fill in (np.complex128(1 + 2j), np.bool_(True), np.bytes_(b"abc")):
         node = array("/c", (), fill.dtype.str, fill_value=fill)
         variable = Variable(path="/c", node=node, attributes={"_FillValue": fill}, kind="other")
@@ -274,24 +274,24 @@ def test_plain_zarr_keeps_fill_values_of_types_that_netcdf_lacks(zarr_format):
     ("zarr_format", "dialect"),
     [("1", "nczarr"), ("3", "universal"), ("2", "nczarr-4.8.0"), ("2", "x")],
 )
-def test_a_dialect_unknown_to_the_version_is_rejected(zarr_format, dialect):
+def test_dialect_unknown_to_zarr_version_is_rejected(zarr_format, dialect):
     with pytest.raises(UnsupportedError, match="expected zarr"):
         annotated(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_the_error_for_an_attribute_that_cannot_be_stored_contains_its_name():
+def test_unstorable_attribute_error_includes_name():
     with pytest.raises(UnsupportedError) as caught:
         annotated(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
-def test_unknown_members_are_kept_and_stale_annotations_are_removed():
+def test_unknown_members_are_kept_and_stale_annotations_removed():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
     assert annotated(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})
 
 
-def test_annotating_a_group_with_a_missing_variable_is_an_error():
+def test_annotating_group_with_missing_variable_raises_file_not_found_error():
     root = interpret(
         hierarchy(group(attributes={"_nczarr_group": {"arrays": ["gone"], "groups": []}}))
     )
@@ -315,7 +315,7 @@ def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, 
     assert interpret(stored).variables["v"].attributes == attributes
 
 
-def test_a_shadowed_dimension_is_referred_to_by_its_full_path():
+def test_shadowed_dimension_is_referenced_by_full_path():
     near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
     both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
     below = Group(path="/g", dimensions={"x": near}, variables={"v": both})

@@ -55,7 +55,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("value", "spelling", "expected"), TYPED)
-def test_an_attribute_has_its_recorded_type(value, spelling, expected):
+def test_attribute_has_recorded_type(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 
@@ -77,29 +77,29 @@ INFERRED = [
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_an_untyped_attribute_gets_the_smallest_exact_type(value, expected):
+def test_untyped_attribute_gets_smallest_exact_type(value, expected):
     assert_same(decode(value), expected)
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_an_unknown_attribute_type_is_ignored(value, expected):
+def test_unknown_attribute_type_is_ignored(value, expected):
     assert_same(decode(value, "<c16"), expected)
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1]], [1, "a"], [None], 2**64, -(2**63) - 1])
-def test_json_attributes_that_netcdf_cannot_represent_are_read_as_json_text(value):
+def test_json_attributes_not_representable_in_netcdf_are_read_as_json_text(value):
     assert decode(value) == "<literal>"
 
 
 # Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_text_attributes_stored_as_unquoted_json_are_read_as_json_text(value, spelling):
+def test_unquoted_json_text_attributes_are_read_as_json_text(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
-def test_text_attributes_are_unchanged(spelling):
+def test_plain_text_attributes_are_unchanged(spelling):
     assert decode("é{1}", spelling) == "é{1}"
 
 
@@ -121,11 +121,11 @@ def test_json_attributes_are_read_as_json_text(value, spelling):
         (10**400, "<f8", "<literal>"),
     ],
 )
-def test_json_takes_precedence_over_a_contradicting_recorded_type(value, spelling, expected):
+def test_json_value_takes_precedence_over_contradictory_type(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 
-def test_internal_attributes_are_hidden_but_quantization_and_maxstrlen_are_shown():
+def test_internal_attributes_are_hidden_except_quantization_and_maxstrlen():
     hidden = ["_NCProperties", "_ARRAY_DIMENSIONS", "_Codecs", "_nczarr_attr", "_NCZARR_ATTR"]
     hidden += ["_nczarr_array", "_nczarr_attrs"]
     shown = ["_nczarr_maxstrlen", "_nczarr_default_maxstrlen"]
@@ -191,7 +191,7 @@ def test_untyped_text_and_numbers_stay_distinct(value):
         (None, (None, "json")),
     ],
 )
-def test_values_are_written_as_the_shortest_exact_json(value, expected):
+def test_values_are_written_as_shortest_exact_json(value, expected):
     result = encode_attribute(value)
     assert result == expected
     assert type(result[0]) is type(expected[0])
@@ -212,7 +212,7 @@ def test_large_integers_are_encoded_as_integers():
     "value",
     [1j, np.datetime64("2000"), np.ones((2, 2)), object(), 2**64, b"\xe9", [-1, 2**63 + 1]],
 )
-def test_values_without_a_netcdf_type_are_rejected(value):
+def test_values_without_netcdf_type_are_rejected(value):
     with pytest.raises(UnsupportedError):
         encode_attribute(value)
 
@@ -226,19 +226,19 @@ def test_values_without_a_netcdf_type_are_rejected(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_strings_round_trip_in_their_measured_width(strings):
+def test_strings_round_trip_in_measured_width(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 
 
 # Regression D65
-def test_a_string_longer_than_its_declared_width_is_rejected():
+def test_string_longer_than_declared_width_is_rejected():
     with pytest.raises(ConflictError, match="3 bytes in UTF-8; expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
 
 
-def test_bytes_that_are_not_utf_8_round_trip():
+def test_non_utf8_bytes_round_trip():
     latin = np.array([b"caf\xe9"])
     assert encode_strings(decode_strings(latin), 4).tolist() == latin.tolist()
 
@@ -246,6 +246,6 @@ def test_bytes_that_are_not_utf_8_round_trip():
 # Regression D67
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_encode_strings_rejects_values_other_than_text(value, beside):
+def test_encode_strings_rejects_non_text_values(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -112,22 +112,22 @@ def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(di
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_either_nczarr_form_of_version_3_is_read(form):
+def test_both_nczarr_forms_of_v3_are_read(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
-def test_the_newest_of_several_annotations_takes_precedence():
+def test_newest_annotation_takes_precedence():
     old = {"_NCZARR_GROUP": {"dims": {"t": 9}, "vars": [], "groups": []}}
     both = group(attributes=root(SIZES).attributes, members=old)
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_metadata_objects_of_netcdf_c_4_8_0_and_4_9_0_become_sidecars():
+def test_nczarr_metadata_objects_are_sidecars():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
 # Regression D13
-def test_full_names_distinguish_dimensions_of_a_group_and_its_parent():
+def test_full_names_distinguish_dimensions_of_group_and_parent():
     child = group("/g", {"_nczarr_group": {"dimensions": {"x": 5}, "arrays": ["v"], "groups": []}})
     dataset = interpret(
         hierarchy(
@@ -140,7 +140,7 @@ def test_full_names_distinguish_dimensions_of_a_group_and_its_parent():
 
 
 # Regression D12
-def test_variables_in_subgroups_find_dimensions_of_the_root():
+def test_variables_in_subgroups_find_root_dimensions():
     nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
     dataset = interpret(
         hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))
@@ -162,7 +162,7 @@ SCALARS = {
 
 # Regression D6
 @pytest.mark.parametrize("spelling", SCALARS)
-def test_scalars_have_no_dimensions_however_they_are_stored(spelling):
+def test_scalars_have_no_dimensions_in_any_layout(spelling):
     dataset = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
     variable = only(dataset)
     assert (variable.shape, variable.error, dataset.dimensions) == ((), None, {})
@@ -183,20 +183,20 @@ CHARACTERS = [
 
 # Regressions D5, D7
 @pytest.mark.parametrize(("type_name", "zarr_format", "fields"), CHARACTERS)
-def test_characters_from_every_netcdf_c_release_have_type_s1(type_name, zarr_format, fields):
+def test_characters_from_every_netcdf_c_release_have_dtype_s1(type_name, zarr_format, fields):
     nodes = root({"x": 2}), array("/v", (2,), type_name, **fields)
     variable = only(interpret(hierarchy(*nodes, zarr_format=zarr_format)))
     assert (variable.kind, variable.node.dtype, variable.error) == ("char", np.dtype("S1"), None)
     assert variable.fill_value == b"5"
 
 
-def test_ucs4_characters_of_plain_zarr_are_unchanged():
+def test_ucs4_characters_in_plain_zarr_are_unchanged():
     variable = only(interpret(hierarchy(group(), array("/v", (2,), "<U1"))))
     assert variable.node.dtype == np.dtype("<U1")
 
 
 @pytest.mark.parametrize("type_name", ["|S5", "|S1", "<S5"])
-def test_fixed_strings_are_strings_in_nczarr_and_bytes_in_plain_zarr(type_name):
+def test_fixed_width_strings_are_bytes_only_in_plain_zarr(type_name):
     annotated = array("/v", (2,), type_name, references("/x"))
     plain = array("/v", (2,), type_name, {"_ARRAY_DIMENSIONS": ["x"]})
     netcdf_pure = group(attributes={"_NCProperties": "version=2,netcdf=4.10.1,nczarr=2.0.0"})
@@ -206,7 +206,7 @@ def test_fixed_strings_are_strings_in_nczarr_and_bytes_in_plain_zarr(type_name):
     assert only(interpret(hierarchy(group(), plain))).kind == "other"
 
 
-def test_version_3_raw_bytes_with_the_alias_string_are_strings():
+def test_v3_raw_bytes_with_string_alias_are_strings():
     node = array("/v", (2,), "r40", references("/x", type_alias="string"), dtype=np.dtype("V5"))
     variable = only(interpret(hierarchy(root({"x": 2}), node, zarr_format="3")))
     assert (variable.kind, variable.node.dtype) == ("string", np.dtype("S5"))
@@ -215,7 +215,7 @@ def test_version_3_raw_bytes_with_the_alias_string_are_strings():
 @pytest.mark.parametrize(
     ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
 )
-def test_a_variable_whose_type_alias_contradicts_its_array_type_is_broken(alias, type_name):
+def test_variable_with_contradictory_type_alias_is_broken(alias, type_name):
     node = array("/v", (2,), type_name, references("/x", type_alias=alias))
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
@@ -225,7 +225,7 @@ def test_a_variable_whose_type_alias_contradicts_its_array_type_is_broken(alias,
     ("type_name", "size"), [("<f4", 4), ("<f8", 8), ("|S5", 8), (">S1", 1), ("<U1", 1), ("<i2", 2)]
 )
 @pytest.mark.parametrize("stored", [0, "0", 7])
-def test_the_element_size_of_nczarr_shuffle_is_corrected(type_name, size, stored):
+def test_nczarr_shuffle_element_size_is_corrected(type_name, size, stored):
     specs = (
         CodecSpec("shuffle", {"elementsize": stored}, "filters"),
         CodecSpec("zlib", {"level": 1}),
@@ -237,7 +237,7 @@ def test_the_element_size_of_nczarr_shuffle_is_corrected(type_name, size, stored
     )
 
 
-def test_the_element_size_of_shuffle_in_plain_zarr_is_unchanged():
+def test_plain_zarr_shuffle_element_size_is_unchanged():
     specs = (CodecSpec("shuffle", {"elementsize": 2}, "filters"),)
     node = array("/v", (2,), "<f8", codecs=specs)
     assert only(interpret(hierarchy(group(), node))).node is node
@@ -255,13 +255,13 @@ def test_arrays_without_dimension_names_share_anonymous_dimensions():
     assert dataset.dialect == "zarr"
 
 
-def test_version_3_dimension_names_are_used_and_null_means_anonymous():
+def test_null_dimension_names_in_v3_are_anonymous():
     node = array("/v", (3, 4), dimension_names=("x", None))
     variable = only(interpret(hierarchy(group(), node, zarr_format="3")))
     assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]
 
 
-def test_dimension_names_refer_to_a_parent_dimension_of_the_same_size():
+def test_dimension_names_resolve_to_parent_dimension_of_same_size():
     names = {"_ARRAY_DIMENSIONS": ["x", "y"]}
     nodes = (
         group(),
@@ -274,7 +274,7 @@ def test_dimension_names_refer_to_a_parent_dimension_of_the_same_size():
     assert paths(dataset.variables["w"]) == ["/x", "/y"]
 
 
-def test_a_variable_that_contradicts_an_earlier_dimension_size_is_marked_broken():
+def test_variable_that_contradicts_dimension_size_is_marked_broken():
     first, second = (
         array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
         for name, size in (("a", 2), ("b", 3))
@@ -292,7 +292,7 @@ def test_a_variable_that_contradicts_an_earlier_dimension_size_is_marked_broken(
     [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7],
     ids=["too few", "too many", "text", "an object", "a number as a name", "a number"],
 )
-def test_a_variable_with_invalid_array_dimensions_is_marked_broken(names):
+def test_variable_with_invalid_array_dimensions_is_marked_broken(names):
     node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
     variable = only(interpret(hierarchy(group(), node)))
     assert variable.error.place == "_ARRAY_DIMENSIONS"
@@ -308,7 +308,7 @@ def test_a_variable_with_invalid_array_dimensions_is_marked_broken(names):
     [(2, "padded"), (5, "truncated"), (0, "padded")],
     ids=["shorter", "longer", "empty"],
 )
-def test_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(size, word):
+def test_array_size_mismatch_with_unlimited_dimension_is_corrected_and_reported(size, word):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
     )
@@ -318,7 +318,7 @@ def test_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(siz
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size):
+def test_fixed_dimension_size_mismatch_breaks_only_its_variable(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -328,7 +328,7 @@ def test_a_wrong_size_along_a_fixed_dimension_breaks_only_that_variable(size):
 
 
 # Regression D30
-def test_an_unlimited_dimension_can_be_empty():
+def test_unlimited_dimension_can_be_empty():
     sizes = {"t": {"size": 0, "unlimited": 1}}
     variable = only(
         interpret(hierarchy(root(sizes, "v"), array("/v", (0,), attributes=references("/t"))))
@@ -341,14 +341,14 @@ def test_an_unlimited_dimension_can_be_empty():
     [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []],
     ids=["no dimension", "no group", "the root", "too many", "none"],
 )
-def test_a_variable_with_invalid_dimension_references_is_marked_broken(wrong):
+def test_variable_with_invalid_dimension_references_is_marked_broken(wrong):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong)))
     )
     assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_sizes_of_undefined_outer_dimensions_are_taken_from_the_arrays():
+def test_undefined_outer_dimension_sizes_are_taken_from_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
     dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
@@ -361,7 +361,7 @@ def test_sizes_of_undefined_outer_dimensions_are_taken_from_the_arrays():
 
 
 # Regression D60
-def test_dimensions_are_restored_if_the_root_lacks_its_annotation():
+def test_dimensions_are_restored_if_root_annotation_is_missing():
     dataset = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
     assert dataset.dimensions == {"t": Dimension("t", "/t", 3)}
     assert dataset.dialect == "nczarr-4.9.3"
@@ -380,25 +380,25 @@ def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
 
 
 # Regression D21
-def test_a_listed_array_that_is_missing_is_a_broken_variable():
+def test_missing_listed_array_becomes_broken_variable():
     dataset = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
     assert isinstance(dataset.variables["v"].error, NotFoundError)
     assert ["/v" in dataset.reports[0], "/g" in dataset.reports[1]] == [True, True]
 
 
-def test_a_child_that_is_not_listed_is_kept_and_reported():
+def test_unlisted_child_is_kept_and_reported():
     dataset = interpret(hierarchy(root(), group("/g"), array("/v")))
     assert (list(dataset.variables), list(dataset.groups)) == (["v"], ["g"])
     assert len(dataset.reports) == 2
 
 
-def test_a_group_that_lists_itself_has_no_children():
+def test_group_listing_itself_has_no_children():
     nodes = root(groups=["g"]), group("/g", {"_nczarr_group": {"arrays": [], "groups": ["g"]}})
     assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
 
 
 # Regression D23
-def test_a_node_that_cannot_be_parsed_becomes_a_variable_with_an_error():
+def test_unparsable_node_becomes_broken_variable():
     error = UnsupportedError("found <U2")
     node = BrokenNode(
         path="/v",
@@ -411,14 +411,14 @@ def test_a_node_that_cannot_be_parsed_becomes_a_variable_with_an_error():
     assert (variable.shape, variable.attributes, variable.node) == ((3,), {"u": "m"}, None)
 
 
-def test_a_broken_group_keeps_its_children():
+def test_broken_group_keeps_children():
     broken = BrokenNode(path="/g", error=MetadataError("damaged"))
     dataset = interpret(hierarchy(group(), broken, array("/g/v")))
     assert dataset.groups["g"].error is broken.error
     assert list(dataset.groups["g"].variables) == ["v"]
 
 
-def test_missing_parent_groups_are_implied_and_nodes_below_arrays_are_ignored():
+def test_missing_parent_groups_are_implied_and_nodes_below_arrays_ignored():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
     dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
     assert list(dataset.variables) == ["a"]
@@ -427,12 +427,12 @@ def test_missing_parent_groups_are_implied_and_nodes_below_arrays_are_ignored():
     assert len(dataset.reports) == 3
 
 
-def test_a_dimension_name_in_plain_zarr_may_contain_a_slash():
+def test_plain_zarr_dimension_name_can_contain_slash():
     node = array("/v", (2,), attributes={"_ARRAY_DIMENSIONS": ["a/b"]})
     assert only(interpret(hierarchy(group(), node))).dimensions[0].name == "a/b"
 
 
-def test_a_root_array_becomes_the_variable_data():
+def test_root_array_becomes_variable_named_data():
     assert list(interpret(hierarchy(array("/", (2,)))).variables) == ["data"]
 
 
@@ -441,7 +441,7 @@ ANY_JSON = [None, True, 5, -1, 1 << 70, 0.5, "text", [], [[]], [None], {}, {"x":
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimension_references", "type_alias", None])
-def test_arbitrary_json_in_an_array_annotation_affects_only_its_variable(member, value):
+def test_arbitrary_json_in_array_annotation_affects_only_its_variable(member, value):
     annotation = value if member is None else {"dimension_references": ["/x"], member: value}
     bad = array("/b", (2,), attributes={"_nczarr_array": annotation})
     dataset = interpret(
@@ -454,7 +454,7 @@ def test_arbitrary_json_in_an_array_annotation_affects_only_its_variable(member,
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimensions", "arrays", "groups", "size", None])
-def test_any_json_in_a_group_annotation_affects_only_dependent_variables(member, value):
+def test_arbitrary_json_in_group_annotation_affects_only_dependent_variables(member, value):
     annotation = {"dimensions": {"x": 2}, "arrays": ["v"], "groups": [], member: value}
     if member == "size":
         annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}
@@ -493,7 +493,7 @@ annotations = st.dictionaries(
 @given(
     annotations, annotations, st.sampled_from(["<i4", ">f8", "|S3", ">S1", "|b1", "<c16", "<M8[s]"])
 )
-def test_stores_with_any_json_in_annotations_are_interpreted(top, attributes, type_name):
+def test_stores_with_arbitrary_json_annotations_are_interpreted(top, attributes, type_name):
     node = array("/v", (2,), type_name, attributes)
     for zarr_format in ("2", "3"):
         dataset = interpret(hierarchy(group(attributes=top), node, zarr_format=zarr_format))
@@ -501,7 +501,7 @@ def test_stores_with_any_json_in_annotations_are_interpreted(top, attributes, ty
 
 
 @pytest.mark.parametrize("names", [["a/b"], [".."], [""], ["a", 5], "ab", {"a": 1}])
-def test_invalid_lists_of_children_are_ignored(names):
+def test_invalid_child_lists_are_ignored(names):
     assert (
         listed_children(group(attributes={"_nczarr_group": {"arrays": names, "groups": []}}))
         is None
@@ -550,7 +550,7 @@ OTHER_FILLS = [
 
 @pytest.mark.parametrize("zarr_format", ["1", "2"])
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_fill_values_of_plain_zarr_version_2_are_masked_by_default(type_name, fill, zarr_format):
+def test_plain_zarr_v2_fill_values_are_masked_by_default(type_name, fill, zarr_format):
     options = {"zarr_format": zarr_format}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
     options["use_zarr_fill_value_as_mask"] = False
@@ -558,7 +558,7 @@ def test_fill_values_of_plain_zarr_version_2_are_masked_by_default(type_name, fi
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_fill_values_of_version_3_are_not_masked_by_default(type_name, fill):
+def test_v3_fill_values_are_not_masked_by_default(type_name, fill):
     assert filled(type_name, fill, zarr_format="3").attributes == {}
     options = {"zarr_format": "3", "use_zarr_fill_value_as_mask": True}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
@@ -566,28 +566,28 @@ def test_fill_values_of_version_3_are_not_masked_by_default(type_name, fill):
 
 # Regression D24
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_default_fill_values_written_by_netcdf_c_are_not_masked(type_name, fill):
+def test_netcdf_c_default_fill_values_are_not_masked(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
-def test_non_default_fill_values_written_by_netcdf_c_are_masked(type_name, fill):
+def test_netcdf_c_non_default_fill_values_are_masked(type_name, fill):
     result = filled(type_name, fill, top=BY_NETCDF_C).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
 
 # Regression D25
 @pytest.mark.parametrize(("type_name", "fill"), ZEROS)
-def test_a_fill_value_of_zero_is_not_masked_in_a_reference_set_by_default(type_name, fill):
+def test_zero_fill_value_is_not_masked_in_reference_set_by_default(type_name, fill):
     assert filled(type_name, fill, zero_masks=False).attributes == {}
     options = {"zero_masks": False, "use_zarr_fill_value_as_mask": True}
     assert filled(type_name, fill, **options).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*DEFAULT_FILLS, *OTHER_FILLS])
-def test_fill_values_except_zero_are_masked_in_a_reference_set(type_name, fill):
+def test_nonzero_fill_values_are_masked_in_reference_set(type_name, fill):
     result = filled(type_name, fill, zero_masks=False).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
@@ -598,7 +598,7 @@ def test_raw_bytes_and_structures_are_not_masked(dtype):
     assert only(interpret(hierarchy(group(), node))).attributes == {}
 
 
-def test_the_fill_value_attribute_takes_precedence_over_zarrs_fill_value():
+def test_fill_value_attribute_takes_precedence_over_zarr_fill_value():
     declared = filled("<i4", np.int32(7), {"_FillValue": 0}).attributes["_FillValue"]
     assert (declared, type(declared)) == (0, np.int32)
 
@@ -610,7 +610,7 @@ def test_only_declared_fill_values_are_masked_in_nczarr():
 
 
 # Regression D19
-def test_the_rounded_default_fill_value_of_doubles_is_replaced_by_the_exact_value():
+def test_rounded_default_double_fill_value_is_replaced_by_exact_value():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))
@@ -630,7 +630,7 @@ def test_undefined_fill_values_read_as_zero(type_name, expected):
 
 
 # Regression D20
-def test_undefined_fill_values_of_variable_length_bytes_are_empty_bytes():
+def test_undefined_variable_length_bytes_fill_value_is_empty():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""
@@ -653,9 +653,7 @@ def test_undefined_fill_values_of_variable_length_bytes_are_empty_bytes():
         ("|S3", "3", "YWI=", "", np.bytes_(b"ab")),
     ],
 )
-def test_the_fill_value_attribute_has_the_type_of_its_variable(
-    type_name, zarr_format, value, literal, expected
-):
+def test_fill_value_attribute_has_variable_dtype(type_name, zarr_format, value, literal, expected):
     node = array("/v", (1,), type_name, {"_FillValue": value}, literals={"_FillValue": literal})
     result = only(interpret(hierarchy(group(), node, zarr_format=zarr_format))).attributes[
         "_FillValue"
@@ -664,13 +662,13 @@ def test_the_fill_value_attribute_has_the_type_of_its_variable(
     assert type(result) is type(expected)
 
 
-def test_a_fill_value_outside_float16_is_reported():
+def test_fill_value_outside_float16_range_is_reported():
     dataset = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
     assert "_FillValue" in dataset.reports[0]
 
 
 @pytest.mark.parametrize("value", [300, 0.5, "text", [1, 2], None, {"a": 1}], ids=repr)
-def test_a_fill_value_attribute_of_the_wrong_type_is_kept_and_reported(value):
+def test_fill_value_attribute_of_wrong_type_is_kept_and_reported(value):
     dataset = interpret(hierarchy(group(), array("/v", (1,), "|u1", {"_FillValue": value})))
     assert "_FillValue" in only(dataset).attributes
     assert "_FillValue" in dataset.reports[0]

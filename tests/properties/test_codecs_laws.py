@@ -40,7 +40,7 @@ def same_bytes(result, expected):
 
 @settings(deadline=None, max_examples=200)
 @given(chunks())
-def test_decoding_is_the_inverse_of_encoding(case):
+def test_decoding_inverts_encoding(case):
     array, chain = case
     codec = make_codec(array.dtype, array.shape, *chain)
     data = bytes(codec.encode(array))
@@ -55,7 +55,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), 
 
 @settings(deadline=None, max_examples=100)
 @given(TEXTS, st.sampled_from(["vlen-utf8", "json2", "msgpack2"]), st.sampled_from(COMPRESSORS))
-def test_decoding_is_the_inverse_of_encoding_for_strings(texts, name, compressor):
+def test_decoding_inverts_encoding_of_strings(texts, name, compressor):
     array = np.empty(len(texts) + 1, dtype=object)
     array[:] = [*texts, ""]
     codec = make_codec(object, array.shape, (name, {}), compressor)
@@ -64,7 +64,7 @@ def test_decoding_is_the_inverse_of_encoding_for_strings(texts, name, compressor
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), BYTE_CHAINS, st.sampled_from(["<i4", "O"]))
-def test_any_bytes_decode_or_raise_an_nczarr_error(data, chain, dtype):
+def test_arbitrary_bytes_decode_or_raise_nczarr_error(data, chain, dtype):
     first = [("vlen-utf8", {})] if dtype == "O" else []
     codec = make_codec(dtype, (5,), *first, *chain)
     try:
@@ -78,7 +78,7 @@ def test_any_bytes_decode_or_raise_an_nczarr_error(data, chain, dtype):
     st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.binary(max_size=9)),
     st.booleans(),
 )
-def test_shards_contain_the_inner_chunks_from_which_they_were_assembled(grid, parts, at_start):
+def test_assembled_shards_contain_their_inner_chunks(grid, parts, at_start):
     parts = {key: part for key, part in parts.items() if key[0] < grid[0] and key[1] < grid[1]}
     spec = ShardSpec(
         (grid[0] * 2, grid[1] * 3), (CodecSpec("bytes"), CodecSpec("crc32c")), at_start

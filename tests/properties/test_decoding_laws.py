@@ -74,7 +74,7 @@ def as_store(stored, attributes):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(packed_variables())
-def test_fused_decoding_is_bit_identical_to_xarrays_decoding(case):
+def test_fused_decoding_is_bit_identical_to_xarray(case):
     stored, attributes = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -91,7 +91,7 @@ def test_fused_decoding_is_bit_identical_to_xarrays_decoding(case):
             np.testing.assert_equal(opened.encoding.get(name), expected.encoding.get(name))
 
 
-def test_numbers_are_unpacked_while_chunks_are_decoded():
+def test_numbers_are_unpacked_during_chunk_decoding():
     attributes = {"scale_factor": np.float64(0.5), "_FillValue": np.int16(3)}
     store = as_store(np.arange(5, dtype="<i2"), attributes)
     data = xr.open_dataset(store, engine="nczarr").variables["v"]._data
@@ -134,7 +134,7 @@ def lacks_values(variable):
     st.sampled_from([{}, {"decode_coords": "all"}, {"mask_and_scale": False}]),
 )
 @example([("i", {2, 10}), ("i", {3}), ("i", {8, 9, 0}), ("i", {8, 9, 0})], {})
-def test_variables_decoded_together_equal_variables_decoded_separately(drawn, options):
+def test_variables_decoded_together_match_separate_decoding(drawn, options):
     store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": b""}
     metadata = {".zgroup": {"zarr_format": 2}}
     for number, (kind, chosen) in enumerate(drawn):

@@ -213,7 +213,7 @@ def check_floats(values, stored, encoding, source):
 
 @settings(max_examples=60, deadline=None)
 @given(floats())
-def test_floats_are_stored_as_precisely_as_their_type_allows_or_rejected(case):
+def test_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
     values, encoding = case
     source = values.dtype.str[1:]
     highest = Fraction(float(np.finfo(encoding["dtype"]).max))
@@ -234,7 +234,7 @@ def test_floats_are_stored_as_precisely_as_their_type_allows_or_rejected(case):
 
 @settings(max_examples=60, deadline=None)
 @given(floats())
-def test_appended_floats_are_as_precise_as_their_type_allows_or_rejected(case):
+def test_appended_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
     values, encoding = case
     empty, store = xr.Dataset({"v": ("x", values[:0])}), {}
     xr_nczarr.to_nczarr(empty, store, encoding={"v": encoding}, unlimited_dims=["x"])
@@ -329,7 +329,7 @@ def test_appended_times_round_trip_or_are_rejected(case):
     st.sampled_from(["S", "U"]),
     st.integers(2, 9),
 )
-def test_strings_of_fixed_width_round_trip_or_are_rejected(texts, kind, width):
+def test_fixed_width_strings_round_trip_or_are_rejected(texts, kind, width):
     texts = [text.replace("\0", "") for text in texts]
     values, store = np.array(texts, object), {}
     encoding = {"v": {"dtype": f"{kind}{width}"}}

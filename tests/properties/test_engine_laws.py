@@ -67,7 +67,7 @@ def selections(draw, sizes):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(arrays(), st.data())
-def test_successive_lazy_selections_equal_selections_in_memory(stored, data):
+def test_successive_lazy_selections_match_in_memory_selections(stored, data):
     objects, variable = stored
     expected = xr.decode_cf(xr.Dataset({"v": variable})).v.variable
     opened = xr.open_dataset(objects, engine="nczarr").v.variable
@@ -82,7 +82,7 @@ def test_successive_lazy_selections_equal_selections_in_memory(stored, data):
     assert opened.dtype == expected.dtype
 
 
-def test_slices_select_the_same_elements_as_slices_of_a_list():
+def test_slices_select_same_elements_as_list_slices():
     """Slices that start before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)

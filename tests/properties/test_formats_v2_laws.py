@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_rendered_json_round_trips_with_the_literal_of_each_value(value):
+def test_rendered_json_round_trips_with_literals(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
@@ -49,7 +49,7 @@ STRICT_WORDS = JSON.map(lambda value: (json.dumps(value, ensure_ascii=False), va
 
 
 @given(st.dictionaries(TEXT, LAX_WORDS | STRICT_WORDS), st.sampled_from(["", " ", "\n\t"]))
-def test_json_literals_outside_the_standard_are_parsed_and_kept(words, blank):
+def test_nonstandard_json_literals_are_parsed_and_kept(words, blank):
     members = f",{blank}".join(
         f"{json.dumps(name)}{blank}:{blank}{spelling}{blank}"
         for name, (spelling, _) in words.items()
@@ -61,7 +61,7 @@ def test_json_literals_outside_the_standard_are_parsed_and_kept(words, blank):
 
 
 @given(st.binary() | st.text('{}[]",:\\u0123456789abcdefx+-.eENaInity \n').map(str.encode))
-def test_any_bytes_parse_as_json_or_raise_metadata_error(data):
+def test_arbitrary_bytes_parse_as_json_or_raise_metadata_error(data):
     with contextlib.suppress(MetadataError):
         render_json(Document("k", data).value)
 
@@ -172,7 +172,7 @@ def rendered(module, node):
 
 @given(array_documents())
 @settings(deadline=None)
-def test_arrays_render_to_the_documents_from_which_they_were_parsed(pair):
+def test_parsed_arrays_render_to_original_documents(pair):
     path, held = pair
     node = parsed(v2, path, held)
     assert isinstance(node, ArrayNode), node.error
@@ -186,7 +186,7 @@ def spelled_documents(documents):
 
 
 @given(PATHS, OBJECTS, st.dictionaries(NAMES, JSON))
-def test_groups_render_to_the_documents_from_which_they_were_parsed(path, attributes, members):
+def test_parsed_groups_render_to_original_documents(path, attributes, members):
     prefix = key_prefix(path)
     held = {f"{prefix}.zgroup": {"zarr_format": 2} | members, f"{prefix}.zattrs": attributes}
     node = parsed(v2, path, held)
@@ -196,7 +196,7 @@ def test_groups_render_to_the_documents_from_which_they_were_parsed(path, attrib
 
 @given(array_documents(), st.sampled_from([None, "zlib", "blosc"]), st.integers(0, 9))
 @settings(deadline=None)
-def test_v1_arrays_render_to_the_documents_from_which_they_were_parsed(pair, name, level):
+def test_parsed_v1_arrays_render_to_original_documents(pair, name, level):
     path, held = pair
     members, attributes = held.values()
     for member in ("compressor", "filters", "dimension_separator"):
@@ -216,9 +216,7 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_any_json_in_place_of_a_member_yields_a_node_or_an_error_with_its_key(
-    module, pair, name, value
-):
+def test_arbitrary_json_member_yields_node_or_error_with_key(module, pair, name, value):
     path, held = pair
     members, attributes = held.values()
     changed = dict(

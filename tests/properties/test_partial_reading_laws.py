@@ -58,7 +58,7 @@ PACKED = (280 + np.cumsum(RANDOM.standard_normal((70, 2050)), axis=1)).round(1).
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([(1, 37, 700), (2, 20, 700), (3, 37, 300)]))
-def test_selections_from_byte_ranges_of_uncompressed_chunks_match_numpy(data, chunks):
+def test_byte_range_selections_of_uncompressed_chunks_match_numpy(data, chunks):
     array, _ = stored(RAW, chunks, np.ndarray.tobytes)
     selection = tuple(data.draw(selectors(size)) for size in RAW.shape)
     np.testing.assert_array_equal(array.read(selection), taken(RAW, selection))
@@ -71,14 +71,14 @@ def test_selections_from_byte_ranges_of_uncompressed_chunks_match_numpy(data, ch
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([0, 16 << 10, 100_000]), st.sampled_from([0, 1, 2]))
-def test_selections_from_blocks_of_blosc_chunks_match_numpy(data, block, shuffle):
+def test_block_selections_of_blosc_chunks_match_numpy(data, block, shuffle):
     encode = Blosc("lz4", 5, shuffle, block).encode
     array, _ = stored(PACKED, (66, 2050), encode, (BLOSC,))
     selection = tuple(data.draw(selectors(size)) for size in PACKED.shape)
     np.testing.assert_array_equal(array.read(selection), taken(PACKED, selection))
 
 
-def test_reading_a_few_values_decodes_only_a_few_blosc_blocks(monkeypatch):
+def test_reading_few_values_decodes_few_blosc_blocks(monkeypatch):
     array, _ = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
     sizes, original = [], blosc.decompress
 
@@ -92,7 +92,7 @@ def test_reading_a_few_values_decodes_only_a_few_blosc_blocks(monkeypatch):
     assert sum(sizes) < 1 << 18
 
 
-def test_reading_damaged_blosc_blocks_is_an_error():
+def test_reading_damaged_blosc_blocks_raises_error():
     array, objects = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
     whole = objects["v/0.0"]
     first, second = struct.unpack_from("<ii", whole, 16)
@@ -122,9 +122,7 @@ ORDERS = st.permutations(range(6))
 @settings(max_examples=200, deadline=None)
 @given(ORDERS, ORDERS | st.none(), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
 @pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
-def test_whole_chunks_selected_by_lists_of_positions_match_numpy(
-    codecs, order, columns, chunk, dtype
-):
+def test_position_lists_that_select_whole_chunks_match_numpy(codecs, order, columns, chunk, dtype):
     """Consecutive elements of a chunk may have scattered positions in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes

@@ -380,7 +380,7 @@ OPTIONS = st.sampled_from([{}, {"decode_cf": False}])
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_zarr_python(), OPTIONS)
-def test_any_store_from_zarr_python_opens_the_same_as_with_engine_zarr(store, options):
+def test_zarr_python_stores_match_zarr_engine(store, options):
     theirs, ours = opened(store, **options)
     if theirs is not None:
         assert ours is not None
@@ -390,7 +390,7 @@ def test_any_store_from_zarr_python_opens_the_same_as_with_engine_zarr(store, op
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_to_zarr(), OPTIONS)
-def test_any_store_written_by_to_zarr_opens_the_same_as_with_engine_zarr(store, options):
+def test_stores_written_by_to_zarr_match_zarr_engine(store, options):
     if store is None:
         return
     theirs, ours = opened(store, **options)
@@ -409,7 +409,7 @@ def as_json(attributes):
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(netcdf_datasets())
-def test_any_kerchunk_reference_set_opens_the_same_as_its_file_with_engine_netcdf4(made):
+def test_kerchunk_reference_sets_match_netcdf4_engine(made):
     dataset, library = made
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/file.nc"

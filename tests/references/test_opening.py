@@ -90,7 +90,7 @@ class TestTargets:
     """Targets that open as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
-    def test_a_dictionary_opens_as_a_reference_set(self, data, form):
+    def test_dictionary_opens_as_reference_set(self, data, form):
         document = version0(str(data))
         if form != "v0":
             document = {"version": 1, "refs": document}
@@ -110,19 +110,19 @@ class TestTargets:
     @pytest.mark.parametrize(
         "spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr", "reference://::{}"]
     )
-    def test_a_reference_set_opens_from_a_local_file(self, tmp_path, data, name, pack, spelling):
+    def test_reference_set_opens_from_local_file(self, tmp_path, data, name, pack, spelling):
         path = tmp_path / name
         path.write_bytes(pack(json.dumps(version0("data.bin")).encode()))
         assert read(spelling.format(path)) == VALUES.tolist()
         assert read("reference://", fo=str(path)) == VALUES.tolist()
         assert read(path) == VALUES.tolist()
 
-    def test_references_may_point_to_a_parent_folder(self, tmp_path, data):
+    def test_references_can_point_to_parent_folder(self, tmp_path, data):
         (tmp_path / "sets").mkdir()
         path = put(tmp_path / "sets", "refs.json", version0(f"../{data.name}"))
         assert read(path) == read(f"file://{path}") == VALUES.tolist()
 
-    def test_a_reference_set_opens_from_an_http_url(self, served):
+    def test_reference_set_opens_from_http_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json") == VALUES.tolist()
         assert read(f"reference::{served.url}/refs.json?a=b") == VALUES.tolist()
@@ -130,12 +130,12 @@ class TestTargets:
         assert read("reference://", fo=fo) == VALUES.tolist()
         assert read("reference://", fo=fo, remote_protocol="http") == VALUES.tolist()
 
-    def test_a_reference_set_opens_from_an_s3_bucket(self, s3_server, tmp_path, data):
+    def test_reference_set_opens_from_s3_bucket(self, s3_server, tmp_path, data):
         put(tmp_path, "refs.json", version0("data.bin"))
         url = s3_server.upload(tmp_path, "sets")
         assert read(f"{url}/refs.json", **s3_server.storage_options) == VALUES.tolist()
 
-    def test_referenced_files_may_be_on_any_filesystem(self, tmp_path, data):
+    def test_referenced_files_can_be_on_any_filesystem(self, tmp_path, data):
         filesystem = fsspec.filesystem("memory")
         filesystem.pipe("/refs/data.bin", data.read_bytes())
         filesystem.pipe("/refs/refs.json", json.dumps(version0("data.bin")).encode())
@@ -146,31 +146,31 @@ class TestTargets:
         assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.rm("/refs", recursive=True)
 
-    def test_a_mapping_to_bytes_is_a_store_and_a_mapping_to_text_a_reference_set(self):
+    def test_mapping_of_bytes_opens_as_store_and_text_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
-    def test_a_missing_reference_document_raises_not_found_error(self, tmp_path, served):
+    def test_missing_reference_document_raises_not_found_error(self, tmp_path, served):
         for target in (tmp_path / "refs.json", f"{served.url}/refs.json"):
             with pytest.raises(NotFoundError, match="the reference set does not exist"):
                 open_store(target)
         with pytest.raises(UnsupportedError, match='option "fo"'):
             open_store("reference://")
 
-    def test_the_error_for_a_damaged_reference_document_names_the_document(self, tmp_path):
+    def test_damaged_reference_document_error_includes_document_name(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):
             open_store(path)
 
     @pytest.mark.parametrize("pack", [gzip.compress, lambda text: numcodecs.Zstd().encode(text)])
-    def test_the_decompressed_size_of_a_reference_document_is_limited(self, tmp_path, pack):
+    def test_decompressed_reference_document_size_is_limited(self, tmp_path, pack):
         path = tmp_path / "refs.json"
         path.write_bytes(pack(b" " * 1_000_000))
         with pytest.raises(LimitError, match="max_consolidated_bytes"):
             open_store(path, limits=Limits(max_consolidated_bytes=100_000))
 
-    def test_storage_options_may_set_template_language_and_overrides(self, tmp_path, data):
+    def test_storage_options_set_template_language_and_overrides(self, tmp_path, data):
         document = {
             "version": 1,
             "templates": {"u": "nowhere"},
@@ -185,7 +185,7 @@ class TestTargets:
 class TestStore:
     """The store of a reference set."""
 
-    def test_fetch_returns_values_in_the_order_of_the_keys(self, served, data_copy):
+    def test_fetch_returns_values_in_key_order(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],
@@ -212,7 +212,7 @@ class TestStore:
         return path
 
     @pytest.mark.parametrize("key", ["part", "whole", "text"])
-    def test_ranges_are_relative_to_the_range_of_the_reference(self, data_copy, key):
+    def test_requested_ranges_are_relative_to_referenced_range(self, data_copy, key):
         document = {
             "part": [str(data_copy), 5, 48],
             "whole": [str(data_copy)],
@@ -231,7 +231,7 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_reference_stores_are_classified_as_remote_without_reading_all_keys(self, tmp_path):
+    def test_remote_reference_stores_are_detected_without_reading_all_keys(self, tmp_path):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -241,7 +241,7 @@ class TestStore:
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
 
-    def test_chunks_fetched_together_equal_chunks_fetched_separately(self, tmp_path):
+    def test_chunks_fetched_together_match_separate_fetches(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)
         data = [tmp_path / "0.bin", tmp_path / "1.bin"]
         for path in data:
@@ -270,7 +270,7 @@ class TestStore:
                 assert (at_once is not None) == (expected and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_errors_are_the_same_for_chunks_fetched_together_or_separately(self, tmp_path, damage):
+    def test_errors_are_identical_for_joint_and_separate_fetches(self, tmp_path, damage):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")
@@ -300,11 +300,11 @@ class TestStore:
             with pytest.raises(UnsupportedError, match="read-only"):
                 write()
 
-    def test_adjacent_ranges_of_one_file_share_a_request(self, served):
+    def test_adjacent_ranges_of_one_file_share_one_request(self, served):
         assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
         assert len(served.requests_for("/data.bin")) == 1
 
-    def test_a_pickled_variable_contains_only_its_own_references(self, tmp_path, data):
+    def test_pickled_variable_contains_only_its_references(self, tmp_path, data):
         document = version0(str(data), **{f"u/{i}": [f"{i}.nc", i, i] for i in range(10_000)})
         store = xr.open_dataset(document, engine="nczarr").t.variable._data
         while not hasattr(store, "stored"):
@@ -313,7 +313,7 @@ class TestStore:
         assert len(travelled) < 2000
         assert pickle.loads(travelled).read((slice(2, 6),)).tolist() == [2, 3, 4, 5]
 
-    def test_a_reference_set_is_read_by_dask_worker_processes(self, workers, served):
+    def test_reference_set_is_read_by_dask_workers(self, workers, served):
         put(served.root, "refs.json", version0("data.bin"))
         dataset = xr.open_dataset(f"{served.url}/refs.json", engine="nczarr", chunks={})
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
@@ -359,7 +359,7 @@ class TestStore:
         (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
         Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
 
-    def test_references_with_a_custom_protocol_are_read_if_allowed(self, data):
+    def test_allowed_custom_protocol_references_are_read(self, data):
         class Own(LocalFileSystem):
             protocol = "own"
 
@@ -370,7 +370,7 @@ class TestStore:
         fsspec.register_implementation("own", Own, clobber=True)
         assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
-    def test_a_reference_larger_than_the_limit_is_rejected(self, data):
+    def test_reference_above_size_limit_is_rejected(self, data):
         with pytest.raises(LimitError, match="max_chunk_bytes"):
             list(open_store({"a": [str(data), 0, 2**61]}).fetch(["a"]))
         limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=40)
@@ -399,14 +399,12 @@ class TestTrust:
             "http://169.254.169.254/latest/meta-data",
         ],
     )
-    def test_a_remote_reference_set_may_refer_only_to_its_own_host(self, served, url):
+    def test_remote_reference_set_can_reference_only_its_host(self, served, url):
         put(served.root, "refs.json", version0(url))
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_a_remote_reference_set_may_refer_to_its_host_by_absolute_or_relative_urls(
-        self, served
-    ):
+    def test_remote_reference_set_can_reference_its_host_by_any_url_form(self, served):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
@@ -421,13 +419,13 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_aliases_of_a_protocol_refer_to_the_host_of_the_document(self, document, url, expected):
+    def test_protocol_aliases_refer_to_document_host(self, document, url, expected):
         targets = Targets(
             document, Trust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )
         assert targets.url(url) == expected
 
-    def test_the_allow_option_permits_references_to_a_local_folder(self, served, tmp_path):
+    def test_allow_option_permits_references_to_local_folder(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -445,7 +443,7 @@ class TestTrust:
         with pytest.raises(RefusedError):
             read(target, allow=[str(tmp_path / "inside")])
 
-    def test_local_paths_without_a_scheme_can_be_allowed(self, served, tmp_path):
+    def test_local_paths_without_scheme_can_be_allowed(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -457,7 +455,7 @@ class TestTrust:
             read(target, allow=[str(tmp_path / "inside")])
         assert f"'{tmp_path}/'" in str(caught.value)
 
-    def test_other_hosts_can_be_allowed(self, served, tmp_path):
+    def test_additional_hosts_can_be_allowed(self, served, tmp_path):
         with HttpServer(served.root) as other:
             put(served.root, "refs.json", version0(f"{other.url}/data.bin"))
             with pytest.raises(RefusedError):
@@ -501,14 +499,14 @@ class TestTrust:
             "metadata.google.internal",
         ],
     )
-    def test_every_notation_of_a_private_address_is_recognized(self, host):
+    def test_every_private_address_notation_is_recognized(self, host):
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
     def test_public_addresses_are_not_private(self, host):
         assert not is_private(host)
 
-    def test_redirects_to_hosts_that_are_not_allowed_are_rejected(self, served):
+    def test_redirects_to_disallowed_hosts_are_rejected(self, served):
         with HttpServer(served.root) as other:
             served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
             for target in (version0(f"{served.url}/data.bin"), f"{served.url}/refs.json"):
@@ -518,7 +516,7 @@ class TestTrust:
                 assert not other.requests_for("*")
             assert read(f"{served.url}/refs.json", allow=[other.url]) == VALUES.tolist()
 
-    def test_credentials_for_one_server_are_not_sent_to_another(self, served):
+    def test_credentials_for_one_server_are_not_sent_to_another_server(self, served):
         with HttpServer(served.root) as other:
             served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
             put(served.root, "refs.json", version0("data.bin"))
@@ -529,7 +527,7 @@ class TestTrust:
             assert sent.headers["Range"] == "bytes=5-52"
             assert served.requests_for("/data.bin")[0].headers["X-Token"] == "secret"
 
-    def test_redirects_within_a_host_are_followed_up_to_a_limit(self, served):
+    def test_redirects_within_host_are_followed_up_to_limit(self, served):
         os.rename(f"{served.root}/data.bin", f"{served.root}/moved.bin")
         served.fault("redirect", path="/data.bin", location="/moved.bin", times=None)
         assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
@@ -547,7 +545,7 @@ class TestOptions:
     def secrets(self, server, path):
         return [request.headers.get("Authorization") for request in server.requests_for(path)]
 
-    def test_options_without_a_prefix_apply_to_the_location_of_the_set(self, served):
+    def test_options_without_prefix_apply_only_to_reference_set_location(self, served):
         with HttpServer(served.root) as other:
             document = version0("data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]})
             put(served.root, "refs.json", document)
@@ -556,7 +554,7 @@ class TestOptions:
             assert set(self.secrets(served, "*")) == {"secret"}
             assert set(self.secrets(other, "*")) == {None}
 
-    def test_options_for_a_url_prefix_apply_to_referenced_files_below_it(self, served):
+    def test_url_prefix_options_apply_to_referenced_files_below_prefix(self, served):
         with HttpServer(served.root) as other:
             document = version0(
                 f"{served.url}/data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]}
@@ -576,17 +574,17 @@ class TestOptions:
             {"remote_options": {**HEADERS, "asynchronous": True}},
         ],
     )
-    def test_options_for_a_protocol_apply_to_all_its_referenced_files(self, served, options):
+    def test_protocol_options_apply_to_all_referenced_files_of_protocol(self, served, options):
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
-    def test_target_options_apply_to_the_document_and_its_folder(self, served):
+    def test_target_options_apply_to_document_and_its_folder(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
     @pytest.mark.parametrize("place", ["http", "{}/", "{}/sets/"])
-    def test_options_for_a_url_prefix_apply_to_a_reference_document_below_it(self, served, place):
+    def test_url_prefix_options_apply_to_reference_document_below_prefix(self, served, place):
         os.mkdir(f"{served.root}/sets")
         put(f"{served.root}/sets", "refs.json", version0("../data.bin"))
         options = {place.format(served.url): self.HEADERS}
@@ -595,21 +593,21 @@ class TestOptions:
         assert set(self.secrets(served, "/data.bin")) == {None if "sets" in place else "secret"}
 
     @with_ranges
-    def test_relative_references_in_a_cached_document_use_the_options_of_its_url(self, served):
+    def test_relative_references_in_cached_document_use_options_of_original_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         url = f"simplecache::{served.url}/refs.json"
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_storage_options_without_a_remote_location_are_rejected(self, data):
+    def test_storage_options_without_remote_location_are_rejected(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 
-    def test_options_that_only_fsspec_needs_are_ignored(self, data):
+    def test_fsspec_only_options_are_ignored(self, data):
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_remote_protocol_allows_references_with_that_protocol(self):
+    def test_remote_protocol_option_allows_references_with_that_protocol(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )
@@ -621,7 +619,7 @@ class TestOptions:
         with pytest.raises(RefusedError):
             targets.url("gs://bucket/a.nc")
 
-    def test_a_local_reference_set_may_refer_to_an_s3_bucket(self, s3_server, tmp_path, data):
+    def test_local_reference_set_can_reference_s3_bucket(self, s3_server, tmp_path, data):
         url = s3_server.upload(tmp_path, "data")
         document = version0(f"{url}/data.bin")
         options = s3_server.storage_options

@@ -95,9 +95,7 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_references_written_by_every_parquet_library_are_found(
-    tmp_path, monkeypatch, writer, reader
-):
+def test_references_from_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
@@ -110,7 +108,7 @@ def test_references_written_by_every_parquet_library_are_found(
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_a_lookup_reads_only_its_record_file_and_only_once(tmp_path):
+def test_lookup_reads_only_its_record_file_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -148,7 +146,7 @@ def test_threads_read_row_groups_of_one_file(tmp_path):
         assert [row["offset"] for row in results] == numbers
 
 
-def test_a_pickled_subset_contains_only_its_own_references(tmp_path):
+def test_pickled_subset_contains_only_its_references(tmp_path):
     write(tmp_path, "pyarrow")
     references, _ = open_folder(tmp_path)
     part = pickle.loads(pickle.dumps(references.subset("t/")))
@@ -169,7 +167,7 @@ def test_a_pickled_subset_contains_only_its_own_references(tmp_path):
         b'{"metadata": {}, "record_size": 100000000000}',
     ],
 )
-def test_an_invalid_parquet_reference_document_is_an_error(document):
+def test_invalid_parquet_reference_document_raises_reference_set_error(document):
     with pytest.raises(ReferenceSetError):
         parse_parquet_references(document, nothing)
 
@@ -177,7 +175,7 @@ def test_an_invalid_parquet_reference_document_is_an_error(document):
 @pytest.mark.parametrize(
     ("shape", "chunks"), [([4], []), ([4], [0]), (["4"], [1]), (4, 4), ([-1], [1]), ([4.0], [1])]
 )
-def test_an_invalid_chunk_grid_is_an_error(shape, chunks):
+def test_invalid_chunk_grid_raises_reference_set_error(shape, chunks):
     document = {"metadata": {"t/.zarray": array(shape, chunks)}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     with pytest.raises(ReferenceSetError) as caught:
@@ -186,7 +184,7 @@ def test_an_invalid_chunk_grid_is_an_error(shape, chunks):
 
 
 @pytest.mark.parametrize("other", ["{", array([4], [0]), array([0, 3], [0, 3])])
-def test_a_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, other):
+def test_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, other):
     write(tmp_path, "pyarrow")
     document = json.loads((tmp_path / ".zmetadata").read_text())
     document["metadata"]["a/.zarray"] = other
@@ -197,7 +195,7 @@ def test_a_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path,
     assert references.count
 
 
-def test_an_array_of_length_zero_has_no_chunks(tmp_path):
+def test_zero_length_array_has_no_chunks(tmp_path):
     document = {"metadata": {"t/.zarray": array([0, 3], [0, 3])}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     assert references.resolve("t/0.0") is None
@@ -206,7 +204,7 @@ def test_an_array_of_length_zero_has_no_chunks(tmp_path):
 
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
-def test_the_error_for_a_damaged_record_file_names_the_file(tmp_path, monkeypatch, reader, cut):
+def test_damaged_record_file_error_includes_file_name(tmp_path, monkeypatch, reader, cut):
     write(tmp_path, "pyarrow")
     record = tmp_path / "t/refs.0.parq"
     record.write_bytes(record.read_bytes()[cut])
@@ -218,7 +216,7 @@ def test_the_error_for_a_damaged_record_file_names_the_file(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("column", "value"), [("offset", -1), ("size", -5), ("offset", 0.5)])
-def test_an_invalid_value_in_a_record_file_is_an_error(tmp_path, column, value):
+def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, column, value):
     (tmp_path / "t").mkdir()
     rows = {"path": ["u"], "offset": [1], "size": [1]} | {column: [value]}
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq")
@@ -228,7 +226,7 @@ def test_an_invalid_value_in_a_record_file_is_an_error(tmp_path, column, value):
         references.resolve("t/0")
 
 
-def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
+def test_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
     (tmp_path / "t").mkdir()
     pd.DataFrame({"path": ["u"] * 6}).to_parquet(tmp_path / "t/refs.0.parq")
     document = {"metadata": {"t/.zarray": array([6], [1])}, "record_size": 5}
@@ -238,7 +236,7 @@ def test_a_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_parquet_references_to_one_url_share_one_string_in_memory(tmp_path, monkeypatch, reader):
+def test_parquet_references_to_same_url_share_string(tmp_path, monkeypatch, reader):
     count, url = 10_000, "s3://" + "x" * 10_000
     pd.DataFrame({"path": [url] * count}).to_parquet(tmp_path / "refs.0.parq", engine="pyarrow")
     hide_other_libraries(monkeypatch, reader)
@@ -249,7 +247,7 @@ def test_parquet_references_to_one_url_share_one_string_in_memory(tmp_path, monk
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_a_record_file_with_more_text_than_the_limit_is_rejected(tmp_path, monkeypatch, reader):
+def test_record_file_with_text_above_limit_is_rejected(tmp_path, monkeypatch, reader):
     (tmp_path / "t").mkdir()
     urls = [f"s3://{'x' * 10_000}{number}" for number in range(200)]
     rows = {"path": urls, "offset": range(200), "size": range(200)}
@@ -265,7 +263,7 @@ def test_a_record_file_with_more_text_than_the_limit_is_rejected(tmp_path, monke
         references.resolve("t/0")
 
 
-def test_the_error_without_a_parquet_library_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_parquet_library_error_suggests_installation(tmp_path, monkeypatch):
     write(tmp_path, "pyarrow")
     hide_other_libraries(monkeypatch)
     references, _ = open_folder(tmp_path)

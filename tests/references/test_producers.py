@@ -88,7 +88,7 @@ PRODUCERS = [hdf5, combined, netcdf3, virtualizarr]
 
 @pytest.mark.parametrize("produce", PRODUCERS)
 @pytest.mark.parametrize("spelling", ["dict", "json", "rendered", "compacted"])
-def test_reference_sets_resolve_to_the_same_references_as_in_fsspec(tmp_path, produce, spelling):
+def test_reference_sets_resolve_as_in_fsspec(tmp_path, produce, spelling):
     document = produce(tmp_path)
     reader = fsspec.filesystem("reference", fo=document)
     seen = reader.references
@@ -117,7 +117,7 @@ def read(reference):
         return file.read(reference.length)
 
 
-def test_references_to_hdf5_chunks_contain_the_right_bytes(tmp_path):
+def test_references_to_hdf5_chunks_contain_correct_bytes(tmp_path):
     references = parse_references(hdf5(tmp_path))
     for i in range(2):
         for j in range(2):
@@ -132,7 +132,7 @@ def test_combined_reference_sets_point_to_every_file(tmp_path):
         np.testing.assert_array_equal(chunk, FIELD[3:, 4:] + number)
 
 
-def test_references_to_netcdf3_records_contain_the_right_bytes(tmp_path):
+def test_references_to_netcdf3_records_contain_correct_bytes(tmp_path):
     references = parse_references(netcdf3(tmp_path))
     for record in range(6):
         result = np.frombuffer(read(references.resolve(f"t/{record}.0")), ">f4")

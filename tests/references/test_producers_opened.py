@@ -130,9 +130,7 @@ def masking(produce):
 # Regression D45
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_values_read_through_references_equal_those_in_the_original_files(
-    tmp_path, request, produce, way
-):
+def test_values_read_through_references_match_original_files(tmp_path, request, produce, way):
     document, paths = produce(tmp_path)
     way = request.getfixturevalue("workers") if way == "workers" else way
     path = tmp_path / "refs.json"
@@ -148,7 +146,7 @@ def test_values_read_through_references_equal_those_in_the_original_files(
 
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
-def test_a_copy_of_a_reference_set_contains_the_original_values(tmp_path, produce):
+def test_copy_of_reference_set_contains_original_values(tmp_path, produce):
     document, paths = produce(tmp_path)
     store = {}
     xr_nczarr.copy(document, store)
@@ -159,7 +157,7 @@ def test_a_copy_of_a_reference_set_contains_the_original_values(tmp_path, produc
 
 
 # Regression D45
-def test_references_to_netcdf3_records_skip_their_padding(tmp_path):
+def test_references_to_netcdf3_records_skip_padding(tmp_path):
     document, _ = kerchunk_netcdf3(tmp_path)
     entries = document["refs"]
     (_, first, length), (_, second, _) = entries["bytes/0.0"], entries["bytes/1.0"]
@@ -168,7 +166,7 @@ def test_references_to_netcdf3_records_skip_their_padding(tmp_path):
     assert read(document).bytes.values[:, 0].tolist() == [0, 5, 10]
 
 
-def test_relative_urls_are_resolved_against_the_folder_of_the_reference_set(tmp_path, monkeypatch):
+def test_relative_urls_are_resolved_against_reference_set_folder(tmp_path, monkeypatch):
     write_hdf5(tmp_path / "a.nc")
     monkeypatch.chdir(tmp_path)
     document = hdf.SingleHdf5ToZarr("a.nc", inline_threshold=0).translate()

@@ -84,7 +84,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_scanning_a_document_yields_the_same_references_as_parsing_it(name, layout):
+def test_scanning_document_yields_same_references_as_parsing(name, layout):
     refs = SETS[name]
     for document in (refs, {"version": 1, "refs": refs, "other": [", ", 5]}):
         text = json.dumps(document, **LAYOUTS[layout])
@@ -93,7 +93,7 @@ def test_scanning_a_document_yields_the_same_references_as_parsing_it(name, layo
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_a_dictionary_is_scanned_in_columns_like_a_document(monkeypatch):
+def test_dictionary_is_scanned_into_columns_like_document(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
@@ -105,14 +105,14 @@ def test_a_dictionary_is_scanned_in_columns_like_a_document(monkeypatch):
     assert references.count == len(refs) + 2
 
 
-def test_the_error_for_an_invalid_value_in_a_large_dictionary_names_its_key():
+def test_invalid_value_in_large_dictionary_error_includes_key():
     for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
         with pytest.raises(ReferenceSetError, match="expected") as info:
             parse_references(regular() | {"t/5": wrong})
         assert info.value.key == "t/5"
 
 
-def test_parsing_references_takes_less_than_thirty_megabytes_per_million():
+def test_parsing_references_uses_less_than_30_megabytes_per_million():
     count = 200_000
     lines = (
         f'"t/{i // 1000}.{i % 1000}": ["s3://b/{i // 1000}.nc", {37 * i}, 37]' for i in range(count)
@@ -141,7 +141,7 @@ def test_references_of_scanned_arrays_are_stored_in_columns():
 @pytest.mark.parametrize(
     "key", ["t/40.0.0", "t/0.5.0", "t/0.0", "t/00.0.0", "t/0.0.0.0", "t/-1.0.0"]
 )
-def test_chunk_keys_without_a_reference_resolve_to_none(key):
+def test_chunk_keys_without_reference_resolve_to_none(key):
     assert parse_references(SETS["one array"]).resolve(key) is None
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
@@ -190,7 +190,7 @@ def test_duplicate_keys_in_large_documents_are_rejected(member):
         ('"t/1999":', '"t/19\t99":'),
     ],
 )
-def test_one_invalid_entry_in_a_large_document_is_an_error(old, new):
+def test_invalid_entry_in_large_document_raises_reference_set_error(old, new):
     text = json.dumps(SETS["one dimension"])
     assert text.count(old) == 1
     wrong = text.replace(old, new)
@@ -199,7 +199,7 @@ def test_one_invalid_entry_in_a_large_document_is_an_error(old, new):
             parse_references(document)
 
 
-def test_whitespace_in_strings_of_an_indented_document_is_kept():
+def test_whitespace_in_strings_of_indented_document_is_preserved():
     refs = {f"t/{i}": [f"a , b [ {i % 7} ] \\", i, 1] for i in range(3000)}
     refs["quoted"] = 'x \\\\" : [ "\\" , 1'
     text = json.dumps(refs, indent=4)
@@ -209,21 +209,21 @@ def test_whitespace_in_strings_of_an_indented_document_is_kept():
         assert dict(references.items()) == one_by_one(refs)
 
 
-def test_the_error_for_an_invalid_indented_document_names_the_line():
+def test_invalid_indented_document_error_includes_line_number():
     lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
     lines[12_002] = lines[12_002].rstrip(",")
     with pytest.raises(ReferenceSetError, match="line 12004"):
         parse_references("\n".join(lines))
 
 
-def test_invalid_utf8_in_large_documents_is_an_error():
+def test_invalid_utf8_in_large_document_raises_reference_set_error():
     text = json.dumps(SETS["one dimension"]).encode()
     for old, new in ((b'"t/', b'"\xff/'), (b'"u"', b'"\xff"')):
         with pytest.raises(ReferenceSetError):
             parse_references(text.replace(old, new))
 
 
-def test_an_enormous_chunk_index_is_an_error():
+def test_huge_chunk_index_raises_reference_set_error():
     refs = {f"t/{10**15 + i}.{10**15}": ["u", i, 1] for i in range(100)}
     with pytest.raises(ReferenceSetError, match="chunk keys span"):
         parse_references(refs)
@@ -240,14 +240,14 @@ def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     assert [table.find(key) for key in refs] == [Target(*reference) for reference in refs.values()]
 
 
-def test_templates_in_urls_stored_in_columns_are_rendered():
+def test_templates_in_column_urls_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
         assert parse_references(form).resolve("t/2345") == Target("host/23.nc", 2345, 1)
 
 
-def test_a_pickled_subset_contains_only_its_own_columns():
+def test_pickled_subset_contains_only_its_columns():
     refs = SETS["two arrays"] | {".zattrs": "x" * 100_000}
     references = parse_references(json.dumps(refs))
     part = references.subset("t/")
@@ -259,13 +259,13 @@ def test_a_pickled_subset_contains_only_its_own_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_chunk_references_stored_in_columns_are_not_listed():
+def test_chunk_references_in_columns_are_not_listed():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])
     assert references.names("g/u/") == ([".zarray"], [])
 
 
-def test_an_array_named_like_a_number_keeps_its_chunks():
+def test_array_with_numeric_name_keeps_its_chunks():
     references = parse_references({f"1/{i}/{j}": ["u", i, j] for i in range(9) for j in range(9)})
     assert references.subset("1/").resolve("1/8/7") == Target("u", 8, 7)

@@ -95,7 +95,7 @@ HOSTILE = [
 
 # Regression D47
 @pytest.mark.parametrize("text", HOSTILE)
-def test_syntax_beyond_names_and_arithmetic_is_rejected(text):
+def test_template_syntax_beyond_names_and_arithmetic_is_rejected(text):
     with pytest.raises((RefusedError, ReferenceSetError)):
         render(text, {"f": "{{c}}"}, **VALUES)
 
@@ -130,7 +130,7 @@ def test_syntax_beyond_names_and_arithmetic_is_rejected(text):
         "{{ loop }}",
     ],
 )
-def test_expensive_and_invalid_templates_are_rejected(text):
+def test_expensive_and_invalid_templates_are_rejected_quickly(text):
     started = time.process_time()
     with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
         render(text, **VALUES)
@@ -139,20 +139,20 @@ def test_expensive_and_invalid_templates_are_rejected(text):
 
 # Regression D47
 @pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])
-def test_templates_that_multiply_their_output_are_rejected(leaf):
+def test_templates_that_multiply_output_are_rejected(leaf):
     chain = {f"t{n}": f"{{{{t{n + 1}}}}}" * 8 for n in range(30)} | {"t30": leaf}
     with pytest.raises(LimitError):
         render("{{t0}}", chain, i=1)
 
 
 # Regression D47
-def test_template_filter_arguments_that_blow_up_the_output_are_rejected():
+def test_exponentially_nested_template_arguments_are_rejected():
     nested = "f(c=" * 25 + "i" + ")" * 25
     with pytest.raises(LimitError):
         render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")
 
 
-def test_the_full_jinja2_sandbox_can_be_requested():
+def test_full_jinja2_sandbox_can_be_enabled():
     text = "{% for k in range(i) %}{{ k }}{{ 'odd'[:1] if k is odd }}{% endfor %}"
     assert render(text, language="jinja2", i=4) == "01o23o"
     mixed = "{% set n = i + 1 %}{{ u }}/{{ f(c=n) }}"
@@ -181,7 +181,7 @@ def test_the_full_jinja2_sandbox_can_be_requested():
         "{% if %}",
     ],
 )
-def test_the_sandbox_rejects_internals_and_large_results(text):
+def test_sandbox_rejects_internals_and_large_results(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 
@@ -207,7 +207,7 @@ def test_generators_with_sandboxed_templates_can_be_resolved_and_pickled():
 
 @pytest.mark.parametrize("pattern", ["%d", "a%04db", "%3d", "%00x", "%59d", "%05s", "%x", "\n%9d"])
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
-def test_formatting_a_single_integer_equals_pythons_formatting(pattern, value):
+def test_formatting_of_single_integer_matches_python(pattern, value):
     compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)
@@ -218,6 +218,6 @@ def test_formatting_a_single_integer_equals_pythons_formatting(pattern, value):
         assert compute({"i": value}) == expected
 
 
-def test_format_strings_with_too_much_padding_are_rejected():
+def test_format_strings_with_excessive_padding_are_rejected():
     with pytest.raises(LimitError, match="65"):
         compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})

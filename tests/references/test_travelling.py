@@ -68,14 +68,14 @@ def opened(server, **options):
     )
 
 
-def test_pickles_of_a_large_reference_set_contain_only_its_url(served):
+def test_pickled_large_reference_set_contains_only_its_url(served):
     assert len(pickle.dumps(opened(served))) < 4000
     assert len(pickle.dumps(lazy_array(opened(served)))) < 2000
     graph = dict(opened(served, chunks={"x": 1000}).t.data.__dask_graph__())
     assert max(len(pickle.dumps(task)) for task in graph.values()) < 2500
 
 
-def test_each_process_reads_the_reference_document_once(served, workers):
+def test_each_process_reads_reference_document_once(served, workers):
     dataset = opened(served, chunks={"x": 1000})
     assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
     assert len(served.requests_for("/refs.json")) <= 3
@@ -84,7 +84,7 @@ def test_each_process_reads_the_reference_document_once(served, workers):
     assert len(served.requests_for("/refs.json")) <= 4
 
 
-def test_an_unpickled_reference_set_is_read_on_first_use(served, clear_cached_sets):
+def test_unpickled_reference_set_is_read_on_first_use(served, clear_cached_sets):
     travelled = pickle.dumps(lazy_array(opened(served)))
     served.clear()
     clear_cached_sets()
@@ -97,7 +97,7 @@ def test_an_unpickled_reference_set_is_read_on_first_use(served, clear_cached_se
 
 
 @pytest.mark.parametrize("change", ["changed", "removed"])
-def test_a_reference_document_changed_after_opening_is_an_error(
+def test_reference_document_changed_after_opening_raises_reference_set_error(
     tmp_path, clear_cached_sets, change
 ):
     path = tmp_path / "refs.json"
@@ -114,7 +114,7 @@ def test_a_reference_document_changed_after_opening_is_an_error(
     assert "as a dictionary" in str(caught.value)
 
 
-def test_a_dictionary_of_references_is_pickled_completely(tmp_path, clear_cached_sets):
+def test_in_memory_reference_set_is_pickled_completely(tmp_path, clear_cached_sets):
     VALUES.tofile(tmp_path / "data.bin")
     travelled = pickle.dumps(open_store(document(tmp_path / "data.bin")))
     clear_cached_sets()
@@ -123,7 +123,7 @@ def test_a_dictionary_of_references_is_pickled_completely(tmp_path, clear_cached
     assert len(data) == 4
 
 
-def test_a_pickled_variable_of_a_parquet_reference_set_contains_only_its_own_metadata(tmp_path):
+def test_pickled_parquet_variable_contains_only_its_metadata(tmp_path):
     np.arange(CHUNKS, dtype="<i4").tofile(tmp_path / "data.bin")
     refs = document(tmp_path / "data.bin")["refs"]
     refs[".zattrs"] = json.dumps({"long": "text" * 10_000})
@@ -137,7 +137,7 @@ def test_a_pickled_variable_of_a_parquet_reference_set_contains_only_its_own_met
     assert part.tolist() == VALUES[1998:2002].tolist()
 
 
-def test_a_small_part_of_a_large_set_is_pickled_with_its_references(tmp_path, clear_cached_sets):
+def test_small_subset_of_large_set_is_pickled_with_its_references(tmp_path, clear_cached_sets):
     refs = document("data.bin")
     refs["refs"]["u/0"] = "few"
     (tmp_path / "refs.json").write_text(json.dumps(refs))

@@ -84,7 +84,7 @@ NAMES = ("X-Token", "Cookie", "Authorization")
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_credentials_for_a_reference_set_are_not_sent_to_another_server(served, other, secret):
+def test_reference_set_credentials_are_not_sent_to_another_server(served, other, secret):
     assert read(f"{served.url}/refs.json", allow=[other.url], **secret) == [0, 1, 2, 3]
     first = [set(NAMES) & set(request.headers) for request in served.requests_for("*")]
     assert len(first) >= 2
@@ -101,9 +101,7 @@ with_ranges = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_credentials_for_a_document_or_a_store_are_not_sent_to_another_server(
-    served, other, secret
-):
+def test_document_and_store_credentials_are_not_sent_to_another_server(served, other, secret):
     served.fault("redirect", path="/refs.json", location=f"{other.url}/refs.json", times=None)
     store = open_store(served.url, storage_options=secret)
     assert len(next(iter(store.fetch(["data.bin"])))) == 16
@@ -122,7 +120,7 @@ def test_names_in_http_urls_are_percent_encoded_once(served):
 
 
 @with_ranges
-def test_a_signed_url_keeps_its_signature_in_a_chained_url(served):
+def test_signed_url_keeps_signature_in_chained_url(served):
     store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
     (result,) = store.fetch(["t/0"])
     assert np.frombuffer(result, "<i4").tolist() == [1, 2]
@@ -130,7 +128,7 @@ def test_a_signed_url_keeps_its_signature_in_a_chained_url(served):
 
 
 @with_ranges
-def test_an_interrupted_download_is_not_cached(served, tmp_path):
+def test_interrupted_download_is_not_cached(served, tmp_path):
     options = {"simplecache": {"cache_storage": str(tmp_path)}}
     urls = [f"simplecache::{served.url}/data.bin?{number}" for number in range(2)]
     served.fault("truncate", path="/data.bin", times=3)
@@ -143,7 +141,7 @@ def test_an_interrupted_download_is_not_cached(served, tmp_path):
         assert np.frombuffer(result, "<i4").tolist() == [0, 1, 2, 3]
 
 
-def test_cookies_without_a_domain_are_not_sent_to_another_server(served, other):
+def test_cookies_without_domain_are_not_sent_to_another_server(served, other):
     async def with_jar(**options):
         jar = aiohttp.CookieJar(unsafe=True)
         jar.update_cookies({"session": "secret"})
@@ -154,7 +152,7 @@ def test_cookies_without_a_domain_are_not_sent_to_another_server(served, other):
     assert not other.requests_for("*")
 
 
-def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allowed(
+def test_allowing_any_host_does_not_allow_names_resolving_to_private_addresses(
     served, public_names
 ):
     with HttpServer(served.root) as other:
@@ -178,7 +176,7 @@ def test_host_names_with_a_private_address_are_rejected_even_if_any_host_is_allo
         assert read(document(f"{public_names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
-def test_redirects_to_host_names_with_a_private_address_are_rejected(served, public_names):
+def test_redirects_to_names_resolving_to_private_addresses_are_rejected(served, public_names):
     with HttpServer(served.root) as other:
         location = f"{public_names(other, 'inside')}/data.bin"
         served.fault("redirect", path="/data.bin", location=location, times=None)
@@ -188,7 +186,7 @@ def test_redirects_to_host_names_with_a_private_address_are_rejected(served, pub
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
-def test_redirects_without_a_location_raise_an_error(served, status):
+def test_redirects_without_location_raise_error(served, status):
     served.fault("status", path="/data.bin", status=status, times=None)
     for target in (
         document(f"{served.url}/data.bin"),
@@ -224,7 +222,7 @@ class TestLongResponses:
         monkeypatch.setattr(served._server.RequestHandlerClass, "_answer", send)
         return served
 
-    def test_responses_more_than_16_mib_longer_than_the_range_are_rejected(self, endless):
+    def test_responses_exceeding_range_by_more_than_16_mib_are_rejected(self, endless):
         store = open_store(endless.url, retry=Retry(first_wait=0))
 
         def fetch():
@@ -236,13 +234,13 @@ class TestLongResponses:
         assert len(endless.requests_for("*")) == 1
         assert self.sent < self.SIZE
 
-    def test_the_body_of_a_long_error_response_is_not_read(self, endless):
+    def test_long_error_response_body_is_not_read(self, endless):
         self.status = 404
         store = open_store(endless.url, storage_options={"client": "fsspec"})
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
         assert self.sent < self.SIZE
 
-    def test_the_size_of_whole_objects_and_documents_is_limited(self, endless):
+    def test_size_of_whole_objects_and_documents_is_limited(self, endless):
         limits = Limits(max_chunk_bytes=1 << 20, max_consolidated_bytes=2 << 20)
         store = open_store({"t/0": [f"{endless.url}/data.bin"]}, limits=limits)
         with pytest.raises(LimitError, match="max_chunk_bytes") as caught:
@@ -254,7 +252,7 @@ class TestLongResponses:
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_the_error_for_a_range_beyond_the_end_of_its_object_names_the_reference(s3_server, client):
+def test_out_of_bounds_range_error_includes_reference(s3_server, client):
     s3_server.put("data", bytes(32))
     target = f"{s3_server.url}/data"
     references = document(target) | {"t/1": [target, 16, 17]}

@@ -58,7 +58,9 @@ def regular(path, zarr_format=2):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["json", "inline", "parq", "zip"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_of_every_release_can_be_read_through_a_reference_set(tmp_path, release, kind, way):
+def test_stores_from_every_netcdf_c_release_are_readable_through_references(
+    tmp_path, release, kind, way
+):
     store = write_vintage(tmp_path / "store", sample(release), release)
     target = tmp_path / ("set.parq" if kind == "parq" else "set.json")
     source = pack(store, zipfile.ZIP_STORED) if kind == "zip" else store
@@ -66,7 +68,7 @@ def test_stores_of_every_release_can_be_read_through_a_reference_set(tmp_path, r
     assert_reads_as(read_groups(target, way, **RAW), sample(release))
 
 
-def test_netcdf_c_stores_can_be_read_through_a_reference_set(tmp_path):
+def test_netcdf_c_stores_are_readable_through_references(tmp_path):
     store = write_netcdf_c(tmp_path / "store")
     write(store, tmp_path / "set.json")
     expected, result = (
@@ -78,7 +80,7 @@ def test_netcdf_c_stores_can_be_read_through_a_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_plain_zarr_can_be_read_through_a_reference_set(tmp_path, zarr_format):
+def test_plain_zarr_is_readable_through_references(tmp_path, zarr_format):
     dataset = cf_dataset().drop_vars(["code", "label"])
     dataset.to_zarr(tmp_path / "store", zarr_format=zarr_format, consolidated=False)
     write(tmp_path / "store", tmp_path / "set.json")
@@ -111,7 +113,7 @@ def test_regular_chunks_are_written_as_generators(tmp_path, packed, zarr_format)
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "set.json", engine="nczarr"), dataset)
 
 
-def test_a_rewritten_reference_set_refers_to_the_same_bytes(tmp_path):
+def test_rewritten_reference_set_points_to_same_bytes(tmp_path):
     regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / "first.json")
     write(tmp_path / "first.json", tmp_path / "second.json")
@@ -142,7 +144,7 @@ def test_regular_references_become_generators_and_small_chunks_are_inlined(tmp_p
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
 
 
-def test_deflated_zip_entries_must_be_inlined(tmp_path):
+def test_deflated_zip_entries_require_inlining(tmp_path):
     regular(tmp_path / "store")
     source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)
     with pytest.raises(UnsupportedError, match="deflated"):
@@ -153,7 +155,7 @@ def test_deflated_zip_entries_must_be_inlined(tmp_path):
     np.testing.assert_array_equal(opened.t.values, np.arange(800.0).reshape(20, 40))
 
 
-def test_writing_references_to_a_zip_file_over_http_takes_few_requests(http_server):
+def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server):
     dataset = regular(f"{http_server.root}/store")
     pack(f"{http_server.root}/store", zipfile.ZIP_STORED)
     write(f"{http_server.url}/store.zip", f"{http_server.root}/set.json")
@@ -165,7 +167,7 @@ def test_writing_references_to_a_zip_file_over_http_takes_few_requests(http_serv
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
-def test_fsspec_reads_a_written_reference_set(tmp_path, name):
+def test_fsspec_reads_written_reference_set(tmp_path, name):
     dataset = regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / name, inline_below=100, record_size=64)
     filesystem = fsspec.filesystem("reference", fo=str(tmp_path / name), remote_protocol="file")
@@ -206,7 +208,7 @@ def assert_same_values(read, dataset):
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 @pytest.mark.parametrize("reader", ["nczarr", "kerchunk", "virtualizarr"])
-def test_every_reader_reads_the_values_through_a_written_reference_set(
+def test_every_reader_reads_values_through_written_reference_set(
     tmp_path, variables_of_every_encoding, name, reader
 ):
     store, dataset, zarr_format = variables_of_every_encoding
@@ -236,8 +238,8 @@ def test_every_reader_reads_the_values_through_a_written_reference_set(
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("numbers", [int, str], ids=["numbers", "text"])
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
-def test_engine_kerchunk_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers):
-    """netcdf-c writes element sizes as 0, for which numcodecs does not shuffle, or as text."""
+def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers):
+    """netcdf-c writes the element size 0, which disables shuffling in numcodecs, or a string."""
     values = np.arange(1000, dtype="i4").reshape(10, 100)
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("y", 10)
@@ -256,7 +258,7 @@ def test_engine_kerchunk_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
         np.testing.assert_array_equal(read["v"], values, err_msg=engine)
 
 
-def test_rewriting_the_fill_value_keeps_the_literals_of_other_attributes():
+def test_rewriting_fill_value_keeps_literals_of_other_attributes():
     """netcdf-c reads text that resembles a number by its literal."""
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
@@ -270,7 +272,7 @@ def test_rewriting_the_fill_value_keeps_the_literals_of_other_attributes():
         assert portable(dataclasses.replace(table, entries=entries)).entries == entries
 
 
-def test_the_references_command_reports_the_number_of_references(tmp_path, capsys):
+def test_references_command_reports_reference_count(tmp_path, capsys):
     regular(tmp_path / "store")
     source, target = str(tmp_path / "store"), str(tmp_path / "set.json")
     assert main(["references", source, target]) == 0
@@ -286,7 +288,7 @@ def test_the_references_command_reports_the_number_of_references(tmp_path, capsy
         write(source, tmp_path / "set.parq", generators=True)
 
 
-def test_reference_sets_of_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
+def test_references_to_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
     dataset = regular(tmp_path / "store")
     url = s3_server.upload(tmp_path / "store", "data/store")
     options = s3_server.storage_options
@@ -297,7 +299,7 @@ def test_reference_sets_of_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
         xr.testing.assert_equal(opened.load(), dataset)
 
 
-def test_a_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
+def test_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
     """Parquet cannot contain chunks of version 3, which is detected after other writes."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
@@ -317,7 +319,7 @@ def test_a_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, 
     xr.testing.assert_equal(xr.open_dataset(local, engine="nczarr").load(), dataset)
 
 
-def test_a_directory_that_is_not_a_reference_set_is_not_replaced(tmp_path):
+def test_directory_without_reference_set_is_not_replaced(tmp_path):
     regular(tmp_path / "store")
     (tmp_path / "mine.parquet").mkdir()
     (tmp_path / "mine.parquet/part.0.parquet").write_bytes(b"mine")
@@ -330,7 +332,7 @@ def test_a_directory_that_is_not_a_reference_set_is_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_a_file_that_is_not_a_reference_set_is_not_replaced(tmp_path, s3_server, place):
+def test_file_without_reference_set_is_not_replaced(tmp_path, s3_server, place):
     regular(tmp_path / "store")
     target, options = str(tmp_path / "mine"), None
     if place == "s3":

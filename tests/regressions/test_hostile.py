@@ -40,12 +40,12 @@ def store(name="a", dimension="x", shape=(2,), **attributes):
     return result | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
 
 
-def test_empty_names_in_a_reference_set_are_not_children():
+def test_empty_names_in_reference_set_are_not_children():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
 
-def test_a_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
+def test_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("__MACOSX/a", b"")
@@ -54,7 +54,7 @@ def test_a_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_a_zip_file_with_names_that_are_not_text_is_damaged(tmp_path):
+def test_zip_file_with_undecodable_names_is_damaged(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("é", b"")
@@ -63,7 +63,7 @@ def test_a_zip_file_with_names_that_are_not_text_is_damaged(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_the_keys_of_a_huge_generator_are_listed_lazily():
+def test_huge_generator_keys_are_listed_lazily():
     dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
     references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
@@ -79,7 +79,7 @@ def test_the_keys_of_a_huge_generator_are_listed_lazily():
     ],
     ids=str,
 )
-def test_the_warning_for_an_attribute_that_xarray_cannot_decode_contains_its_name(attributes):
+def test_undecodable_attribute_warning_includes_attribute_name(attributes):
     message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")
@@ -87,7 +87,7 @@ def test_the_warning_for_an_attribute_that_xarray_cannot_decode_contains_its_nam
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_the_error_for_attributes_that_cannot_be_decoded_on_loading_names_the_variable(attributes):
+def test_attribute_decoding_error_on_load_includes_variable(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,
@@ -120,7 +120,7 @@ def sharded_store(shape, inner):
     }
 
 
-def test_a_shard_index_of_terabytes_is_rejected_before_allocation():
+def test_shard_index_of_terabytes_is_rejected_before_allocation():
     objects = sharded_store([1 << 20, 1 << 20], [1, 1])
     variable = xr.open_dataset(objects, engine="nczarr").v
 
@@ -143,7 +143,7 @@ def test_a_shard_index_of_terabytes_is_rejected_before_allocation():
     [NotImplementedError(), KeyError("units"), AssertionError()],
     ids=lambda failure: type(failure).__name__,
 )
-def test_the_error_for_a_failed_decoding_always_states_a_reason(failure):
+def test_decoding_error_always_states_reason(failure):
     with (
         pytest.raises(MetadataError, match=type(failure).__name__) as caught,
         failing_as_metadata("store", "/a"),
@@ -154,17 +154,17 @@ def test_the_error_for_a_failed_decoding_always_states_a_reason(failure):
     assert "decode_cf=False" in caught.value.remedy
 
 
-def test_a_memory_error_while_decoding_is_not_a_metadata_error():
+def test_memory_error_during_decoding_is_not_reported_as_metadata_error():
     with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
         raise MemoryError
 
 
-def test_the_error_for_a_damaged_reference_dictionary_has_the_prefix_references():
+def test_damaged_reference_dictionary_error_starts_with_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 
 
-def test_storage_errors_keep_their_class_when_raised_while_xarray_decodes():
+def test_storage_errors_during_xarray_decoding_keep_their_class():
     objects = store(units="days since 2000-01-01")
     objects["a/0"] = 3
     with pytest.warns(
@@ -177,7 +177,7 @@ def test_storage_errors_keep_their_class_when_raised_while_xarray_decodes():
 
 
 @pytest.mark.parametrize("size", [1 << 33, 1 << 62])
-def test_a_coordinate_too_large_for_an_index_is_not_read(size):
+def test_coordinate_too_large_for_index_is_not_read(size):
     objects = store("x", dimension="x")
     objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [size]}).encode()
     with pytest.warns(xr.SerializationWarning, match=r"^/x is opened without an index: .*max_ind"):
@@ -202,7 +202,7 @@ def test_metadata_with_many_small_values_is_rejected_before_parsing(piece):
         xr.open_dataset(store() | {"a/.zattrs": text}, engine="nczarr").load()
 
 
-def test_symbolic_links_out_of_an_untrusted_store_are_rejected(tmp_path):
+def test_symlinks_pointing_outside_untrusted_store_are_rejected(tmp_path):
     for key, data in store().items():
         (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "s" / key).write_bytes(data)
@@ -216,7 +216,7 @@ def test_symbolic_links_out_of_an_untrusted_store_are_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
-def test_compressed_streams_may_have_many_members_but_not_too_many_empty_members(name):
+def test_streams_with_too_many_compressed_members_are_rejected(name):
     codec = numcodecs.get_codec({"id": name})
     values = np.random.default_rng(0).random(60_000)  # more members than are decoded in one step
     array = ARRAY | {"shape": [60_000], "chunks": [60_000], "compressor": codec.get_config()}
@@ -237,7 +237,7 @@ def test_compressed_streams_may_have_many_members_but_not_too_many_empty_members
 @pytest.mark.parametrize(
     "where", ["local", "zip", "reference", "whole reference", "filesystem", "http"]
 )
-def test_an_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, where, compressor):
+def test_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, where, compressor):
     objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
     with open(tmp_path / "long", "wb") as file:
         file.truncate(3 << 20 if where == "http" else 3 << 30)
@@ -294,21 +294,21 @@ BLURRED = {
         {"gen": [FORMULA] * 250, "refs": {f"k{i}": "x" for i in range(450)}},
         {"gen": [BLURRED], "templates": {"u": "x" * 60_000}},
     ],
-    ids=["parsed", "rendered", "generators", "tried", "written out"],
+    ids=["parsed", "rendered", "generators", "key lookups", "template expansion"],
 )
-def test_the_expansion_of_a_reference_document_is_limited(members):
+def test_reference_document_expansion_is_limited(members):
     with pytest.raises(LimitError, match="max_references"):
         parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
 
 
 @pytest.mark.parametrize("url", ["{{", "{{t}}", "{{ 1 // 0 }}", "{{ x.y }}"])
-def test_the_error_for_an_invalid_template_names_the_key_that_uses_it(url):
+def test_invalid_template_error_includes_key_using_it(url):
     document = {"version": 1, "templates": {"t": "{{t}}"}, "refs": {"a/0": [url]}}
     with pytest.raises(NczarrError, match=r"references: a/0: "):
         xr.open_dataset(document, engine="nczarr")
 
 
-def test_metadata_larger_than_the_limit_is_neither_read_nor_decompressed(tmp_path):
+def test_metadata_above_limit_is_neither_read_nor_decompressed(tmp_path):
     objects = store()
     del objects["a/.zattrs"]
     with zipfile.ZipFile(tmp_path / "s.zip", "w", zipfile.ZIP_DEFLATED) as file:
@@ -330,7 +330,7 @@ def test_metadata_larger_than_the_limit_is_neither_read_nor_decompressed(tmp_pat
             tracemalloc.stop()
 
 
-def test_consolidated_metadata_of_v3_without_contents_is_an_error():
+def test_consolidated_v3_metadata_without_contents_raises_metadata_error():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(
@@ -339,7 +339,7 @@ def test_consolidated_metadata_of_v3_without_contents_is_an_error():
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
 
 
-def test_the_error_for_a_shard_with_too_many_chunks_names_the_store():
+def test_shard_with_too_many_chunks_error_includes_store():
     array = {"zarr_format": 3, "node_type": "array", "shape": [4, 4], "data_type": "int32"}
     array |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2**31]}}}
     array |= {"chunk_key_encoding": {"name": "default"}, "fill_value": 0}

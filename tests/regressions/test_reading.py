@@ -78,9 +78,7 @@ def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
 
 # Regression D1
 @pytest.mark.parametrize("elementsize", [0, 4, 7])
-def test_shuffle_uses_the_element_size_of_the_dtype(
-    tmp_path: Path, way: str, elementsize: int
-) -> None:
+def test_shuffle_uses_dtype_item_size(tmp_path: Path, way: str, elementsize: int) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": elementsize}]}
     codecs |= {"compressor": {"id": "zlib", "level": 4}}
     chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
@@ -89,7 +87,7 @@ def test_shuffle_uses_the_element_size_of_the_dtype(
 
 
 # Regression D2
-def test_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
+def test_compression_levels_and_element_sizes_can_be_strings(tmp_path: Path, way: str) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": "0"}]}
     codecs |= {"compressor": {"id": "zlib", "level": "4"}}
     chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
@@ -99,7 +97,7 @@ def test_compression_levels_and_element_sizes_may_be_strings(tmp_path: Path, way
 
 # Regression D3
 @pytest.mark.parametrize("width", [5, 11, 128])
-def test_strings_are_unshuffled_as_elements_of_eight_bytes(
+def test_strings_are_unshuffled_as_eight_byte_elements(
     tmp_path: Path, way: str, width: int
 ) -> None:
     words = np.array(["a", "", "bcde", "é"], object)
@@ -122,7 +120,7 @@ def test_shuffle_does_not_move_incomplete_elements(tmp_path: Path, way: str) -> 
 
 
 # Regression D5
-def test_a_character_variable_does_not_prevent_reading_other_variables(
+def test_character_variable_does_not_prevent_reading_other_variables(
     tmp_path: Path, way: str
 ) -> None:
     store = write_netcdf_c(tmp_path / "s")
@@ -132,7 +130,7 @@ def test_a_character_variable_does_not_prevent_reading_other_variables(
 
 
 # Regression D6
-def test_a_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
+def test_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
     result = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
     assert (result.scalar.dims, result.scalar.item()) == ((), 3.5)
 
@@ -155,7 +153,7 @@ def test_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
 
 
 # Regression D9
-def test_a_store_from_netcdf_c_4_8_0_opens_with_typed_attributes(tmp_path: Path, way: str) -> None:
+def test_netcdf_c_4_8_0_store_opens_with_typed_attributes(tmp_path: Path, way: str) -> None:
     attrs = {"n": np.int16(5), "t": "text"}
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
     store = write_vintage(tmp_path / "s", content, "4.8.0")
@@ -177,7 +175,7 @@ def test_stores_written_with_noxarray_have_anonymous_dimensions(tmp_path: Path, 
 
 # Regression D11
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
-def test_dimensions_need_no_array_dimensions_attribute(
+def test_dimensions_do_not_require_array_dimensions_attribute(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR)})
@@ -203,7 +201,7 @@ def test_variables_in_groups_find_inherited_dimensions(
 
 # Regression D13
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
-def test_a_dimension_shadows_inherited_dimensions_of_the_same_name(
+def test_dimension_shadows_inherited_dimension_of_same_name(
     tmp_path: Path, way: str, release: str
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
@@ -219,7 +217,7 @@ TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e
 
 
 # Regression D14
-def test_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
+def test_text_resembling_json_is_read_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         for number, text in enumerate(TEXTS):
@@ -233,7 +231,7 @@ def test_text_that_resembles_json_is_read_unchanged(tmp_path: Path) -> None:
 
 
 # Regression D15
-def test_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None:
+def test_bare_nan_and_infinity_attributes_are_numbers(tmp_path: Path) -> None:
     for recorded in ({"a": "<f8", "b": "<f4"}, {}):
         own = {"a": float("nan"), "b": [float("inf"), float("-inf"), 1.5]}
         own |= {"_NCZARR_ATTR": {"types": recorded}}
@@ -248,7 +246,7 @@ def test_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None
 
 # Regression D16
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_json_in_a_text_attribute_is_read_as_json_text(tmp_path: Path, literal: str) -> None:
+def test_json_in_text_attribute_is_read_as_json_text(tmp_path: Path, literal: str) -> None:
     store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
@@ -276,7 +274,7 @@ SPELLINGS = [
 # Regression D18
 @pytest.mark.parametrize(("kind", "fill", "values", "meant"), SPELLINGS)
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_every_notation_of_data_types_and_fill_values_is_accepted(
+def test_every_data_type_and_fill_value_notation_is_accepted(
     tmp_path: Path, kind: str, fill: Any, values: np.ndarray, meant: Any, nczarr: bool, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -294,7 +292,7 @@ def test_every_notation_of_data_types_and_fill_values_is_accepted(
         *((">S1", "X", b"X"), (">S1", 5, b"5")),
     ],
 )
-def test_every_notation_of_string_fill_values_is_accepted(
+def test_every_string_fill_value_notation_is_accepted(
     tmp_path: Path, kind: str, fill: Any, meant: Any, way: str
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
@@ -305,9 +303,7 @@ def test_every_notation_of_string_fill_values_is_accepted(
 
 
 # Regression D19
-def test_the_rounded_default_fill_value_is_read_as_the_exact_value(
-    tmp_path: Path, way: str
-) -> None:
+def test_rounded_default_fill_value_is_read_as_exact_value(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("x", 5)
@@ -325,7 +321,7 @@ def test_the_rounded_default_fill_value_is_read_as_the_exact_value(
 
 # Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_missing_chunks_without_a_fill_value_are_read_as_zero(
+def test_missing_chunks_without_fill_value_read_as_zero(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -339,7 +335,7 @@ def test_missing_chunks_without_a_fill_value_are_read_as_zero(
 
 
 # Regression D21
-def test_arrays_shorter_or_longer_than_their_unlimited_dimension_open(
+def test_arrays_shorter_or_longer_than_unlimited_dimension_can_be_opened(
     tmp_path: Path, way: str
 ) -> None:
     times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
@@ -388,7 +384,7 @@ def test_outdated_attributes_in_consolidated_metadata_are_detected_on_request(
 
 
 # Regression D23
-def test_types_that_netcdf_lacks_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+def test_types_missing_from_netcdf_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
     values = {
         "u": np.array(["é", "xy"], "<U2"),
         "c": np.array([1j, 2]),
@@ -414,7 +410,7 @@ D24 = np.array([0, 1, -2147483647], "i4")
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_integers_without_a_declared_fill_value_stay_integers(
+def test_integers_without_declared_fill_value_stay_integers(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -423,7 +419,7 @@ def test_integers_without_a_declared_fill_value_stay_integers(
 
 
 # Regression D24
-def test_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
+def test_netcdf_c_default_fill_values_in_plain_zarr_are_not_masked(
     tmp_path: Path, way: str
 ) -> None:
     store = file_url(tmp_path / "s", "zarr")
@@ -439,7 +435,7 @@ def test_default_fill_values_in_plain_zarr_from_netcdf_c_are_not_masked(
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_fill_values_of_plain_version_2_are_masked_as_in_engine_zarr(
+def test_plain_zarr_v2_fill_values_are_masked_as_in_zarr_engine(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -480,7 +476,7 @@ def test_chunks_in_fortran_order_are_read_correctly(tmp_path: Path, nczarr: bool
         ({}, "/"),
     ],
 )
-def test_nested_chunk_keys_are_found_even_if_not_declared(
+def test_undeclared_nested_chunk_keys_are_found(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)
@@ -494,7 +490,7 @@ NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
 
 
 # Regression D28
-def test_variables_and_groups_may_have_unusual_names(tmp_path: Path, way: str) -> None:
+def test_variables_and_groups_with_unusual_names_can_be_opened(tmp_path: Path, way: str) -> None:
     content = Group({"x": 4})
     for number, name in enumerate(NAMES):
         content.variables[name] = Var(("/x",), FOUR + number, fill=0)
@@ -519,7 +515,7 @@ def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
 @pytest.mark.parametrize("prefix", ["", "inner/"])
 @pytest.mark.parametrize("directories", [True, False])
 @pytest.mark.parametrize("twice", [True, False])
-def test_zip_files_from_all_writers_open(
+def test_zip_files_from_every_writer_can_be_opened(
     tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
 ) -> None:
     store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), FOUR)}), "4.10")
@@ -535,7 +531,7 @@ def test_zip_files_from_all_writers_open(
 
 
 # Regression D30
-def test_an_unlimited_dimension_may_have_length_zero(tmp_path: Path, way: str) -> None:
+def test_zero_length_unlimited_dimension_is_valid(tmp_path: Path, way: str) -> None:
     result = read(write_netcdf_c(tmp_path / "s"), way)
     assert result.none_yet.sizes == {"never": 0, "x": 4}
     assert_values(result.none_yet.values, np.zeros((0, 4)), "none_yet")
@@ -543,7 +539,7 @@ def test_an_unlimited_dimension_may_have_length_zero(tmp_path: Path, way: str) -
 
 
 # Regression D31
-def test_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
+def test_chunk_larger_than_array_is_valid(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("t", None)
@@ -554,9 +550,7 @@ def test_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
 
 # Regression D32
 @pytest.mark.parametrize("name", ["checked", "checked_zlib"])
-def test_the_error_for_a_wrong_checksum_names_the_chunk(
-    tmp_path: Path, way: str, name: str
-) -> None:
+def test_wrong_checksum_error_includes_chunk(tmp_path: Path, way: str, name: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     chunk = store / name / "1"
     data = bytearray(chunk.read_bytes())
@@ -573,9 +567,7 @@ def test_the_error_for_a_wrong_checksum_names_the_chunk(
 
 # Regression D33
 @pytest.mark.parametrize("codec", ["szip", "nobody-knows-this"])
-def test_an_unknown_codec_breaks_only_its_own_variable(
-    tmp_path: Path, way: str, codec: str
-) -> None:
+def test_unknown_codec_breaks_only_its_variable(tmp_path: Path, way: str, codec: str) -> None:
     odd = array_document((2,), compressor={"id": codec, "mask": 32, "pixels-per-block": 8})
     store = store_with_good_array(
         tmp_path / "s", odd=odd, filtered=odd | {"filters": [{"id": codec}]}
@@ -612,7 +604,7 @@ def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunk
 
 @pytest.mark.parametrize("damage", ["gone", "no JSON", "another shape"])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_a_broken_coordinate_does_not_block_variables_along_its_dimension(
+def test_broken_coordinate_does_not_affect_variables_along_its_dimension(
     tmp_path: Path, damage: str, chunks: Any
 ) -> None:
     values = xr.Dataset({"v": ("t", FOUR)}, {"t": np.arange(4)})
@@ -645,7 +637,7 @@ COMPRESSORS = [
 # Regression D34
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_the_error_for_a_truncated_chunk_names_the_chunk(
+def test_truncated_chunk_error_includes_chunk(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9
@@ -659,7 +651,7 @@ def test_the_error_for_a_truncated_chunk_names_the_chunk(
 
 
 # Regression D34
-def test_a_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
+def test_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
     values = np.arange(200, dtype="f8") // 9
     chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
     document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)

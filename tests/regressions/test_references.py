@@ -83,7 +83,7 @@ def generated(**members):
 
 
 # Regression D35
-def test_a_reference_set_may_consist_only_of_generators(tmp_path):
+def test_reference_set_with_only_generators_is_read(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     assert read(generated(url=str(tmp_path / "a.bin"))) == VALUES.tolist()
 
@@ -98,7 +98,7 @@ def test_templates_with_arguments_are_rendered(tmp_path):
 
 # Regressions D37, D38
 @pytest.mark.parametrize("form", [deflated, raw])
-def test_the_range_is_cut_from_a_response_with_the_whole_object(served, form):
+def test_range_is_cut_from_whole_object_response(served, form):
     served.fault("ignore-range", times=None)
     assert read(form(served)) == VALUES.tolist()
     alone = form(served)
@@ -115,7 +115,7 @@ def test_transient_failures_are_retried(served, kind):
 
 # Regression D39
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
-def test_the_error_for_a_failed_request_names_status_url_and_key(served, status):
+def test_failed_request_error_includes_status_url_and_key(served, status):
     served.fault("status", status=status, times=None)
     store = open_store(raw(served), retry=Retry(first_wait=0))
     with pytest.raises(StorageError) as caught:
@@ -132,7 +132,7 @@ def test_the_error_for_a_failed_request_names_status_url_and_key(served, status)
 # Regression D40
 @pytest.mark.parametrize("kind", ["html", "short"])
 @pytest.mark.parametrize("form", [raw, deflated])
-def test_a_response_other_than_the_requested_bytes_is_an_error(served, kind, form):
+def test_response_with_wrong_bytes_raises_storage_error(served, kind, form):
     served.fault(kind, times=None)
     document = form(served)
     with pytest.raises(StorageError) as caught:
@@ -148,7 +148,7 @@ def test_a_response_other_than_the_requested_bytes_is_an_error(served, kind, for
 
 
 # Regression D40
-def test_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path):
+def test_reference_beyond_end_of_file_raises_storage_error(served, tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     for url in (f"{served.url}/raw.bin", str(tmp_path / "a.bin")):
         for start in (20, 32, 1000):
@@ -157,14 +157,14 @@ def test_a_reference_beyond_the_end_of_its_file_is_an_error(served, tmp_path):
 
 
 # Regression D40
-def test_a_referenced_chunk_of_the_wrong_length_is_an_error(tmp_path):
+def test_referenced_chunk_of_wrong_length_raises_nczarr_error(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     with pytest.raises(NczarrError, match="12"):
         read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 0, 12]})
 
 
 # Regression D41
-def test_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
+def test_local_reference_set_can_reference_remote_files(served, tmp_path):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(raw(served)))
     assert read(path) == VALUES.tolist()
@@ -173,7 +173,7 @@ def test_a_local_reference_set_may_refer_to_remote_files(served, tmp_path):
 
 
 # Regression D42
-def test_references_to_one_file_may_be_in_any_order(served, tmp_path):
+def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
     with open(f"{served.root}/many.bin", "wb") as file:
         file.write(np.arange(1000, dtype="<i4").tobytes())
     order = np.random.default_rng(5).permutation(1000)
@@ -187,7 +187,7 @@ def test_references_to_one_file_may_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_references_absent_from_a_parquet_file_are_missing_chunks(tmp_path, engine):
+def test_references_absent_from_parquet_file_are_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -204,7 +204,7 @@ def test_references_absent_from_a_parquet_file_are_missing_chunks(tmp_path, engi
 
 # Regression D44
 @pytest.mark.parametrize("shape", ["text", "base64", "object"])
-def test_inline_values_are_text_base64_or_objects(shape):
+def test_inline_values_can_be_text_base64_or_objects(shape):
     entries = metadata()
     if shape == "object":
         entries = {key: json.loads(value) for key, value in entries.items()}
@@ -222,7 +222,7 @@ def test_inline_values_are_text_base64_or_objects(shape):
     "url",
     ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
 )
-def test_a_remote_reference_set_may_not_refer_to_local_files_or_other_hosts(served, url):
+def test_remote_reference_set_cannot_reference_local_files_or_other_hosts(served, url):
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
     with pytest.raises(RefusedError):
@@ -248,7 +248,7 @@ def test_expensive_or_unsafe_templates_are_rejected_quickly(url):
 
 
 # Regression D47
-def test_generators_of_a_trillion_keys_are_not_expanded():
+def test_generators_of_one_trillion_keys_are_not_expanded():
     huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
     started = time.process_time()
     formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
@@ -259,7 +259,7 @@ def test_generators_of_a_trillion_keys_are_not_expanded():
 
 
 # Regression D47
-def test_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
+def test_generator_over_long_dimension_uses_little_memory(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     url = str(tmp_path / "a.bin")
     document = generated(url=url, dimensions={"i": {"stop": 10**7}})
@@ -270,7 +270,7 @@ def test_a_generator_over_a_long_dimension_takes_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_compared_in_their_declared_form(scaled):
+def test_fill_values_are_compared_in_declared_form(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.
@@ -292,7 +292,7 @@ def test_fill_values_are_compared_in_their_declared_form(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_a_fill_value_that_may_be_packed_causes_a_warning(fill, stored, expected):
+def test_possibly_packed_fill_value_causes_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -320,7 +320,7 @@ def _first_values(dataset):
 
 
 # Regression D50
-def test_a_pickled_reference_set_keeps_its_storage_options(served, workers):
+def test_pickled_reference_set_keeps_storage_options(served, workers):
     headers = {"headers": {"Authorization": "secret"}}
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": ["raw.bin", 0, 16], "t/1": ["raw.bin", 16, 16]}, file)
@@ -340,7 +340,7 @@ def _first_values_here_and_in_a_fork(references):
 
 
 # Regression D50
-def test_a_forked_process_can_continue_reading(served):
+def test_forked_process_can_continue_reading(served):
     result = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
     assert result == (VALUES.tolist(), VALUES.tolist())
     assert len(served.requests_for("/raw.bin")) >= 2

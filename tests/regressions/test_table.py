@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 
 
-def test_every_row_of_the_table_has_a_test_and_every_numbered_test_has_a_row():
+def test_regression_table_matches_numbered_tests():
     tested = {
         number
         for path in TESTS.rglob("test_*.py")

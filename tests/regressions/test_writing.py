@@ -74,7 +74,7 @@ def assert_rejected(path, match, dataset, **options):
 
 
 # Regression D51
-def test_times_that_the_stored_units_cannot_represent_are_rejected(path):
+def test_times_not_representable_in_stored_units_are_rejected(path):
     first = xr.Dataset(coords={"time": np.array(["2000-01-01T00:35"], "M8[ns]")})
     to_nczarr(first, path, unlimited_dims="time")
     assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
@@ -89,7 +89,7 @@ def test_times_that_the_stored_units_cannot_represent_are_rejected(path):
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
     ids=["hourly", "every 90 s"],
 )
-def test_the_suggested_encoding_can_represent_the_rejected_times(path, kind, step, units):
+def test_suggested_encoding_can_represent_rejected_times(path, kind, step, units):
     def hour(number):
         time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
         if kind == "cftime":
@@ -112,7 +112,7 @@ def test_the_suggested_encoding_can_represent_the_rejected_times(path, kind, ste
 
 
 # Regression D51
-def test_times_that_floats_cannot_represent_exactly_are_rejected(path):
+def test_times_not_exactly_representable_as_floats_are_rejected(path):
     encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
@@ -120,7 +120,7 @@ def test_times_that_floats_cannot_represent_exactly_are_rejected(path):
 
 
 # Regression D51
-def test_appended_times_are_stored_in_the_existing_units(path):
+def test_appended_times_are_stored_in_existing_units(path):
     encoding = {"time": {"units": "minutes since 1999-12-31", "dtype": "i8"}}
     to_nczarr(series(0, 2), path, encoding=encoding)
     to_nczarr(series(2, 4), path, append_dim="time")
@@ -129,26 +129,26 @@ def test_appended_times_are_stored_in_the_existing_units(path):
 
 
 # Regression D52
-def test_the_error_for_a_different_coordinate_names_the_first_difference(path):
+def test_coordinate_mismatch_error_includes_first_difference(path):
     to_nczarr(series(0, 2), path)
     other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
     assert_rejected(path, "21 instead of 20 at", other, append_dim="time")
 
 
 # Regression D53
-def test_appends_without_a_stored_variable_are_rejected(path):
+def test_appends_that_omit_stored_variable_are_rejected(path):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
 
 
 # Regression D53
-def test_appends_with_a_new_variable_are_rejected(path):
+def test_appends_with_new_variable_are_rejected(path):
     to_nczarr(series(0, 2).drop_vars("n"), path)
     assert_rejected(path, "new variables .*'n'", series(2, 4), append_dim="time")
 
 
 # Regression D53
-def test_appends_without_variables_of_subgroups_are_rejected(path):
+def test_appends_that_omit_subgroup_variables_are_rejected(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
     assert_rejected(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
@@ -156,7 +156,7 @@ def test_appends_without_variables_of_subgroups_are_rejected(path):
 
 # Regression D54
 @pytest.mark.parametrize("start", [1, 0])
-def test_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, start):
+def test_repeated_append_is_rejected_without_allow_duplicates(path, start):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
@@ -164,14 +164,14 @@ def test_a_repeated_append_is_rejected_unless_allow_duplicates_is_set(path, star
 
 
 # Regression D54
-def test_an_overlapping_append_is_rejected(path):
+def test_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
     assert_rejected(path, "data start at .* before the last stored", between, append_dim="time")
 
 
-def test_the_error_for_appending_earlier_times_suggests_a_remedy(path):
+def test_out_of_order_append_error_suggests_fix(path):
     to_nczarr(series(2, 4), path)
     message = r"data end at .*T06:00.*before the first stored value .*T12:00.*xarray\.concat"
     assert_rejected(path, message, series(0, 2), append_dim="time")
@@ -203,7 +203,7 @@ class Recorded(dict):
 @pytest.mark.parametrize(
     "options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"consolidated": False}], ids=str
 )
-def test_the_cost_of_an_append_does_not_depend_on_the_length_of_the_store(options, chunk):
+def test_append_cost_is_independent_of_store_length(options, chunk):
     encoding = {"a": {"chunks": (chunk, 4)}, "n": {"chunks": chunk}, "time": {"chunks": chunk}}
     encoding["time"] |= {"units": "hours since 2000-01-01", "dtype": "f8"}
     counts = []
@@ -220,7 +220,7 @@ def test_the_cost_of_an_append_does_not_depend_on_the_length_of_the_store(option
 
 
 @pytest.mark.parametrize("start", [0, 500, 990, 999])
-def test_appending_repeated_or_earlier_times_to_a_long_store_is_rejected(path, start):
+def test_appending_repeated_or_earlier_times_to_long_store_is_rejected(path, start):
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
     assert_rejected(
@@ -232,7 +232,7 @@ def test_appending_repeated_or_earlier_times_to_a_long_store_is_rejected(path, s
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 
 
-def test_names_repeated_in_the_last_chunks_of_an_unsorted_coordinate_are_rejected(path):
+def test_duplicates_in_last_chunks_of_unsorted_coordinate_are_rejected(path):
     names = [f"{number * 7 % 100:02}" for number in range(100)]
     stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
     to_nczarr(stations, path, encoding={"name": {"chunks": 10}})
@@ -242,7 +242,7 @@ def test_names_repeated_in_the_last_chunks_of_an_unsorted_coordinate_are_rejecte
 
 # Regression D55
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
+def test_dask_blocks_are_aligned_with_stored_chunks(path, zarr_format):
     encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}
     to_nczarr(series(0, 5), path, encoding=encoding, zarr_format=zarr_format)
     to_nczarr(series(5, 13).chunk(time=4), path, append_dim="time")
@@ -273,7 +273,7 @@ class Remote(MemoryStore):
 
 
 # Regression D56
-def test_writing_partial_chunks_is_rejected_if_the_store_has_no_locks():
+def test_partial_chunk_writes_are_rejected_if_store_has_no_locks():
     store = Remote({})
     to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
     part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
@@ -291,7 +291,7 @@ def packed(*values):
 
 
 # Regression D57
-def test_appended_values_are_packed_with_the_stored_encoding(path):
+def test_appended_values_are_packed_with_stored_encoding(path):
     to_nczarr(packed(1.0, 2.5), path, encoding=PACKED)
     finer = packed(3.3, np.nan)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.1}
@@ -316,7 +316,7 @@ def test_appended_values_are_packed_with_the_stored_encoding(path):
         ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
     ],
 )
-def test_values_that_the_stored_encoding_cannot_represent_are_rejected(path, encoding, value, dask):
+def test_values_not_representable_in_stored_encoding_are_rejected(path, encoding, value, dask):
     to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
     before = read(path)
     wrong = packed(3.0, value)
@@ -326,7 +326,7 @@ def test_values_that_the_stored_encoding_cannot_represent_are_rejected(path, enc
 
 
 # Regression D57
-def test_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
+def test_negative_integer_is_rejected_for_unsigned_variable(path):
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
     assert_rejected(
         path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time"
@@ -334,7 +334,7 @@ def test_the_smallest_integer_is_rejected_for_an_unsigned_type(path):
 
 
 # Regression D57
-def test_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path):
+def test_unsigned_attribute_stores_unsigned_values_in_signed_integers(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -344,7 +344,7 @@ def test_signed_integers_with_the_unsigned_attribute_store_unsigned_values(path)
 
 
 # Regression D57
-def test_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
+def test_nan_becomes_missing_value_and_data_equal_to_it_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -354,7 +354,7 @@ def test_nan_is_stored_as_missing_value_and_equal_data_is_rejected(path):
 
 # Regression D57
 @pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
-def test_a_missing_value_outside_the_stored_type_is_ignored(path):
+def test_missing_value_outside_stored_dtype_range_is_ignored(path):
     attributes = {"_FillValue": np.int16(-1), "missing_value": 1e20}
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "i2"), attributes)}), path)
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -362,7 +362,7 @@ def test_a_missing_value_outside_the_stored_type_is_ignored(path):
 
 
 # Regression D57
-def test_values_too_precise_for_the_stored_scale_factor_are_rejected(path):
+def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)
     finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
@@ -420,7 +420,7 @@ def test_netcdf_c_reads_widened_strings(path, dialect):
 
 
 # Regression D58
-def test_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
+def test_longer_strings_can_overwrite_variable_but_not_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
@@ -430,7 +430,7 @@ def test_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
 
 
 # Regression D58
-def test_an_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
+def test_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
     dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
     to_nczarr(dataset, path)
     longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
@@ -439,7 +439,7 @@ def test_an_invalid_append_with_longer_strings_is_rejected_before_any_change(pat
 
 
 # Regression D58
-def test_appending_longer_characters_is_rejected(path):
+def test_appending_longer_character_arrays_is_rejected(path):
     to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
     assert_rejected(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
     to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
@@ -510,7 +510,7 @@ def test_mode_a_removes_nothing(path):
 @pytest.mark.parametrize("new", [{}, {"units": "days since 2000-01-01"}], ids=["none", "days"])
 @pytest.mark.parametrize("stored", [None, "hours since 1990-01-01", "days since 2000-01-01"])
 @pytest.mark.parametrize("attributes", [{}, {"bounds": "tb"}], ids=["undeclared", "declared"])
-def test_bounds_added_to_a_stored_coordinate_keep_their_times(path, new, stored, attributes):
+def test_bounds_added_to_stored_coordinate_keep_their_times(path, new, stored, attributes):
     t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
     coordinate = xr.Dataset(coords={"t": t.assign_attrs(attributes)})
     coordinate.t.encoding = {"units": stored} if stored else {}
@@ -522,7 +522,7 @@ def test_bounds_added_to_a_stored_coordinate_keep_their_times(path, new, stored,
     np.testing.assert_array_equal(read(path).tb, bounds)
 
 
-def test_bounds_can_be_written_to_a_region_without_their_coordinate(path):
+def test_bounds_can_be_written_to_region_without_coordinate(path):
     t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
     bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T
     stored = xr.Dataset({"tb": bounds}, {"t": t.assign_attrs(bounds="tb")})
@@ -534,7 +534,7 @@ def test_bounds_can_be_written_to_a_region_without_their_coordinate(path):
     np.testing.assert_array_equal(read(path).tb, expected)
 
 
-def test_the_inherited_encoding_of_a_stored_coordinate_is_ignored(path):
+def test_inherited_encoding_of_stored_coordinate_is_ignored(path):
     stored = xr.Dataset({"a": ("x", [1.0, 2.0])}, {"c": ("x", [1.5, 2.5])})
     to_nczarr(stored, path)
     changed = stored.rename(a="b").assign_coords(c=("x", [np.nan, 2.5]))
@@ -545,7 +545,7 @@ def test_the_inherited_encoding_of_a_stored_coordinate_is_ignored(path):
 
 @pytest.mark.parametrize("mode", ["a", "a-", "w", "w-", "r+"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_replacing_a_variable_by_a_group_or_vice_versa_is_rejected(path, zarr_format, mode):
+def test_replacing_variable_with_group_or_vice_versa_is_rejected(path, zarr_format, mode):
     tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])})}
     to_nczarr(xr.DataTree.from_dict(tree), path, zarr_format=zarr_format)
     before = files(path)
@@ -563,7 +563,7 @@ def test_replacing_a_variable_by_a_group_or_vice_versa_is_rejected(path, zarr_fo
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_of_a_replaced_group_is_removed(path, zarr_format):
+def test_consolidated_metadata_of_replaced_group_is_removed(path, zarr_format):
     variable = xr.Dataset({"v": ("y", [1, 2])})
     group = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": variable})
     to_nczarr(series(0, 2), path, zarr_format=zarr_format, consolidated=True)
@@ -573,7 +573,7 @@ def test_consolidated_metadata_of_a_replaced_group_is_removed(path, zarr_format)
 
 
 @pytest.mark.parametrize(("zarr_format", "document"), [(2, ".zgroup"), (3, "zarr.json")])
-def test_a_group_with_unreadable_metadata_is_not_overwritten_in_mode_a(path, zarr_format, document):
+def test_mode_a_does_not_overwrite_group_with_unreadable_metadata(path, zarr_format, document):
     tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])}, attrs={"title": "g"})}
     tree = xr.DataTree.from_dict(tree)
     to_nczarr(tree, path, zarr_format=zarr_format, consolidated=False)
@@ -595,7 +595,7 @@ def test_a_group_with_unreadable_metadata_is_not_overwritten_in_mode_a(path, zar
 
 # Regression D63
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is")
-def test_old_values_of_a_shrunk_array_do_not_reappear(path):
+def test_append_to_shrunk_array_does_not_restore_old_values(path):
     encoding = {"n": {"chunks": (4,), "_FillValue": -9}}
     to_nczarr(series(0, 6)[["n"]].drop_vars("time"), path, encoding=encoding, dialect="zarr")
     zarr.open_group(path, use_consolidated=False)["n"].resize((1,))
@@ -644,7 +644,7 @@ def test_strings_are_never_truncated(path, text):
 
 # Regression D65
 @pytest.mark.parametrize("width", [127, 5])
-def test_a_requested_text_width_that_is_too_small_is_rejected(path, width):
+def test_requested_string_width_below_actual_width_is_rejected(path, width):
     dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
     with pytest.raises(ConflictError, match="129 bytes"):
         to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
@@ -669,7 +669,7 @@ def test_incompressible_chunks_are_stored(path):
         (np.array([True, False, True]), [True, False, True]),
     ],
 )
-def test_values_without_a_netcdf_type_are_encoded(path, values, expected):
+def test_values_without_netcdf_type_are_encoded(path, values, expected):
     to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
     assert result == expected
@@ -679,7 +679,7 @@ def test_values_without_a_netcdf_type_are_encoded(path, values, expected):
 @pytest.mark.parametrize(
     "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
 )
-def test_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, values):
+def test_types_missing_from_netcdf_are_rejected_before_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
     assert not os.path.exists(path)
@@ -724,7 +724,7 @@ def test_times_are_encoded_lazily(path, kind):
 
 
 # Regression D68
-def test_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
+def test_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
     encoding = {"a": {"zlib": True, "complevel": 3, "chunksizes": (2, 4), "fletcher32": True}}
     series(0, 4).to_netcdf(tmp_path / "a.nc", encoding=encoding, engine="netcdf4")
     with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4") as dataset:
@@ -739,7 +739,7 @@ def test_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
 # Regression D68
 @pytest.mark.parametrize("source", [2, 3])
 @pytest.mark.parametrize("target", [2, 3])
-def test_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, source, target):
+def test_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, source, target):
     series(0, 4).to_zarr(tmp_path / "z", zarr_format=source, consolidated=False)
     with xr.open_dataset(tmp_path / "z", engine="zarr", consolidated=False) as dataset:
         to_nczarr(dataset, path, zarr_format=target)
@@ -768,7 +768,7 @@ def test_unknown_requested_codecs_are_rejected(path):
 
 
 # Regression D69
-def test_overwriting_a_store_leaves_none_of_its_objects(path):
+def test_overwriting_store_removes_all_old_objects(path):
     to_nczarr(series(0, 9), path, encoding={"a": {"chunks": (1, 1)}, "n": {"chunks": (2,)}})
     to_nczarr(series(0, 2)[["n"]], path, mode="w")
     other = path + "-fresh"
@@ -777,7 +777,7 @@ def test_overwriting_a_store_leaves_none_of_its_objects(path):
 
 
 # Regression D69
-def test_overwriting_a_mapping_leaves_none_of_its_objects():
+def test_overwriting_mapping_removes_all_old_objects():
     store, fresh = {}, {}
     to_nczarr(series(0, 9), store, encoding={"a": {"chunks": (1, 1)}})
     to_nczarr(series(0, 2), store, mode="w")
@@ -788,7 +788,7 @@ def test_overwriting_a_mapping_leaves_none_of_its_objects():
 # Regression D70
 @pytest.mark.parametrize("chunks", [None, {}, {"time": 4}])
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, chunks):
+def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
     to_nczarr(series(0, 4), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -809,9 +809,7 @@ def test_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, chunks
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_overwriting_a_variable_that_other_written_values_depend_on_is_rejected(
-    path, names, options
-):
+def test_overwriting_variable_read_by_other_written_values_is_rejected(path, names, options):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
     group = {"group": options.get("group")}
     to_nczarr(stored, path, **group)
@@ -835,7 +833,7 @@ def test_swapping_lazy_variables_between_groups_is_rejected(path):
             to_nczarr(swapped, path, mode="a")
 
 
-def test_appended_values_may_be_computed_from_other_variables(path):
+def test_appended_values_can_be_computed_from_other_variables(path):
     stored = xr.Dataset({name: ("x", np.arange(4.0)) for name in ("a", "b")})
     stored["area"] = ("y", np.ones(3))
     to_nczarr(stored, path, unlimited_dims=["x"])
@@ -846,7 +844,7 @@ def test_appended_values_may_be_computed_from_other_variables(path):
 
 
 # Regression D70
-def test_new_variables_may_be_computed_from_stored_variables(path):
+def test_new_variables_can_be_computed_from_stored_variables(path):
     to_nczarr(series(0, 4), path)
     with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
         to_nczarr(xr.Dataset({"twice": dataset.a * 2}).drop_vars(["time", "x"]), path, mode="a")
@@ -867,7 +865,7 @@ def mapped():
 
 @pytest.mark.parametrize("mode", ["a", "a-"])
 @pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
-def test_new_variables_can_be_added_with_the_coordinates_of_their_source(path, chunks, mode):
+def test_new_variables_can_be_added_with_coordinates_of_source(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -880,7 +878,7 @@ def test_new_variables_can_be_added_with_the_coordinates_of_their_source(path, c
 
 @pytest.mark.parametrize("mode", ["a", "r+"])
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_writing_an_opened_dataset_back_leaves_its_store_unchanged(path, chunks, mode):
+def test_writing_opened_dataset_back_leaves_store_unchanged(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -889,7 +887,7 @@ def test_writing_an_opened_dataset_back_leaves_its_store_unchanged(path, chunks,
 
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_a_lazy_variable_of_a_different_store_at_the_same_url_is_rejected(chunks):
+def test_lazy_variable_from_different_store_at_same_url_is_rejected(chunks):
     # Another endpoint can have another store at the same URL.
     url = "memory://same-url/store.nczarr"
     to_nczarr(mapped(), url, mode="w")
@@ -908,7 +906,7 @@ def test_a_lazy_variable_of_a_different_store_at_the_same_url_is_rejected(chunks
         pytest.param(lambda lat: lat.chunk(y=1) * 2, id="computed"),
     ],
 )
-def test_a_coordinate_that_is_computed_from_itself_is_rejected(path, chunks, changed):
+def test_coordinate_computed_from_itself_is_rejected(path, chunks, changed):
     to_nczarr(mapped(), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -919,7 +917,7 @@ def test_a_coordinate_that_is_computed_from_itself_is_rejected(path, chunks, cha
     assert files(path) == before
 
 
-def test_lazily_decoded_values_with_other_units_are_rejected(path):
+def test_overwriting_source_of_lazily_decoded_values_is_rejected(path):
     to_nczarr(mapped(), path)
     with xr.open_dataset(path, engine="nczarr", decode_cf=False) as dataset:
         dataset.day.attrs["units"] = "hours since 1990-01-01"
@@ -927,18 +925,18 @@ def test_lazily_decoded_values_with_other_units_are_rejected(path):
             to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
 
 
-def test_the_package_exports_the_function_to_nczarr():
+def test_package_exports_to_nczarr():
     assert xr_nczarr.to_nczarr is to_nczarr
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
-def test_the_error_for_an_invalid_name_suggests_renaming(name):
+def test_invalid_name_error_suggests_renaming(name):
     with pytest.raises(ConflictError, match="Choose another name"):
         to_nczarr(xr.Dataset({name: 1}), {})
 
 
 # Regression D57
-def test_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
+def test_rejected_block_error_explains_how_to_finish_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:
@@ -954,7 +952,7 @@ def test_the_error_for_a_rejected_block_says_how_to_finish_the_write(path):
 
 # Regression D68
 @pytest.mark.parametrize("engine", ["nczarr", "kerchunk"])
-def test_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
+def test_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
     from kerchunk.hdf import SingleHdf5ToZarr
 
     source = str(tmp_path / "a.nc")
@@ -971,7 +969,7 @@ def test_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1"])
-def test_stores_from_the_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, release):
+def test_stores_from_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, release):
     from tests.stores import Group, Var, write_vintage
 
     def field(start, stop):
@@ -989,7 +987,7 @@ def test_stores_from_the_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, r
         xr.testing.assert_identical(read(path), after)
 
 
-def test_a_url_fragment_can_request_consolidated_metadata(path):
+def test_url_fragment_can_request_consolidated_metadata(path):
     to_nczarr(series(0, 2), f"file://{path}#mode=nczarr,file&consolidated", zarr_format=3)
     xr.testing.assert_identical(read(path, consolidated=True), series(0, 2))
 
@@ -997,7 +995,7 @@ def test_a_url_fragment_can_request_consolidated_metadata(path):
 @pytest.mark.parametrize(
     ("values", "dialects"), [([b"ab\0", b"c"], ["nczarr", "zarr"]), (["ab\0", "c"], ["nczarr"])]
 )
-def test_strings_with_a_trailing_nul_are_rejected(values, dialects):
+def test_strings_with_trailing_nul_are_rejected(values, dialects):
     dataset = xr.Dataset({"v": ("x", np.array(values, object))})
     for dialect in dialects:
         store = {}
@@ -1008,7 +1006,7 @@ def test_strings_with_a_trailing_nul_are_rejected(values, dialects):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_scalars_of_non_native_byte_order_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
+def test_non_native_byte_order_scalars_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
     first, second, third = {}, {}, {}
     dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
     encoding = {name: {"endian": "big"} for name in dataset}
@@ -1022,7 +1020,7 @@ def test_scalars_of_non_native_byte_order_can_be_rewritten_and_copied(zarr_forma
 
 @pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
 @pytest.mark.parametrize("size", [3, 400])
-def test_arrays_with_a_repeated_dimension_can_be_written_and_copied(size):
+def test_arrays_with_repeated_dimension_can_be_written_and_copied(size):
     first, second, third = {}, {}, {}
     values = np.arange(size * size, dtype="f8").reshape(size, size)
     encoding = {"v": {"chunks": (size // 3, size // 2)}}
@@ -1035,14 +1033,14 @@ def test_arrays_with_a_repeated_dimension_can_be_written_and_copied(size):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_a_group_does_not_inherit_a_dimension_that_its_parent_redefines(path, dialect):
+def test_group_does_not_inherit_dimension_redefined_by_parent(path, dialect):
     for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
         to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
     opened = xr.open_groups(path, engine="nczarr")
     assert opened["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}
 
 
-def test_times_in_months_are_rejected(path):
+def test_month_units_are_rejected_for_times(path):
     months = {"units": "months since 2000-01-01", "calendar": "360_day"}
     dataset = xr.decode_cf(xr.Dataset(coords={"t": ("t", [0, 1], months)}))
     with pytest.raises(ConflictError, match=r"times cannot be written in months .variable t"):

@@ -122,9 +122,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
-def test_obstore_is_chosen_where_it_is_equivalent_to_fsspec(
-    url: str, options: dict[str, Any]
-) -> None:
+def test_obstore_is_chosen_where_equivalent_to_fsspec(url: str, options: dict[str, Any]) -> None:
     assert library_of(url, options) == "obstore"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
@@ -136,7 +134,7 @@ def test_obstore_is_used_for_http_only_on_request(url: str, options: dict[str, A
 
 
 @pytest.mark.parametrize(("url", "options"), UNLIKE.values(), ids=UNLIKE)
-def test_fsspec_is_chosen_where_obstore_has_no_equivalent(
+def test_fsspec_is_chosen_for_targets_without_obstore_equivalent(
     url: str, options: dict[str, Any]
 ) -> None:
     assert library_of(url, options) == "fsspec"
@@ -145,7 +143,7 @@ def test_fsspec_is_chosen_where_obstore_has_no_equivalent(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_configuration_of_fsspec_also_applies_to_obstore(
+def test_fsspec_configuration_also_applies_to_obstore(
     s3_server: S3Server, environment: pytest.MonkeyPatch, client: str
 ) -> None:
     s3_server.put("a/x", b"1")
@@ -155,7 +153,7 @@ def test_the_configuration_of_fsspec_also_applies_to_obstore(
     assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
 
 
-def test_fsspec_is_chosen_for_configuration_without_an_obstore_equivalent(
+def test_fsspec_is_chosen_for_configuration_without_obstore_equivalent(
     environment: pytest.MonkeyPatch,
 ) -> None:
     environment.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"user_agent": "me"}})
@@ -172,7 +170,7 @@ def test_fsspec_is_chosen_for_configuration_without_an_obstore_equivalent(
         ("SSL_CERT_FILE", "https://127.0.0.1:9/a"),
     ],
 )
-def test_fsspec_is_chosen_for_environment_variables_without_an_obstore_equivalent(
+def test_fsspec_is_chosen_for_environment_variables_without_obstore_equivalent(
     environment: pytest.MonkeyPatch, name: str, url: str
 ) -> None:
     options = {**KEYS, "client_kwargs": ENDPOINT} if url == S3 else {}
@@ -221,17 +219,17 @@ def test_aws_credentials_are_read_from_environment_variables(
     assert "/eu-north-1/" in request.headers["Authorization"]
 
 
-def test_the_region_of_a_bucket_is_requested_from_s3(s3_server: S3Server) -> None:
+def test_bucket_region_is_requested_from_s3(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
-def test_an_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
+def test_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='expected "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 
 
-def test_the_choice_of_client_is_logged_with_its_reason(
+def test_client_choice_is_logged_with_reason(
     http_server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
@@ -253,7 +251,7 @@ RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-r
 
 @pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
 @pytest.mark.parametrize("kind", RANGE_FAULTS)
-def test_obstore_and_fsspec_treat_wrong_range_responses_alike(
+def test_obstore_and_fsspec_handle_wrong_range_responses_alike(
     http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
     data = bytes(range(64))
@@ -279,7 +277,7 @@ def test_obstore_and_fsspec_treat_wrong_range_responses_alike(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_an_object_of_unknown_length_is_read(http_server: HttpServer, client: str) -> None:
+def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
     http_server.fault("no-length", path="*/x", times=None)
     store = open_store(http_server.url, storage_options={"client": client})
@@ -288,7 +286,7 @@ def test_an_object_of_unknown_length_is_read(http_server: HttpServer, client: st
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_status_403_is_an_error_unless_listed_in_missing_status(
+def test_status_403_raises_unless_listed_in_missing_status(
     http_server: HttpServer, client: str
 ) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
@@ -313,7 +311,7 @@ def test_missing_status_applies_to_sizes_and_empty_ranges(s3_server: S3Server, c
         open_store("s3://bucket/p", storage_options=options).size("absent")
 
 
-def test_a_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
+def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
     both = threading.Barrier(2)
 
     class Memory(MemoryFileSystem):
@@ -354,7 +352,7 @@ def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 405, 410, 501])
-def test_http_statuses_other_than_not_found_raise_an_error(
+def test_http_statuses_other_than_not_found_raise_error(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     http_server.fault("status", path="*/x", status=status, times=None)
@@ -369,7 +367,7 @@ def test_http_statuses_other_than_not_found_raise_an_error(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_an_object_size_is_found_even_if_the_server_rejects_head_requests(
+def test_object_size_is_found_if_server_rejects_head_requests(
     http_server: HttpServer, client: str
 ) -> None:
     Path(http_server.root, "x").write_bytes(b"12345")
@@ -400,7 +398,7 @@ def test_transient_server_errors_are_retried(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_create_fails_if_the_object_already_exists(s3_server: S3Server, client: str) -> None:
+def test_create_fails_if_object_already_exists(s3_server: S3Server, client: str) -> None:
     options = {**s3_server.storage_options, "client": client}
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")
@@ -413,7 +411,7 @@ def test_create_fails_if_the_object_already_exists(s3_server: S3Server, client: 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 403, 500, 503])
-def test_a_failed_conditional_write_is_not_followed_by_an_unconditional_one(
+def test_failed_conditional_write_is_not_retried_unconditionally(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -427,7 +425,7 @@ def test_a_failed_conditional_write_is_not_followed_by_an_unconditional_one(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [405, 501])
-def test_an_object_is_created_on_a_server_without_conditional_writes(
+def test_object_is_created_on_server_without_conditional_writes(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -438,7 +436,7 @@ def test_an_object_is_created_on_a_server_without_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_stores_derived_from_a_store_keep_its_client_if_environment_variables_change(
+def test_derived_stores_keep_client_if_environment_variables_change(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}
@@ -450,7 +448,7 @@ def test_stores_derived_from_a_store_keep_its_client_if_environment_variables_ch
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_a_path_in_a_message_of_obstore_is_not_read_as_a_status(tmp_path: Path) -> None:
+def test_status_like_path_in_obstore_message_is_not_parsed_as_status(tmp_path: Path) -> None:
     folder = tmp_path / "t (404 x)"
     folder.mkdir()
     (folder / "0").symlink_to("0")
@@ -471,7 +469,7 @@ def test_untrusted_targets_are_always_read_with_fsspec(http_server: HttpServer) 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("target", ["a URL", "a store of obstore"])
-def test_a_forked_process_does_not_wait_for_threads_of_its_parent(
+def test_forked_process_does_not_wait_for_parent_threads(
     http_server: HttpServer, target: str
 ) -> None:
     Path(http_server.root, "x").write_bytes(b"1")

@@ -19,7 +19,7 @@ def cloud(request):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_store_in_a_cloud_can_be_written_appended_to_and_replaced(cloud, zarr_format):
+def test_cloud_store_supports_write_append_and_replace(cloud, zarr_format):
     values = np.arange(40.0).reshape(10, 4)
     dataset = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(10)})
     target, options = cloud
@@ -40,7 +40,7 @@ def test_a_store_in_a_cloud_can_be_written_appended_to_and_replaced(cloud, zarr_
 
 
 @pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
-def test_a_written_reference_set_refers_to_the_cloud_of_its_store(kind, request):
+def test_written_reference_set_points_to_cloud_of_store(kind, request):
     dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
     url, options = new_store(kind, request)
     xr_nczarr.to_nczarr(dataset, f"{url}/store", storage_options=options)
@@ -51,7 +51,7 @@ def test_a_written_reference_set_refers_to_the_cloud_of_its_store(kind, request)
 
 
 @pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
-def test_a_zip_file_in_a_cloud_is_read(kind, request, tmp_path):
+def test_cloud_zip_file_is_read(kind, request, tmp_path):
     dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
     url, options = new_store(kind, request)
     xr_nczarr.to_nczarr(dataset, tmp_path / "store.zip")
@@ -62,14 +62,14 @@ def test_a_zip_file_in_a_cloud_is_read(kind, request, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["fsspec az", "obstore az"])
-def test_reading_a_chunk_from_a_missing_container_is_an_error(kind, request):
+def test_reading_chunk_from_missing_container_raises_storage_error(kind, request):
     target, options = new_store(kind, request, container="none")
     store = open_store(target, storage_options=options)
     with pytest.raises(StorageError, match="the bucket does not exist"):
         next(iter(store.fetch(["t/0"])))
 
 
-def test_opening_a_missing_store_in_a_cloud_raises_not_found_error(cloud):
+def test_opening_missing_cloud_store_raises_not_found_error(cloud):
     target, options = cloud
     with pytest.raises(xr_nczarr.NotFoundError, match="no Zarr metadata found"):
         xr.open_dataset(target, engine="nczarr", storage_options=options)

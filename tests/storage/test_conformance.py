@@ -124,7 +124,7 @@ def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in answers]
 
 
-def test_fetch_returns_objects_in_the_order_of_the_keys(
+def test_fetch_returns_objects_in_key_order(
     store: Store,
 ) -> None:
     keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
@@ -132,7 +132,7 @@ def test_fetch_returns_objects_in_the_order_of_the_keys(
     assert list(store.fetch([])) == []
 
 
-def test_byte_ranges_can_be_counted_from_the_start_or_the_end(store: Store) -> None:
+def test_byte_ranges_can_be_relative_to_start_or_end(store: Store) -> None:
     wanted = {
         ByteRange("a/0.0", 3, 5): bytes(range(3, 8)),
         ByteRange("a/9.9", 0, 1): None,
@@ -147,7 +147,7 @@ def test_byte_ranges_can_be_counted_from_the_start_or_the_end(store: Store) -> N
 
 
 @pytest.mark.parametrize("start", [190, 200, 5000, -20, -300])
-def test_the_error_for_a_range_beyond_the_end_names_the_key(store: Store, start: int) -> None:
+def test_out_of_bounds_range_error_includes_key(store: Store, start: int) -> None:
     with pytest.raises(
         StorageError, match=r"expected|exceeds|bytes -?\d+ to|is not valid"
     ) as caught:
@@ -156,7 +156,7 @@ def test_the_error_for_a_range_beyond_the_end_names_the_key(store: Store, start:
     assert caught.value.store == store.name
 
 
-def test_fetching_hundreds_of_keys_preserves_their_order(store: Store) -> None:
+def test_fetching_hundreds_of_keys_preserves_order(store: Store) -> None:
     keys = list(OBJECTS) * 40
     assert as_bytes(store.fetch(keys)) == [OBJECTS[key] for key in keys]
 
@@ -164,7 +164,7 @@ def test_fetching_hundreds_of_keys_preserves_their_order(store: Store) -> None:
 @pytest.mark.parametrize(
     "key", ["../x", "a/../b", "/etc/hostname", "a//b", "", ".", "a\0b", "a\\b"]
 )
-def test_keys_that_are_not_plain_relative_paths_are_rejected(store: Store, key: str) -> None:
+def test_keys_other_than_plain_relative_paths_are_rejected(store: Store, key: str) -> None:
     for action in (
         lambda: list(store.fetch([key])),
         lambda: list(store.fetch_ranges([ByteRange(key, 0, 1)])),
@@ -186,7 +186,7 @@ def test_list_names_returns_one_sorted_level(store: Store) -> None:
     assert store.list_names("nothing/") == Listing([], [])
 
 
-def test_stores_have_small_pickles_that_read_the_same_objects(store: Store) -> None:
+def test_pickled_stores_are_small_and_read_same_objects(store: Store) -> None:
     data = pickle.dumps(store)
     assert len(data) < (1500 if store.shared else 100_000)
     assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]
@@ -207,7 +207,7 @@ def test_unpickled_stores_list_and_read_objects_written_later(writable: Store) -
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_delete_removes_an_object_or_everything_below_a_prefix(writable: Store) -> None:
+def test_delete_removes_object_or_everything_below_prefix(writable: Store) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])
     writable.delete("a/0.0")
     writable.delete("a/0.0")
@@ -224,14 +224,14 @@ def test_delete_removes_an_object_or_everything_below_a_prefix(writable: Store) 
 @pytest.mark.parametrize(
     "kind", ["fsspec s3", "obstore s3", "memory://", "zarr memory", "obstore memory"]
 )
-def test_a_remote_folder_is_not_an_object(make_store: Callable[[str], Store], kind: str) -> None:
+def test_remote_folder_is_not_an_object(make_store: Callable[[str], Store], kind: str) -> None:
     store = make_store(kind)
     store.put([("folder/0", b"data")])
     assert store.size("folder") is None
     assert list(store.fetch_ranges([ByteRange("folder", 0, 0)])) == [None]
 
 
-def test_deleting_a_prefix_keeps_the_object_of_the_same_name(writable: Store) -> None:
+def test_deleting_prefix_keeps_object_of_same_name(writable: Store) -> None:
     writable.delete("empty/")
     assert as_bytes(writable.fetch(["empty"])) == [b""]
     assert list(writable.sizes("empty/")) == []
@@ -245,7 +245,7 @@ def test_locks_can_be_acquired_repeatedly(writable: Store) -> None:
     assert writable.list_names("new/").objects == ["0"]
 
 
-def test_stores_of_the_same_mapping_share_their_locks() -> None:
+def test_stores_of_same_mapping_share_locks() -> None:
     mapping: dict[str, bytes] = {}
     first, second, other = MemoryStore(mapping), MemoryStore(mapping), MemoryStore({})
     assert first.is_same(second)
@@ -263,7 +263,7 @@ def test_stores_of_the_same_mapping_share_their_locks() -> None:
     assert taken == ["first", "second"]
 
 
-def test_a_lock_blocks_only_its_own_key() -> None:
+def test_lock_blocks_only_its_key() -> None:
     store = MemoryStore({})
 
     def take(key: str) -> str:

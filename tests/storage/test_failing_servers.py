@@ -87,7 +87,7 @@ def fetch(store: RemoteStore, *keys: str) -> list[bytes | None]:
 
 # Regression D39
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_transient_failures_are_retried_with_growing_delays(
+def test_transient_failures_are_retried_with_increasing_delays(
     connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=3)
@@ -138,7 +138,7 @@ def test_pickled_errors_are_complete_but_contain_no_headers(
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_a_failed_size_request_does_not_mean_that_the_object_is_missing(
+def test_failed_size_request_is_not_treated_as_missing_object(
     connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -148,14 +148,14 @@ def test_a_failed_size_request_does_not_mean_that_the_object_is_missing(
     assert store.size("a/1") is None
 
 
-def test_an_object_size_is_found_even_if_the_server_omits_content_length(
+def test_object_size_is_found_if_server_omits_content_length(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("no-length", path="/a/1", times=None)
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_missing_status_sets_the_statuses_that_mean_not_found(
+def test_missing_status_sets_statuses_treated_as_not_found(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -178,7 +178,7 @@ def test_retries_end_after_five_attempts_or_sixty_seconds(
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
-def test_a_request_with_a_broken_connection_is_retried(
+def test_request_with_broken_connection_is_retried(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, path="/a/*", times=2)
@@ -191,7 +191,7 @@ def test_a_request_with_a_broken_connection_is_retried(
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate"])
-def test_a_repeatedly_broken_connection_is_an_error(
+def test_repeatedly_broken_connection_raises_connection_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, times=None)
@@ -202,7 +202,7 @@ def test_a_repeatedly_broken_connection_is_an_error(
 
 
 @pytest.mark.parametrize("besides", [0.0, 1.0])  # overhead of an attempt besides its timeout
-def test_five_attempts_on_a_silent_server_end_within_a_minute(
+def test_five_attempts_on_unresponsive_server_end_within_one_minute(
     time: FakeTime, besides: float
 ) -> None:
     retry, ends = Retry(), []
@@ -216,7 +216,7 @@ def test_five_attempts_on_a_silent_server_end_within_a_minute(
     assert config["retries"]["total_max_attempts"] == 1
 
 
-def test_a_silent_server_raises_a_timeout_error(
+def test_unresponsive_server_raises_timeout_error(
     connect: Connect, server: HttpServer, time: FakeTime
 ) -> None:
     server.fault("stall", times=None)
@@ -226,7 +226,7 @@ def test_a_silent_server_raises_a_timeout_error(
     assert len(server.requests) == 2
 
 
-def test_an_unreachable_server_raises_a_connection_error(connect: Connect, time: FakeTime) -> None:
+def test_unreachable_server_raises_connection_error(connect: Connect, time: FakeTime) -> None:
     store = connect("http://127.0.0.1:9/x")
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):
         fetch(store, ".zgroup")
@@ -234,7 +234,7 @@ def test_an_unreachable_server_raises_a_connection_error(connect: Connect, time:
 
 # Regressions D37, D38
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_ranges_are_cut_from_a_response_with_the_whole_object(
+def test_ranges_are_cut_from_whole_object_response(
     connect: Connect, server: HttpServer, key: str
 ) -> None:
     server.fault("ignore-range", times=None)
@@ -255,7 +255,7 @@ def test_ranges_are_cut_from_a_response_with_the_whole_object(
         ),
     ],
 )
-def test_a_response_of_the_wrong_length_is_an_error(
+def test_response_of_wrong_length_raises_storage_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str, message: str
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -270,7 +270,7 @@ RANGES = [ByteRange("a/100", 3, 5), ByteRange("a/100", -4, 4), ByteRange("a/100"
 
 @pytest.mark.parametrize("fault", ["long", "wide-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
-def test_the_range_is_cut_from_a_larger_response(
+def test_range_is_cut_from_larger_response(
     connect: Connect, server: HttpServer, fault: str, byte_range: ByteRange
 ) -> None:
     (expected,) = connect(server.url).fetch_ranges([byte_range])
@@ -280,7 +280,7 @@ def test_the_range_is_cut_from_a_larger_response(
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
-def test_a_partial_response_with_a_wrong_range_is_an_error(
+def test_partial_response_with_wrong_range_raises_storage_error(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str, byte_range: ByteRange
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -295,7 +295,7 @@ def test_a_partial_response_with_a_wrong_range_is_an_error(
     assert len(result) == byte_range.length
 
 
-def test_adjacent_ranges_share_a_request(connect: Connect, server: HttpServer) -> None:
+def test_adjacent_ranges_share_one_request(connect: Connect, server: HttpServer) -> None:
     store = connect(server.url)
     ranges = [ByteRange("a/150", start, 10) for start in (100, 0, 50, 10)]
     ranges.insert(2, ByteRange("a/7", 5, 5))
@@ -330,7 +330,7 @@ def test_prefetching_is_limited_and_abandoned_reads_leave_no_threads(
     assert not [name for name in names if name.startswith("fetch")]
 
 
-def test_secrets_in_urls_are_sent_to_the_server_but_hidden_in_messages(server: HttpServer) -> None:
+def test_secrets_in_urls_are_sent_to_server_but_hidden_in_messages(server: HttpServer) -> None:
     url = f"http://me:word@{server.url[7:]}/?token=word"
     store = open_store(url)
     assert fetch(store, "a/1") == [CHUNKS["a/1"]]
@@ -370,7 +370,7 @@ def read_here_in_a_child_and_here(url: str, method: str) -> bool:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_an_open_store_works_in_other_processes(server: HttpServer, method: str) -> None:
+def test_opened_store_works_in_other_processes(server: HttpServer, method: str) -> None:
     assert in_a_new_interpreter(read_here_in_a_child_and_here, server.url, method)
 
 
@@ -384,11 +384,11 @@ def read_here_and_in_a_fork(url: str) -> int | None:
     return child.exitcode
 
 
-def test_a_forked_process_can_use_an_inherited_store(server: HttpServer) -> None:
+def test_forked_process_can_use_inherited_store(server: HttpServer) -> None:
     assert in_a_new_interpreter(read_here_and_in_a_fork, server.url) == 0
 
 
-def test_a_hundred_threads_can_read_one_store(connect: Connect, server: HttpServer) -> None:
+def test_one_hundred_threads_read_one_store(connect: Connect, server: HttpServer) -> None:
     store = connect(server.url)
     keys = list(CHUNKS)[:20]
     with ThreadPoolExecutor(100) as threads:
@@ -396,9 +396,7 @@ def test_a_hundred_threads_can_read_one_store(connect: Connect, server: HttpServ
     assert all(result == [CHUNKS[key] for key in keys] for result in results)
 
 
-async def test_a_store_works_inside_a_running_event_loop(
-    connect: Connect, server: HttpServer
-) -> None:
+async def test_store_works_inside_running_event_loop(connect: Connect, server: HttpServer) -> None:
     assert read_all(connect(server.url))
 
 
@@ -409,7 +407,7 @@ def s3_store(connect: Connect, s3_server: S3Server, time: FakeTime) -> RemoteSto
 
 
 # Regression D39
-def test_values_are_correct_if_three_of_ten_requests_fail(
+def test_values_are_correct_if_30_percent_of_requests_fail(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     chance, failures = random.Random(1), Counter()
@@ -430,7 +428,7 @@ def test_values_are_correct_if_three_of_ten_requests_fail(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_s3_takes_one_request_for_each_existing_or_missing_object(
+def test_s3_sends_one_request_per_existing_or_missing_object(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")
@@ -448,7 +446,7 @@ def test_s3_folder_markers_are_not_objects(s3_server: S3Server, s3_store: Remote
     assert dict(s3_store.sizes("")) == before
 
 
-def test_sizes_are_not_taken_from_an_earlier_listing(
+def test_sizes_are_not_taken_from_earlier_listing(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     # A zip file created after the listing of its folder was once reported missing.
@@ -495,7 +493,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
     ],
     ids=lambda value: "expired" if isinstance(value, tuple) else getattr(value, "__name__", value),
 )
-def test_obstore_and_fsspec_raise_the_same_error_for_an_s3_response(
+def test_obstore_and_fsspec_raise_same_error_for_s3_response(
     connect: Connect,
     s3_server: S3Server,
     time: FakeTime,
@@ -523,7 +521,9 @@ def test_obstore_and_fsspec_raise_the_same_error_for_an_s3_response(
         assert ("all retries failed" in str(caught.value)) == retried
 
 
-def test_a_listing_with_status_404_is_an_error(s3_server: S3Server, s3_store: RemoteStore) -> None:
+def test_listing_with_status_404_raises_storage_error(
+    s3_server: S3Server, s3_store: RemoteStore
+) -> None:
     s3_server.fail = lambda _: 404
     for listed in (lambda: s3_store.list_names(""), lambda: list(s3_store.sizes())):
         with pytest.raises(StorageError, match="404"):
@@ -531,7 +531,7 @@ def test_a_listing_with_status_404_is_an_error(s3_server: S3Server, s3_store: Re
 
 
 @pytest.mark.parametrize("length", [0, 2])
-def test_a_suffix_request_distinguishes_missing_objects_from_failed_requests(
+def test_suffix_request_distinguishes_missing_objects_from_failures(
     connect: Connect, server: HttpServer, length: int
 ) -> None:
     store = connect(server.url)
@@ -543,7 +543,7 @@ def test_a_suffix_request_distinguishes_missing_objects_from_failed_requests(
         list(store.fetch_ranges([ByteRange("a/100", -4, length)]))
 
 
-def test_remove_continues_after_an_absent_object(tmp_path: Path) -> None:
+def test_remove_continues_after_missing_object(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("absent", "a", "b")]
     for path in paths[1:]:
         path.write_bytes(b"1")
@@ -552,7 +552,9 @@ def test_remove_continues_after_an_absent_object(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_accessing_a_missing_bucket_is_an_error(connect: Connect, s3_server: S3Server) -> None:
+def test_accessing_missing_bucket_raises_storage_error(
+    connect: Connect, s3_server: S3Server
+) -> None:
     store = connect("s3://nowhere/x", storage_options=s3_server.storage_options)
     for action in (
         lambda: fetch(store, ".zgroup"),
@@ -563,7 +565,7 @@ def test_accessing_a_missing_bucket_is_an_error(connect: Connect, s3_server: S3S
             action()
 
 
-def test_deleting_all_objects_keeps_the_bucket(connect: Connect, s3_server: S3Server) -> None:
+def test_deleting_all_objects_keeps_bucket(connect: Connect, s3_server: S3Server) -> None:
     store = connect("s3://bucket", storage_options=s3_server.storage_options)
     store.put([("a/1", b"1"), ("2", b"2")])
     store.delete("")
@@ -572,7 +574,7 @@ def test_deleting_all_objects_keeps_the_bucket(connect: Connect, s3_server: S3Se
     assert fetch(store, "a/1") == [b"1"]
 
 
-def test_the_error_for_missing_credentials_suggests_storage_options(
+def test_missing_credentials_error_suggests_storage_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -583,7 +585,7 @@ def test_the_error_for_missing_credentials_suggests_storage_options(
         fetch(open_store("s3://bucket/x", storage_options=options), "a")
 
 
-def test_a_mapper_keeps_the_options_of_its_filesystem(
+def test_mapper_keeps_filesystem_options(
     s3_server: S3Server,
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server.storage_options)
@@ -594,7 +596,7 @@ def test_a_mapper_keeps_the_options_of_its_filesystem(
     assert store.name == "s3://bucket/x"
 
 
-def test_objects_larger_than_the_limit_are_not_read(s3_server: S3Server) -> None:
+def test_objects_above_size_limit_are_not_read(s3_server: S3Server) -> None:
     limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=10)
     for name, size in (("few", 10), ("many", 11), ("none", 0)):
         s3_server.put(f"x/{name}", bytes(size))

@@ -49,7 +49,7 @@ def hidden_files(path: str) -> list[str]:
     return [name for _, _, names in os.walk(path) for name in names if name.startswith(".")]
 
 
-def test_reading_a_pipe_device_socket_or_directory_is_an_error(store: LocalStore) -> None:
+def test_reading_non_regular_file_raises_storage_error(store: LocalStore) -> None:
     os.mkfifo(f"{store.root}/pipe")
     os.symlink("/dev/zero", f"{store.root}/device")
     os.mkdir(f"{store.root}/directory")
@@ -67,13 +67,13 @@ def test_reading_a_pipe_device_socket_or_directory_is_an_error(store: LocalStore
                 assert caught.value.key == key
 
 
-def test_a_key_below_an_object_is_absent(store: LocalStore) -> None:
+def test_key_below_object_is_missing(store: LocalStore) -> None:
     store.put([("a", b"1")])
     assert fetch(store, "a/b") is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_raises_access_denied_error(store: LocalStore) -> None:
+def test_unreadable_file_raises_access_denied_error(store: LocalStore) -> None:
     store.put([("a", b"1")])
     os.chmod(f"{store.root}/a", 0)
     with pytest.raises(AccessDeniedError):
@@ -84,7 +84,7 @@ def test_an_unreadable_file_raises_access_denied_error(store: LocalStore) -> Non
     ("number", "kind"),
     [(errno.EACCES, AccessDeniedError), (errno.EIO, StorageError), (errno.ESTALE, StorageError)],
 )
-def test_disk_failures_do_not_mean_that_an_object_is_missing(
+def test_disk_failures_are_not_treated_as_missing_objects(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     def fail(*_: object) -> int:
@@ -96,7 +96,7 @@ def test_disk_failures_do_not_mean_that_an_object_is_missing(
     assert (caught.value.key, caught.value.store) == ("a/0", store.root)
 
 
-def test_reading_a_deleted_store_is_an_error(tmp_path: Path) -> None:
+def test_reading_deleted_store_raises_not_found_error(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     store = open_store(tmp_path / "x")
     assert list(store.fetch(["a"])) == [None]
@@ -106,7 +106,7 @@ def test_reading_a_deleted_store_is_an_error(tmp_path: Path) -> None:
             action()
 
 
-def test_a_file_larger_than_the_limit_is_rejected_before_it_is_read(store: LocalStore) -> None:
+def test_file_above_size_limit_is_rejected_before_reading(store: LocalStore) -> None:
     with open(f"{store.root}/huge", "wb") as file:
         file.truncate(1 << 40)
     limited = open_store(store.root, limits=Limits(max_chunk_bytes=9, max_consolidated_bytes=9))
@@ -115,9 +115,7 @@ def test_a_file_larger_than_the_limit_is_rejected_before_it_is_read(store: Local
             fetch(item, "huge")
 
 
-def test_symbolic_links_out_of_the_store_are_followed_only_with_trust(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_symlinks_pointing_outside_store_require_trust(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"1")
     os.symlink(tmp_path / "elsewhere", f"{store.root}/link")
     store.put([("inside", b"2")])
@@ -129,7 +127,7 @@ def test_symbolic_links_out_of_the_store_are_followed_only_with_trust(
         fetch(strict, "link")
 
 
-def test_a_broken_symbolic_link_is_an_error(store: LocalStore, tmp_path: Path) -> None:
+def test_broken_symlink_raises_storage_error(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     for link, target in (("0", "gone"), ("t", "not_mounted"), ("u", "disk")):
         os.symlink(tmp_path / target, f"{store.root}/{link}")
@@ -148,7 +146,7 @@ def test_a_broken_symbolic_link_is_an_error(store: LocalStore, tmp_path: Path) -
     assert fetch(store, "0") == b"1"
 
 
-def test_a_file_truncated_while_it_is_read_is_an_error(
+def test_file_truncated_while_reading_raises_storage_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -167,7 +165,7 @@ COPIERS = [*system._copiers, None]  # None means all of them
 
 @pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: getattr(copier, "__name__", "all"))
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
-def test_copy_from_copies_files_of_another_directory(
+def test_copy_from_copies_files_from_another_directory(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: Any, piece: int
 ) -> None:
     if copier is not None:
@@ -183,7 +181,7 @@ def test_copy_from_copies_files_of_another_directory(
     assert result == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
 
 
-def test_a_file_truncated_while_it_is_copied_is_not_stored(
+def test_file_truncated_while_copying_is_not_stored(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -216,7 +214,7 @@ def test_copy_from_rejects_large_files_directories_and_invalid_keys(
     assert not (tmp_path / "target").exists()
 
 
-def test_byte_ranges_can_be_read_on_systems_without_pread(
+def test_byte_ranges_can_be_read_without_pread(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -226,7 +224,7 @@ def test_byte_ranges_can_be_read_on_systems_without_pread(
     assert fetch(store, "a") == b"12345678"
 
 
-def test_fetch_into_fills_a_buffer_of_the_right_size(store: LocalStore) -> None:
+def test_fetch_into_fills_buffer_of_matching_size(store: LocalStore) -> None:
     store.put([("a", b"12345678"), ("empty", b"")])
     buffer = bytearray(8)
     assert store.fetch_into("a", memoryview(buffer)) == 8
@@ -242,7 +240,7 @@ def test_fetch_into_fills_a_buffer_of_the_right_size(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("pread", [system.preadv, system._read_into_from])
-def test_fetch_ranges_into_fills_the_passed_buffers(
+def test_fetch_ranges_into_fills_given_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", pread)
@@ -255,7 +253,7 @@ def test_fetch_ranges_into_fills_the_passed_buffers(
         store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
 
 
-def test_a_range_is_read_completely_if_the_system_returns_it_in_pieces(
+def test_range_returned_in_pieces_is_read_completely(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -265,7 +263,7 @@ def test_a_range_is_read_completely_if_the_system_returns_it_in_pieces(
     assert bytes(buffer) == b"23456"
 
 
-def test_a_failed_write_leaves_the_old_object_and_no_temporary_files(
+def test_failed_write_leaves_old_object_and_no_temporary_files(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a/0", b"old")])
@@ -283,7 +281,7 @@ def test_a_failed_write_leaves_the_old_object_and_no_temporary_files(
         assert hidden_files(store.root) == []
 
 
-def test_written_files_respect_the_umask_and_may_have_long_names(store: LocalStore) -> None:
+def test_written_files_respect_umask_and_can_have_long_names(store: LocalStore) -> None:
     key = f"a/{'ü' * 120}"
     old = os.umask(0o027)
     try:
@@ -329,7 +327,7 @@ EACH = ["temporary", "x.zarr", "b", "x.zarr", "temporary", "c", "*", "x.zarr"]
         ("none", False, []),
     ],
 )
-def test_the_sync_option_determines_which_files_are_synced(
+def test_sync_option_determines_which_files_are_synced(
     store: LocalStore,
     monkeypatch: pytest.MonkeyPatch,
     synced: list[str],
@@ -347,7 +345,7 @@ def test_the_sync_option_determines_which_files_are_synced(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_staged_copy_is_synced_file_by_file_without_syncfs(
+def test_staged_copy_is_synced_file_by_file_without_syncfs(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])
@@ -365,7 +363,7 @@ def refuse_links(*_: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def test_a_zip_file_is_synced_before_it_is_renamed(tmp_path: Path, synced: list[str]) -> None:
+def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> None:
     for sync in ("commit", "none"):
         with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).in_one_step(empty=True) as new:
             new.put([("a", b"1")])
@@ -373,13 +371,13 @@ def test_a_zip_file_is_synced_before_it_is_renamed(tmp_path: Path, synced: list[
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_flush_syncs_the_file_system(store: LocalStore) -> None:
+def test_flush_syncs_file_system(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")
 
 
-def test_flush_empties_the_cache_of_the_drive_on_macos(
+def test_flush_empties_drive_cache_on_macos(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -423,7 +421,7 @@ def test_directories_are_exchanged_atomically_on_macos(
 
 @pytest.mark.parametrize("exchange", [True, False])
 @pytest.mark.parametrize("there", ["nothing", "store", "link", "file"])
-def test_a_staged_store_replaces_any_existing_target(
+def test_staged_store_replaces_any_existing_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, there: str
 ) -> None:
     if not exchange:
@@ -448,7 +446,7 @@ def test_a_staged_store_replaces_any_existing_target(
         assert stat.S_IMODE(os.stat(target.root).st_mode) == 0o750
 
 
-def test_a_failed_replacement_restores_the_old_store(
+def test_failed_replacement_restores_old_store(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("old", b"1")])
@@ -469,7 +467,7 @@ def test_a_failed_replacement_restores_the_old_store(
     assert os.listdir(os.path.dirname(store.root)) == [os.path.basename(store.root)]
 
 
-def test_a_lock_excludes_other_threads(store: LocalStore) -> None:
+def test_lock_excludes_other_threads(store: LocalStore) -> None:
     store.put([("a/0", b"0")])
 
     def add() -> None:
@@ -497,7 +495,7 @@ for _ in range(100):
 """
 
 
-def test_a_lock_excludes_other_processes(store: LocalStore) -> None:
+def test_lock_excludes_other_processes(store: LocalStore) -> None:
     store.put([("a/0", b"0")])
     workers = [subprocess.Popen([sys.executable, "-c", ADD, store.root]) for _ in range(2)]
     assert [worker.wait(60) for worker in workers] == [0, 0]
@@ -505,21 +503,21 @@ def test_a_lock_excludes_other_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_locks_exclude_threads_on_systems_without_file_locks(
+def test_locks_exclude_threads_without_file_lock_support(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)
-    test_a_lock_excludes_other_threads(store)
+    test_lock_excludes_other_threads(store)
 
 
-def test_an_error_raised_while_a_lock_is_held_is_unchanged(store: LocalStore) -> None:
+def test_error_raised_while_holding_lock_propagates_unchanged(store: LocalStore) -> None:
     with pytest.raises(FileNotFoundError, match="mine") as caught, store.lock("a"):
         raise FileNotFoundError("mine")
     assert type(caught.value) is FileNotFoundError
 
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
-def test_errors_name_the_target_store_and_not_the_staged_copy(tmp_path: Path, name: str) -> None:
+def test_errors_name_target_store_instead_of_staged_copy(tmp_path: Path, name: str) -> None:
     store = open_store(tmp_path / name, must_exist=False)
     with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
         staging.put([("a/../b", b"")])
@@ -541,13 +539,13 @@ def test_errors_name_the_target_store_and_not_the_staged_copy(tmp_path: Path, na
     ],
     ids=["new", "same", "folder", "elsewhere", "others", "document", "accent", "sharp s", "none"],
 )
-def test_names_that_some_file_systems_do_not_distinguish_are_recognized(
+def test_names_indistinguishable_on_some_file_systems_are_detected(
     new: list[str], there: list[str], alike: list[tuple[str, ...]]
 ) -> None:
     assert list(names_alike(new, there)) == alike
 
 
-def test_are_one_name_treats_names_as_equal_where_the_file_system_does(tmp_path: Path) -> None:
+def test_are_one_name_follows_file_system_name_equality(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()
@@ -558,7 +556,7 @@ def test_are_one_name_treats_names_as_equal_where_the_file_system_does(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
-def test_names_that_the_file_system_does_not_distinguish_are_rejected(
+def test_names_indistinguishable_on_file_system_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
@@ -604,7 +602,7 @@ def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> 
     assert system.file_identity(folder) != system.file_identity(f"{folder}/none")
 
 
-def test_a_discarded_staging_store_is_removed_although_a_worker_still_writes(
+def test_discarded_staging_store_is_removed_while_worker_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = open_store(tmp_path / "s", must_exist=False).staging()

@@ -87,7 +87,7 @@ def test_datasets_round_trip_through_store_objects(
     assert xr.open_dataset(target, engine="nczarr").y.values.tolist() == [*range(8)]
 
 
-def test_local_store_objects_are_replaced_by_the_local_store_of_xr_nczarr(tmp_path: Path) -> None:
+def test_foreign_local_stores_are_replaced_by_native_local_store(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"
@@ -96,7 +96,7 @@ def test_local_store_objects_are_replaced_by_the_local_store_of_xr_nczarr(tmp_pa
     assert resolve(path, must_exist=False).store.name == f"{tmp_path}/a/b"
 
 
-def test_store_objects_can_be_copied_from_and_to(tmp_path: Path) -> None:
+def test_store_objects_can_be_copy_sources_and_targets(tmp_path: Path) -> None:
     source, target = MemoryStore(), obstore.store.MemoryStore()
     xr_nczarr.to_nczarr(dataset(), source)
     xr_nczarr.copy(source, target, zarr_format=3)
@@ -119,7 +119,7 @@ def test_read_only_store_objects_can_be_read_but_not_written(kind: str, tmp_path
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
 
 
-def test_a_zip_store_from_zarr_python_can_be_read_but_not_written(tmp_path: Path) -> None:
+def test_zarr_python_zip_store_can_be_read_but_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     xr_nczarr.to_nczarr(dataset(), path)
     target = ZipStore(path, mode="r")
@@ -129,7 +129,7 @@ def test_a_zip_store_from_zarr_python_can_be_read_but_not_written(tmp_path: Path
         xr_nczarr.to_nczarr(dataset(), writable)
 
 
-def test_a_zarr_python_group_inherits_the_dimensions_of_its_parents() -> None:
+def test_zarr_python_group_inherits_parent_dimensions() -> None:
     store = MemoryStore()
     tree = xr.DataTree.from_dict({"/": dataset().load(), "/low": xr.Dataset({"u": ("y", [1] * 4)})})
     xr_nczarr.to_nczarr(tree, store)
@@ -142,7 +142,7 @@ def test_a_zarr_python_group_inherits_the_dimensions_of_its_parents() -> None:
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 
 
-def test_many_objects_in_memory_take_few_calls_into_the_event_loop(
+def test_many_in_memory_objects_need_few_event_loop_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, calls, sync = parse_url(MemoryStore()).target, [], zarr.core.sync.sync
@@ -157,7 +157,7 @@ def test_many_objects_in_memory_take_few_calls_into_the_event_loop(
     assert len(calls) < 10
 
 
-def test_range_reads_from_zarr_python_stores_take_limited_memory(tmp_path: Path) -> None:
+def test_range_reads_from_zarr_python_stores_use_limited_memory(tmp_path: Path) -> None:
     class Wrapped(WrapperStore):
         """A store that xr_nczarr does not replace by its own."""
 
@@ -173,7 +173,7 @@ def test_range_reads_from_zarr_python_stores_take_limited_memory(tmp_path: Path)
         tracemalloc.stop()
 
 
-def test_a_zarr_python_array_is_rejected_as_a_target() -> None:
+def test_zarr_python_array_is_rejected_as_target() -> None:
     array = zarr.create_array(MemoryStore(), shape=(1,), dtype="i4")
     with pytest.raises(UnsupportedError, match="cannot be opened as a store"):
         xr.open_dataset(array, engine="nczarr")
@@ -196,7 +196,7 @@ def commit(repository: Any, data: xr.Dataset, **options: Any) -> str:
     return str(session.commit("write"))
 
 
-def test_nczarr_in_icechunk_can_be_read_at_any_snapshot(tmp_path: Path) -> None:
+def test_nczarr_in_icechunk_is_readable_at_any_snapshot(tmp_path: Path) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     first = commit(repository, dataset())
@@ -222,7 +222,7 @@ def test_nczarr_in_icechunk_can_be_read_at_any_snapshot(tmp_path: Path) -> None:
         commit(repository, dataset(), mode="w", zarr_format=1)
 
 
-def test_a_manifest_store_from_virtualizarr_is_read(tmp_path: Path) -> None:
+def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
     parsers = pytest.importorskip("virtualizarr.parsers")
     registry = pytest.importorskip("virtualizarr.registry")
     path = tmp_path / "a.nc"
@@ -237,7 +237,7 @@ def test_a_manifest_store_from_virtualizarr_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
-def test_opening_a_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
+def test_opening_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -259,12 +259,12 @@ def check_that_the_source_is_not_overwritten(source: Any, target: Any, **options
     xr.testing.assert_equal(lazy.load(), dataset())
 
 
-def test_a_lazy_dataset_is_not_written_to_another_object_for_its_own_zarr_store() -> None:
+def test_lazy_dataset_is_not_written_to_source_via_another_store_object() -> None:
     objects: dict[str, Any] = {}
     check_that_the_source_is_not_overwritten(MemoryStore(objects), MemoryStore(objects))
 
 
-def test_a_lazy_dataset_is_not_written_to_the_icechunk_session_that_it_is_read_from() -> None:
+def test_lazy_dataset_is_not_written_to_source_icechunk_session() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     session = repository.writable_session("main")
@@ -273,13 +273,13 @@ def test_a_lazy_dataset_is_not_written_to_the_icechunk_session_that_it_is_read_f
 
 
 @pytest.mark.parametrize("target", ["memory://same/s/", "memory:///same/s"])
-def test_a_lazy_dataset_is_not_written_to_another_url_of_its_own_store(target: str) -> None:
+def test_lazy_dataset_is_not_written_to_source_via_another_url(target: str) -> None:
     check_that_the_source_is_not_overwritten("memory://same/s", target)
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
 @pytest.mark.parametrize("target", ["s3://bucket/s/", "s3a://bucket/s"])
-def test_a_lazy_dataset_is_not_written_to_another_s3_url_of_its_own_store(
+def test_lazy_dataset_is_not_written_to_source_via_another_s3_url(
     s3_server: S3Server, client: str, target: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

@@ -104,7 +104,7 @@ def references(folder: Path, url: str) -> dict[str, bytes]:
     ("name", "requests", "rounds"),
     [("set.json", 2, 2), ("set.parq", 4, 3), ("reference::set.parq", 4, 3), ("records", 9, 3)],
 )
-def test_opening_a_reference_set_takes_few_requests(place, tmp_path, name, requests, rounds):
+def test_opening_reference_set_sends_few_requests(place, tmp_path, name, requests, rounds):
     place.serve(references(tmp_path / "store", place.url))
     chain, _, name = name.rpartition("::")
     with place.at_most(requests, rounds):
@@ -119,7 +119,7 @@ def test_opening_a_reference_set_takes_few_requests(place, tmp_path, name, reque
     xr.testing.assert_identical(opened, sample().pipe(xr.decode_cf))
 
 
-def test_a_failing_coordinate_does_not_prevent_reading_other_coordinates(place, tmp_path):
+def test_unreadable_coordinate_does_not_prevent_reading_other_coordinates(place, tmp_path):
     objects = references(tmp_path / "store", place.url)
     document = json.loads(objects["set.json"])
     document["refs"]["x/0"] = [f"{place.url}/nothing.nc", 0, 800]
@@ -129,7 +129,7 @@ def test_a_failing_coordinate_does_not_prevent_reading_other_coordinates(place, 
     assert result["time"].size == 30
 
 
-def test_many_threads_fetch_a_record_file_only_once(place, tmp_path):
+def test_concurrent_threads_fetch_record_file_once(place, tmp_path):
     place.serve(references(tmp_path / "store", place.url))
     result = place.open("set.parq")
     with place.server.batches() as batches, ThreadPoolExecutor(8) as threads:
@@ -138,7 +138,7 @@ def test_many_threads_fetch_a_record_file_only_once(place, tmp_path):
     assert len(paths) == 1
 
 
-def test_a_store_may_be_named_like_a_parquet_reference_set(place, tmp_path):
+def test_store_can_be_named_like_parquet_reference_set(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))
@@ -148,7 +148,7 @@ def test_a_store_may_be_named_like_a_parquet_reference_set(place, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 200], ids=["small", "large"])
-def test_opening_a_zip_file_takes_one_request(place, tmp_path, size):
+def test_opening_zip_file_sends_one_request(place, tmp_path, size):
     rng = np.random.default_rng(0)
     data = sample().isel(x=slice(10))
     noise = rng.normal(size=(30, 10, size)).astype("f4")
@@ -189,7 +189,7 @@ splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the
 
 
 @splitting
-def test_all_tasks_of_a_process_fetch_a_shard_index_once(tagged_place, tmp_path):
+def test_tasks_in_one_process_fetch_shard_index_once(tagged_place, tmp_path):
     values = np.random.default_rng(1).normal(size=(200, 100))
     tagged_place.serve(write_shards(tmp_path / "store", values, name="read-by-threads"))
     result = tagged_place.open("read-by-threads", chunks={"t": 1})
@@ -199,7 +199,7 @@ def test_all_tasks_of_a_process_fetch_a_shard_index_once(tagged_place, tmp_path)
 
 
 @splitting
-def test_each_process_fetches_a_shard_index_once(tagged_place, tmp_path, workers):
+def test_each_process_fetches_shard_index_once(tagged_place, tmp_path, workers):
     values = np.random.default_rng(2).normal(size=(200, 100))
     tagged_place.serve(write_shards(tmp_path / "store", values, name="read-by-processes"))
     result = tagged_place.open("read-by-processes", chunks={"t": 1})
@@ -219,7 +219,7 @@ def test_each_process_fetches_a_shard_index_once(tagged_place, tmp_path, workers
     ],
     ids=["reversed", "fewer-chunks", "no-chunks", "smaller"],
 )
-def test_a_replaced_shard_is_read_with_its_new_values(place, tmp_path, change):
+def test_replaced_shard_is_read_with_new_values(place, tmp_path, change):
     first = np.where(np.arange(80)[:, None] % 2, np.arange(8000.0).reshape(80, 100), np.nan)
     for before, after in ((first, change(first)), (change(first), first)):
         place.serve(write_shards(tmp_path / "store", before))
@@ -229,7 +229,7 @@ def test_a_replaced_shard_is_read_with_its_new_values(place, tmp_path, change):
         np.testing.assert_array_equal(result.compute(scheduler="single-threaded"), after)
 
 
-def test_a_shard_replaced_after_its_index_was_fetched_is_read_again(tagged_place, tmp_path):
+def test_shard_replaced_after_fetching_its_index_is_read_again(tagged_place, tmp_path):
     values = np.random.default_rng(3).normal(size=(40, 100))
     old = write_shards(tmp_path / "store", values)
     new = write_shards(tmp_path / "store", np.where(values > 2, np.nan, -values)[::-1])
@@ -246,7 +246,7 @@ def test_a_shard_replaced_after_its_index_was_fetched_is_read_again(tagged_place
     np.testing.assert_array_equal(result[3].values, expected[3])
 
 
-def test_a_shard_that_is_replaced_repeatedly_is_an_error(tagged_place, tmp_path):
+def test_repeatedly_replaced_shard_raises_storage_error(tagged_place, tmp_path):
     values = np.random.default_rng(4).normal(size=(40, 100))
     stores = [write_shards(tmp_path / "store", values * number) for number in range(1, 3)]
     tagged_place.serve(stores[0])
@@ -265,7 +265,7 @@ def test_a_shard_that_is_replaced_repeatedly_is_an_error(tagged_place, tmp_path)
 # Caches -------------------------------------------------------------------------------------------
 
 
-def test_a_cached_store_opens_if_absent_objects_are_forbidden(s3_server, tmp_path):
+def test_cached_store_opens_if_missing_objects_are_forbidden(s3_server, tmp_path):
     s3_server.restore(
         {f"store/{key}": data for key, data in write_sample(tmp_path / "store").items()}
     )

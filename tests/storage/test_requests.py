@@ -40,7 +40,7 @@ def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
 # Missing names ------------------------------------------------------------------------------------
 
 
-def test_looking_up_a_missing_store_takes_one_list_request(s3_server):
+def test_looking_up_missing_store_sends_one_list_request(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
     with at_most(s3_server, 15, 5) as batches, pytest.raises(NotFoundError):
         opened(s3_server, "folder/wrong")
@@ -48,7 +48,7 @@ def test_looking_up_a_missing_store_takes_one_list_request(s3_server):
     assert "prefix=folder%2Fwrong%2F" in request
 
 
-def test_creating_a_store_does_not_list_other_stores(s3_server):
+def test_creating_store_does_not_list_other_stores(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
     with s3_server.batches() as batches:
         xr_nczarr.to_nczarr(
@@ -103,7 +103,7 @@ def open_tree(server: S3Server, name: str) -> xr.DataTree:
         ("nczarr", 208, 6),
     ],
 )
-def test_opening_a_datatree_takes_few_round_trips(s3_server, trees, name, requests, rounds):
+def test_opening_datatree_takes_few_round_trips(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds):
         groups = open_tree(s3_server, name)
@@ -115,7 +115,7 @@ def test_opening_a_datatree_takes_few_round_trips(s3_server, trees, name, reques
     ("name", "requests", "rounds"),
     [("v2-consolidated", 8, 2), ("v2-single", 26, 5), ("v3-single", 16, 5), ("nczarr", 23, 4)],
 )
-def test_opening_a_group_does_not_list_its_ancestors(s3_server, trees, name, requests, rounds):
+def test_opening_group_does_not_list_ancestors(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds) as batches:
         dataset = opened(s3_server, name, group="g3/h")
@@ -125,13 +125,13 @@ def test_opening_a_group_does_not_list_its_ancestors(s3_server, trees, name, req
 
 @pytest.mark.parametrize("name", ["v2-single", "v3-single", "nczarr"])
 @pytest.mark.parametrize("group", ["g3/wrong", "wrong/h", "g3/h/w"])
-def test_opening_a_missing_group_raises_not_found_error(s3_server, trees, name, group):
+def test_opening_missing_group_raises_not_found_error(s3_server, trees, name, group):
     s3_server.restore(trees)
     with pytest.raises(NotFoundError, match="no group"):
         opened(s3_server, name, group=group)
 
 
-def test_a_failing_coordinate_affects_only_its_own_group(s3_server, trees):
+def test_unreadable_coordinate_affects_only_its_group(s3_server, trees):
     s3_server.restore(trees)
     broken = "/bucket/v2-consolidated/g3/x/0"
     s3_server.fail = lambda request: 403 if request.path.startswith(broken) else None
@@ -144,9 +144,7 @@ def test_a_failing_coordinate_affects_only_its_own_group(s3_server, trees):
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("v2-consolidated", 2), ("v3-consolidated", 2)])
-def test_consolidated_metadata_of_versions_2_and_3_is_requested_concurrently(
-    s3_server, trees, name, rounds
-):
+def test_v2_and_v3_consolidated_metadata_are_requested_concurrently(s3_server, trees, name, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, 4, rounds):
         opened(s3_server, name, group="g1", consolidated=True)
@@ -163,9 +161,7 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_a_consolidated_store_opens_if_absent_objects_are_forbidden(
-    s3_server, trees, name, options
-):
+def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, trees, name, options):
     s3_server.restore(trees)
     refuse_absent(s3_server)
     with at_most(s3_server, 8, 2):
@@ -173,7 +169,7 @@ def test_a_consolidated_store_opens_if_absent_objects_are_forbidden(
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_passing_zarr_format_opens_a_store_if_absent_objects_are_forbidden(s3_server, trees):
+def test_zarr_format_option_opens_store_if_missing_objects_are_forbidden(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
@@ -189,7 +185,7 @@ def test_passing_zarr_format_opens_a_store_if_absent_objects_are_forbidden(s3_se
     assert dataset["v"].shape == (2, 3)
 
 
-def test_the_error_for_a_forbidden_chunk_suggests_missing_status(s3_server, trees):
+def test_forbidden_chunk_error_suggests_missing_status(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")
@@ -197,7 +193,7 @@ def test_the_error_for_a_forbidden_chunk_suggests_missing_status(s3_server, tree
         dataset["v"].load()
 
 
-def test_the_error_for_a_store_that_forbids_everything_suggests_remedies(s3_server):
+def test_completely_forbidden_store_error_suggests_fixes(s3_server):
     s3_server.fail = lambda request: 403
     with at_most(s3_server, 6, 1), pytest.raises(AccessDeniedError) as caught:
         opened(s3_server, "private")
@@ -230,14 +226,14 @@ def test_explain_sends_one_list_request(s3_server, tmp_path):
     assert sum(reading.fetched_bytes or 0 for reading in result.readings) == 10 * 48 + 4096
 
 
-def test_explain_lists_only_the_requested_variables(s3_server, tmp_path):
+def test_explain_lists_only_requested_variables(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(10))
     with at_most(s3_server, 8, 3) as batches:
         xr_nczarr.explain(url, variables=["v3"], storage_options=s3_server.storage_options)
     assert [request for request in lists(batches) if "prefix=store%2Fv3%2F" in request]
 
 
-def test_verify_requests_as_many_chunks_concurrently_as_reading(s3_server, tmp_path):
+def test_verify_requests_chunks_as_concurrently_as_reading(s3_server, tmp_path):
     data = xr.Dataset({"v": ("n", np.arange(1000, dtype="i2"))})
     url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
     with at_most(s3_server, 1010, 40):
@@ -245,7 +241,7 @@ def test_verify_requests_as_many_chunks_concurrently_as_reading(s3_server, tmp_p
     assert result.decoded == 1000
 
 
-def test_verify_requests_each_object_once_and_all_variables_together(s3_server, tmp_path):
+def test_verify_batches_variables_and_requests_each_object_once(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(20))
     with at_most(s3_server, 70, 4) as batches:
         result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)
@@ -288,7 +284,7 @@ BLOCKS = pytest.mark.parametrize("blocks", [None, {}], ids=["numpy", "dask"])
 
 @BLOCKS
 @VERSIONS
-def test_creating_a_store_writes_all_chunks_concurrently(s3_server, written, version, blocks):
+def test_creating_store_writes_all_chunks_concurrently(s3_server, written, version, blocks):
     dataset = steps(0, 30) if blocks is None else steps(0, 30).chunk(time=10)
     with at_most(s3_server, {2: 54, 3: 42}[version], 14):
         xr_nczarr.to_nczarr(dataset, encoding=CHUNKED, zarr_format=version, **written)
@@ -307,9 +303,9 @@ def test_creating_many_variables_takes_few_round_trips(s3_server, written, versi
 
 @VERSIONS
 @pytest.mark.parametrize(
-    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "chunks that are filled up"]
+    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "partial chunks"]
 )
-def test_appending_takes_few_requests(s3_server, written, version, chunk, requests):
+def test_appending_sends_few_requests(s3_server, written, version, chunk, requests):
     encoding = {name: {"chunks": (chunk, 100)} for name in CHUNKED}
     xr_nczarr.to_nczarr(steps(0, 30), encoding=encoding, zarr_format=version, **written)
     with at_most(s3_server, requests, 14):
@@ -322,7 +318,7 @@ def test_appending_takes_few_requests(s3_server, written, version, chunk, reques
     [(2, True, 60, 16), (2, False, 58, 14), (3, True, 46, 12), (3, False, 46, 12)],
     ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
 )
-def test_replacing_a_store_removes_its_old_chunks_in_one_request(
+def test_replacing_store_deletes_old_chunks_in_one_request(
     s3_server, written, version, consolidated, requests, rounds
 ):
     options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}
@@ -338,7 +334,7 @@ def test_replacing_a_store_removes_its_old_chunks_in_one_request(
 
 
 @pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises other errors
-def test_a_refused_removal_of_an_object_is_an_error(s3_server, written):
+def test_refused_object_deletion_raises_storage_error(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     refusal = (
         b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error>'
@@ -350,7 +346,7 @@ def test_a_refused_removal_of_an_object_is_an_error(s3_server, written):
         xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
 
 
-def test_an_existing_store_is_rejected_after_one_list_request(s3_server, written):
+def test_existing_store_is_rejected_after_one_list_request(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
         xr_nczarr.to_nczarr(steps(0, 30), **written)
@@ -362,7 +358,7 @@ def test_an_existing_store_is_rejected_after_one_list_request(s3_server, written
     [(2, True, 38, 12), (2, False, 37, 11), (3, True, 26, 11), (3, False, 26, 11)],
     ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
 )
-def test_adding_a_variable_reads_each_document_once(
+def test_adding_variable_reads_each_metadata_document_once(
     s3_server, written, version, consolidated, requests, rounds
 ):
     xr_nczarr.to_nczarr(
@@ -377,7 +373,7 @@ def test_adding_a_variable_reads_each_document_once(
 
 
 @pytest.mark.parametrize(("version", "requests"), [(2, 30), (3, 20)], ids=["v2", "v3"])
-def test_consolidating_metadata_takes_few_requests(s3_server, written, version, requests):
+def test_consolidating_metadata_sends_few_requests(s3_server, written, version, requests):
     xr_nczarr.to_nczarr(steps(0, 30), zarr_format=version, consolidated=False, **written)
     with at_most(s3_server, requests, 6):
         xr_nczarr.consolidate(**written)
@@ -387,7 +383,7 @@ def test_consolidating_metadata_takes_few_requests(s3_server, written, version, 
 # Retries ------------------------------------------------------------------------------------------
 
 
-def test_a_failing_request_is_sent_at_most_five_times(s3_server):
+def test_failing_request_is_sent_at_most_five_times(s3_server):
     s3_server.fail = lambda request: 503
     storage_options = s3_server.storage_options | {"retry": {"first_wait": 0.001}}
     with pytest.raises(StorageError):
@@ -397,7 +393,7 @@ def test_a_failing_request_is_sent_at_most_five_times(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_groups_from_every_release_open_the_same_on_s3_as_on_disk(s3_server, tmp_path, release):
+def test_groups_from_every_netcdf_c_release_match_on_s3_and_disk(s3_server, tmp_path, release):
     """Some parent groups store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}

@@ -96,7 +96,7 @@ def test_targets_are_parsed_into_locations(target: Any, location: Location) -> N
 
 
 @pytest.mark.parametrize("target", ["~/d/x.zarr#mode=zarr", Path("~/d/x.zarr"), "~/d#1/x.zarr"])
-def test_a_leading_tilde_is_expanded_to_the_home_directory(
+def test_leading_tilde_is_expanded_to_home_directory(
     target: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -111,7 +111,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")
 
 
-def test_a_number_sign_in_an_existing_path_is_part_of_its_name(tmp_path: Path) -> None:
+def test_number_sign_in_existing_path_is_part_of_file_name(tmp_path: Path) -> None:
     (tmp_path / "x#mode=zip").mkdir()
     assert parse_url(tmp_path / "x#mode=zip") == Location(str(tmp_path / "x#mode=zip"))
     assert isinstance(open_store(tmp_path / "x#mode=zip"), LocalStore)
@@ -134,7 +134,7 @@ def test_a_number_sign_in_an_existing_path_is_part_of_its_name(tmp_path: Path) -
         ("#mode=nczarr", "is empty"),
     ],
 )
-def test_the_error_for_an_invalid_url_suggests_a_remedy(url: str, message: str) -> None:
+def test_invalid_url_error_suggests_fix(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
@@ -147,7 +147,7 @@ def test_displayed_urls_hide_secrets() -> None:
         assert "pw" not in repr(store)
 
 
-def test_open_store_detects_the_kind_of_store(tmp_path: Path) -> None:
+def test_open_store_detects_store_kind(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "anything", "w") as file:
         file.writestr(".zgroup", "{}")
     (tmp_path / "looks.zip").mkdir()
@@ -163,7 +163,7 @@ def test_open_store_detects_the_kind_of_store(tmp_path: Path) -> None:
     assert isinstance(open_store("s3://b/k", must_exist=False), RemoteStore)
 
 
-def test_a_local_mapper_opens_as_a_local_store(tmp_path: Path) -> None:
+def test_local_mapper_opens_as_local_store(tmp_path: Path) -> None:
     """fsspec writes into the existing file, so a killed write would leave a partial file."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
@@ -175,7 +175,7 @@ def test_a_local_mapper_opens_as_a_local_store(tmp_path: Path) -> None:
         store.put([("a/0", b"1")])
 
 
-def test_folders_are_created_through_a_dir_filesystem(tmp_path: Path) -> None:
+def test_folders_are_created_through_dir_filesystem(tmp_path: Path) -> None:
     filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("memory"))
     store = open_store(fsspec.FSMap("made", filesystem), must_exist=False)
     store.put([("a/0", b"1")])
@@ -183,7 +183,7 @@ def test_folders_are_created_through_a_dir_filesystem(tmp_path: Path) -> None:
     assert fsspec.filesystem("memory").cat(f"{tmp_path}/made/a/0") == b"1"
 
 
-def test_the_error_for_a_contradicting_fragment_names_the_kind_of_store(tmp_path: Path) -> None:
+def test_contradictory_fragment_error_includes_store_kind(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     zipfile.ZipFile(tmp_path / "z", "w").close()
     with pytest.raises(ConflictError, match=r"the path is a directory.*mode=zip.*mode=file"):
@@ -192,7 +192,7 @@ def test_the_error_for_a_contradicting_fragment_names_the_kind_of_store(tmp_path
         open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)
 
 
-def test_opening_a_missing_path_raises_not_found_error(tmp_path: Path) -> None:
+def test_opening_missing_path_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="the path does not exist"):
         open_store(tmp_path / "no")
     assert isinstance(open_store(tmp_path / "no.zip", must_exist=False), ZipStore)
@@ -200,7 +200,7 @@ def test_opening_a_missing_path_raises_not_found_error(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path / "no", must_exist=False), LocalStore)
 
 
-def test_a_target_that_is_not_a_store_is_rejected(tmp_path: Path) -> None:
+def test_target_without_store_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     os.mkfifo(tmp_path / "pipe")
     for target in (tmp_path / "x.nc", tmp_path / "pipe", 3, None, "gopher://x", "abfs://c@a/x"):
@@ -210,7 +210,7 @@ def test_a_target_that_is_not_a_store_is_rejected(tmp_path: Path) -> None:
         open_store(object())
 
 
-def test_storage_options_take_precedence_over_the_url(s3_server: S3Server) -> None:
+def test_storage_options_take_precedence_over_url(s3_server: S3Server) -> None:
     s3_server.fail = lambda request: b"1"
     url = "https://s3.eu-west-1.amazonaws.com/bucket/k"
     keys = {"key": "testing", "secret": "testing"}

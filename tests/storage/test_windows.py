@@ -121,7 +121,7 @@ def _paths() -> None:
     assert parse_url("s3://bucket/x").path is None
 
 
-def test_paths_and_file_urls_with_a_drive_are_local_on_windows(tmp_path: Path) -> None:
+def test_drive_paths_and_file_urls_are_local_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _paths)
 
 
@@ -181,7 +181,9 @@ def _strangers() -> None:
     Trust().narrowed("C:/refs.json").check("C:/a.nc")
 
 
-def test_untrusted_reference_sets_may_refer_only_to_their_folder_on_windows(tmp_path: Path) -> None:
+def test_untrusted_reference_sets_can_reference_only_their_folder_on_windows(
+    tmp_path: Path,
+) -> None:
     on_windows(tmp_path / "c", _strangers)
 
 
@@ -229,7 +231,7 @@ def _references() -> None:
         xr.testing.assert_identical(opened(rf"C:\sets\{name}"), values(0, 6))
 
 
-def test_references_may_be_absolute_or_relative_paths_on_windows(tmp_path: Path) -> None:
+def test_references_can_be_absolute_or_relative_paths_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _references)
 
 
@@ -255,7 +257,7 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_a_store_is_created_only_in_an_empty_directory_on_windows(tmp_path: Path) -> None:
+def test_store_is_created_only_in_empty_directory_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 
@@ -309,7 +311,7 @@ def _readers() -> None:
     xr.testing.assert_identical(opened(r"C:\data\x"), values(0, 2))
 
 
-def test_replacing_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
+def test_replacement_of_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _readers)
 
 
@@ -392,7 +394,7 @@ def _cases() -> None:
     assert sorted(os.listdir(r"C:\data")) == ["old", "old.zip", "refs.json"]
 
 
-def test_names_that_differ_only_in_case_are_rejected_on_windows(
+def test_names_differing_only_in_case_are_rejected_on_windows(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _cases)
@@ -418,7 +420,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_opening_variables_whose_files_were_merged_by_a_copy_is_an_error_on_windows(
+def test_opening_variables_with_merged_files_raises_on_windows(
     tmp_path: Path, dialect: str
 ) -> None:
     from xr_nczarr import to_nczarr
@@ -440,7 +442,7 @@ def _zip_of_others(path: str) -> None:
     xr.testing.assert_identical(opened(r"C:\work\x.zip"), both)
 
 
-def test_zip_files_with_names_that_differ_only_in_case_are_readable_on_windows(
+def test_zip_files_with_names_differing_only_in_case_open_on_windows(
     tmp_path: Path,
 ) -> None:
     from xr_nczarr import to_nczarr

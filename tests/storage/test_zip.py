@@ -49,7 +49,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_keys_may_be_at_the_root_or_below_one_folder(
+def test_keys_can_be_at_root_or_in_one_folder(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
@@ -76,7 +76,7 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
     ],
     ids=["stray", "no suffix", "name", "order", "attributes", "array", "no group", "version 3"],
 )
-def test_an_empty_group_next_to_the_folder_of_the_store_is_ignored(
+def test_empty_group_beside_store_folder_is_ignored(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
     """netcdf-c uses the folder of the first entry; its test suite has such an archive."""
@@ -86,7 +86,7 @@ def test_an_empty_group_next_to_the_folder_of_the_store_is_ignored(
     assert result == [name.removeprefix(prefix) for name in expected]
 
 
-def test_a_root_group_with_metadata_is_not_ignored(tmp_path: Path) -> None:
+def test_root_group_with_metadata_is_not_ignored(tmp_path: Path) -> None:
     group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'
     entries = [(name, group if name == ".zgroup" else b"{}") for name in STRAY]
     store = open_store(write(tmp_path / "power.zip", entries))
@@ -98,7 +98,7 @@ def test_a_root_group_with_metadata_is_not_ignored(tmp_path: Path) -> None:
     "url",
     ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],
 )
-def test_a_cached_zip_file_is_recognized_regardless_of_its_name(
+def test_cached_zip_file_is_recognized_regardless_of_name(
     http_server: HttpServer, url: str
 ) -> None:
     write(Path(http_server.root, "data"), [(".zgroup", b"{}")])
@@ -107,7 +107,7 @@ def test_a_cached_zip_file_is_recognized_regardless_of_its_name(
 
 # Regression D29
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_the_last_of_several_entries_of_the_same_name_is_used(tmp_path: Path, method: int) -> None:
+def test_last_entry_of_same_name_is_used(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]
@@ -115,7 +115,7 @@ def test_the_last_of_several_entries_of_the_same_name_is_used(tmp_path: Path, me
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\b", "a//b", "./a"])
-def test_names_that_are_not_plain_relative_paths_are_rejected(tmp_path: Path, name: str) -> None:
+def test_names_other_than_plain_relative_paths_are_rejected(tmp_path: Path, name: str) -> None:
     store = open_store(write(tmp_path / "x.zip", [(".zgroup", b"{}"), (name, b"1")]))
     with pytest.raises(RefusedError, match="not a plain relative path"):
         fetch(store, ".zgroup")
@@ -149,7 +149,7 @@ CENTRAL = b"PK\x01\x02"
         (b"a/0", 5, b"\x99\x99"),  # the data
     ],
 )
-def test_the_error_for_a_damaged_zip_file_names_the_file(
+def test_damaged_zip_file_error_includes_file_name(
     tmp_path: Path, method: int, find: bytes, offset: int, value: bytes
 ) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(100)) * 3)], method)
@@ -159,7 +159,7 @@ def test_the_error_for_a_damaged_zip_file_names_the_file(
     assert str(path) in str(caught.value)
 
 
-def test_a_zip_file_truncated_anywhere_is_an_error(tmp_path: Path) -> None:
+def test_truncated_zip_file_raises_storage_error(tmp_path: Path) -> None:
     data = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")]).read_bytes()
     for size in range(len(data)):
         (tmp_path / "cut.zip").write_bytes(data[:size])
@@ -177,7 +177,7 @@ def test_overlapping_entries_are_rejected(tmp_path: Path) -> None:
         fetch(ZipStore.local(str(path)), "a")
 
 
-def test_a_decompression_bomb_is_rejected_before_it_is_inflated(tmp_path: Path) -> None:
+def test_decompression_bomb_is_rejected_before_inflation(tmp_path: Path) -> None:
     entries = [(".zgroup", b"{}"), ("a/0", bytes(1 << 20))]
     path = write(tmp_path / "x.zip", entries, zipfile.ZIP_DEFLATED)
     small = Limits(max_chunk_bytes=2000, max_consolidated_bytes=2000)
@@ -203,7 +203,7 @@ def test_encrypted_entries_and_unknown_compression_methods_are_unsupported(tmp_p
     assert fetch(store, "plain") == [b"1"]
 
 
-def test_uncompressed_zip_entries_can_be_addressed_by_byte_range(tmp_path: Path) -> None:
+def test_uncompressed_zip_entries_are_addressable_by_byte_range(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/.zgroup", "{}")
@@ -217,13 +217,13 @@ def test_uncompressed_zip_entries_can_be_addressed_by_byte_range(tmp_path: Path)
         store.addresses(["a/0", "a/1"])
 
 
-def test_a_zip_file_may_be_preceded_by_other_bytes(tmp_path: Path) -> None:
+def test_zip_file_preceded_by_other_bytes_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")])
     path.write_bytes(b"PK\x03\x04 something in front" + path.read_bytes())
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
 
 
-def test_reading_a_remote_zip_file_takes_one_request_plus_one_per_object(
+def test_remote_zip_file_read_sends_one_request_plus_one_per_object(
     http_server: HttpServer,
 ) -> None:
     entries = [(f"a/{index}", bytes(200_000)) for index in range(4)]
@@ -253,7 +253,7 @@ def test_packed_zip_files_have_folder_entries_and_unique_names(tmp_path: Path) -
     assert fetch(open_store(path), "g/a/0") == [b"2"]
 
 
-def test_zarr_python_reads_a_packed_zip_file(tmp_path: Path) -> None:
+def test_zarr_python_reads_packed_zip_file(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     store = open_store(tmp_path / "data.zip", must_exist=False)
     with zarr.storage.LocalStore(tmp_path / "plain") as plain:
@@ -268,7 +268,7 @@ def test_zarr_python_reads_a_packed_zip_file(tmp_path: Path) -> None:
         assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
 
 
-def test_an_append_replaces_the_zip_file_only_after_all_data_is_written(tmp_path: Path) -> None:
+def test_append_replaces_zip_file_only_after_writing_all_data(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
     store = open_store(path, must_exist=False)
@@ -284,9 +284,7 @@ def test_an_append_replaces_the_zip_file_only_after_all_data_is_written(tmp_path
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
-def test_a_failed_write_leaves_the_old_zip_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_old_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"1")])
     old = path.read_bytes()
 
@@ -301,13 +299,13 @@ def test_a_failed_write_leaves_the_old_zip_file(
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
-def test_writing_to_a_remote_zip_file_is_rejected(http_server: HttpServer) -> None:
+def test_writing_to_remote_zip_file_is_rejected(http_server: HttpServer) -> None:
     store = open_store(f"{http_server.url}/x.zip", must_exist=False)
     with pytest.raises(UnsupportedError, match="local"):
         store.put([("a", b"1")])
 
 
-def test_reading_a_range_of_a_stored_entry_reads_only_its_bytes(tmp_path: Path) -> None:
+def test_reading_range_of_stored_entry_reads_only_its_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(256)) * 400), ("b", b"")])
     store = open_store(path)
     reads: list[int] = []
@@ -324,7 +322,7 @@ def test_reading_a_range_of_a_stored_entry_reads_only_its_bytes(tmp_path: Path) 
     assert reads == [30, 3]
 
 
-def test_zip_entries_read_together_with_the_central_directory_are_not_read_again(
+def test_zip_entries_fetched_with_central_directory_are_not_fetched_again(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "x.zip", [("a", bytes(range(256)) * 400), ("b", b"12"), ("c", b"3")])
@@ -336,7 +334,7 @@ def test_zip_entries_read_together_with_the_central_directory_are_not_read_again
         fetch(store, "a")
 
 
-def test_large_zip_files_with_a_comment_or_many_entries_are_read(tmp_path: Path) -> None:
+def test_large_zip_files_with_comment_or_many_entries_are_read(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     path = write(tmp_path / "x.zip", [("a", data), ("b", b"12")])
     with zipfile.ZipFile(path, "a") as file:
@@ -350,7 +348,7 @@ def test_large_zip_files_with_a_comment_or_many_entries_are_read(tmp_path: Path)
 
 
 @pytest.mark.parametrize("place", [0, -6, -10], ids=["record", "start", "length"])
-def test_a_large_zip_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int) -> None:
+def test_large_zip_file_with_damaged_end_raises_storage_error(tmp_path: Path, place: int) -> None:
     path = write(tmp_path / "x.zip", [("a", os.urandom(100_000)), ("b", b"12")])
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\5\6") if place == 0 else len(data) + place] ^= 0x55
@@ -359,7 +357,7 @@ def test_a_large_zip_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: 
         fetch(ZipStore.local(str(path)), "a")
 
 
-def test_a_zip_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> None:
     end = ("end", bytes(1 << 16))  # read and cached together with the directory
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)

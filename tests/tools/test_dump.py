@@ -67,7 +67,7 @@ def copy_with_netcdf_c(source, path):
 
 
 @pytest.mark.parametrize("header", [False, True])
-def test_dump_of_a_group_contains_only_the_group_and_inherited_dimensions(tmp_path, header):
+def test_group_dump_contains_only_group_and_inherited_dimensions(tmp_path, header):
     tree = {
         "/": xr.Dataset({"a": (("t", "x"), [[1, 2]])}, attrs={"title": "all"}),
         "/g": xr.Dataset({"b": (("x", "y"), [[1.5], [2.5]])}),
@@ -97,7 +97,7 @@ def test_dump_of_a_group_contains_only_the_group_and_inherited_dimensions(tmp_pa
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
-def test_dump_prints_the_same_text_as_ncdump(types, options, capsys):
+def test_dump_output_matches_ncdump(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -119,7 +119,7 @@ def test_dump_prints_the_same_text_as_ncdump(types, options, capsys):
 
 @needs_ncgen
 @pytest.mark.parametrize("digits", ["3", "4,13", "9,17"])
-def test_dump_prints_the_requested_number_of_digits_as_ncdump_does(types, digits, capsys):
+def test_dump_precision_option_matches_ncdump(types, digits, capsys):
     path, url = types
     options = ["-p", digits, "-v", "f,d,large,largef,widef"]
     assert main(["dump", *options, url]) == 0
@@ -134,7 +134,7 @@ def test_dump_prints_the_requested_number_of_digits_as_ncdump_does(types, digits
 
 
 @pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
-def test_dump_prints_a_one_line_error_for_an_invalid_precision(digits, capsys):
+def test_dump_prints_one_line_error_for_invalid_precision(digits, capsys):
     assert main(["dump", "-p", digits, "anything"]) == 2
     assert "expected numbers from 1 to 17" in capsys.readouterr().err
     with pytest.raises(ValueError, match="precision"):
@@ -155,7 +155,7 @@ variables:
 
 
 @needs_ncgen
-def test_dump_prints_the_same_special_attributes_as_ncdump(tmp_path, capsys):
+def test_dump_special_attributes_match_ncdump(tmp_path, capsys):
     """Attributes that describe the file itself differ."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
@@ -170,7 +170,7 @@ def test_dump_prints_the_same_special_attributes_as_ncdump(tmp_path, capsys):
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
-def test_dump_shows_codecs_without_a_special_attribute_as_filters():
+def test_dump_shows_codecs_without_special_attribute_as_filters():
     store = {}
     dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
     codecs = {
@@ -189,7 +189,7 @@ def test_dump_shows_codecs_without_a_special_attribute_as_filters():
     ]
 
 
-def test_dump_shows_only_filters_that_hdf5_supports():
+def test_dump_shows_only_filters_supported_by_hdf5():
     """netcdf-c before 4.10 stores levels as text; HDF5's Blosc filter lacks some compressors."""
     store = {}
     dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
@@ -219,7 +219,7 @@ def test_requested_string_widths_survive_dump_and_ncgen(tmp_path):
         assert json.loads((tmp_path / "second" / name / ".zarray").read_text())["dtype"] == dtype
 
 
-def test_dump_shows_the_maxstrlen_attributes_of_netcdf_c(tmp_path):
+def test_dump_shows_netcdf_c_maxstrlen_attributes(tmp_path):
     import netCDF4
 
     url = file_url(tmp_path / "store", "nczarr")
@@ -237,14 +237,14 @@ def test_dump_shows_the_maxstrlen_attributes_of_netcdf_c(tmp_path):
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"]])
-def test_dump_of_a_netcdf_c_4_9_0_store_equals_the_output_of_its_ncdump(options, tmp_path):
+def test_netcdf_c_4_9_0_store_dump_matches_its_ncdump(options, tmp_path):
     store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
     expected = run("ncdump", *options, file_url(store, "nczarr"))
     assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected
 
 
 @needs_ncgen
-def test_ncgen_restores_the_dataset_from_a_dump(types, tmp_path):
+def test_ncgen_restores_dataset_from_dump(types, tmp_path):
     path, url = types
     text, again = tmp_path / "types.cdl", tmp_path / "types.nc"
     text.write_text("".join(xr_nczarr.dump(url)), errors="surrogateescape")
@@ -266,7 +266,7 @@ def characters(path):
 
 
 @needs_ncgen
-def test_ncgen_restores_every_number_and_string_from_a_dump(tmp_path):
+def test_ncgen_restores_every_number_and_string_from_dump(tmp_path):
     import netCDF4
 
     rng = np.random.default_rng(7)
@@ -307,7 +307,7 @@ NAMES = [*NAMES.split(), "1e5", "12", "日本", *(f"a{character}b" for character
 
 
 @needs_ncgen
-def test_ncgen_accepts_every_name_that_cdl_can_represent(tmp_path):
+def test_ncgen_accepts_every_name_representable_in_cdl(tmp_path):
     store = {}
     inner = xr.Dataset({name: (name, [1, 2], {name: 1}) for name in NAMES}, attrs={"a%b": 2})
     groups = {name: inner[["data", "a b"]] for name in ("9 lives", "g%b", "the data")}
@@ -323,7 +323,7 @@ def test_ncgen_accepts_every_name_that_cdl_can_represent(tmp_path):
 @needs_ncgen
 @pytest.mark.parametrize("name", ["float", "unlimited", "NIL", "_", "_DeflateLevel", "a?b", "+x"])
 @pytest.mark.parametrize("role", ["variable", "dimension", "attribute", "group"])
-def test_dump_reports_names_that_ncgen_rejects(role, name, tmp_path, capsys):
+def test_dump_reports_names_rejected_by_ncgen(role, name, tmp_path, capsys):
     place = dict.fromkeys(("variable", "dimension", "attribute"), "x") | {role: name}
     inner = xr.Dataset(
         {place["variable"]: (place["dimension"], [1])}, attrs={place["attribute"]: 2}
@@ -347,7 +347,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_prints_or_reports_values_without_a_netcdf_type():
+def test_dump_prints_or_reports_values_without_netcdf_type():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),
@@ -370,7 +370,7 @@ def test_dump_prints_or_reports_values_without_a_netcdf_type():
     assert len(text.left_out) == 2
 
 
-def test_an_incomplete_dump_exits_with_code_1(tmp_path, capsys):
+def test_incomplete_dump_exits_with_code_1(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     (tmp_path / "x\x1b[31m").mkdir()
     (tmp_path / "x\x1b[31m" / ".zarray").write_bytes(array("<c8"))
@@ -378,13 +378,13 @@ def test_an_incomplete_dump_exits_with_code_1(tmp_path, capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_dump_omits_the_url_query_from_the_dataset_name(http_server, capsys):
+def test_dump_omits_url_query_from_dataset_name(http_server, capsys):
     xr.Dataset({"n": 1}).nczarr.to_nczarr(f"{http_server.root}/some")
     assert main(["dump", f"{http_server.url}/some?key=secret"]) == 0
     assert capsys.readouterr().out.startswith("netcdf some {")
 
 
-def test_dump_prints_a_one_line_error_for_an_unknown_variable(tmp_path, capsys):
+def test_dump_prints_one_line_error_for_unknown_variable(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

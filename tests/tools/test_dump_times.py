@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
 @pytest.mark.parametrize("flags", ["-t", "-c", "-t -c", "-t -h", "-t -v tb", "-t -v noleap,v"])
-def test_dump_with_times_or_coordinates_prints_the_same_text_as_ncdump(
+def test_dump_with_times_or_coordinates_matches_ncdump(
     flags: str, folder: Path, capfdbinary
 ) -> None:
     words = flags.split()
@@ -60,7 +60,7 @@ def test_dump_with_times_or_coordinates_prints_the_same_text_as_ncdump(
     assert capfdbinary.readouterr().out == expected
 
 
-def test_dump_shows_numbers_if_time_units_cannot_be_decoded(tmp_path: Path) -> None:
+def test_dump_shows_numbers_if_time_units_are_undecodable(tmp_path: Path) -> None:
     units = ["months since 2000-01-01", "days since the flood", "days"]
     variables = {f"v{n}": ("x", [1.0, 2.0], {"units": text}) for n, text in enumerate(units)}
     xr_nczarr.to_nczarr(xr.Dataset(variables), tmp_path / "one")
@@ -70,7 +70,7 @@ def test_dump_shows_numbers_if_time_units_cannot_be_decoded(tmp_path: Path) -> N
     ]
 
 
-def test_dump_shows_fractions_of_seconds_without_rounding_noise(tmp_path: Path) -> None:
+def test_dump_shows_fractional_seconds_without_rounding_noise(tmp_path: Path) -> None:
     units = {"units": "days since 2000-01-01"}
     xr_nczarr.to_nczarr(
         xr.Dataset({"v": ("x", np.array([1 / 3, 0.5 / 86400, np.nan]), units)}), tmp_path / "one"
@@ -79,7 +79,7 @@ def test_dump_shows_fractions_of_seconds_without_rounding_noise(tmp_path: Path) 
     assert ' v = "2000-01-01 08", "2000-01-01 00:00:00.500000", _ ;' in text
 
 
-def test_dump_includes_the_coordinates_of_the_named_variables(tmp_path: Path) -> None:
+def test_dump_includes_coordinates_of_selected_variables(tmp_path: Path) -> None:
     dataset = xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [3, 4])}, {"x": [5, 6]})
     xr_nczarr.to_nczarr(dataset, tmp_path / "one")
     text = str(xr_nczarr.dump(tmp_path / "one", coordinates=True, variables=["a"]))

@@ -68,7 +68,7 @@ def stored(zarr_format=2, **encoding):
     [{}, {"x": slice(5, 25)}, {"y": 3}, {"y": 3, "x": [1, 45]}, {"y": slice(None, None, -7)}],
 )
 @pytest.mark.parametrize("compressor", [None, "zlib"])
-def test_explain_predicts_the_requests_and_bytes_of_a_read(selection, compressor):
+def test_explain_predicts_requests_and_bytes_of_read(selection, compressor):
     import numcodecs
 
     store = stored(compressor=numcodecs.Zlib() if compressor else None)
@@ -87,7 +87,7 @@ def test_explain_predicts_the_requests_and_bytes_of_a_read(selection, compressor
     assert not result.at_most
 
 
-def test_explain_counts_chunks_with_an_undeclared_slash_separator_as_present():
+def test_explain_counts_chunks_with_undeclared_slash_separator_as_present():
     store = stored()
     document = json.loads(store.mapping["v/.zarray"])
     document.pop("dimension_separator", None)
@@ -119,7 +119,7 @@ def test_explain_predicts_requests_for_rectilinear_chunks(name, selection):
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
-def test_explain_returns_an_upper_bound_for_shards(rows, at_most):
+def test_explain_returns_upper_bound_for_shards(rows, at_most):
     store = stored(3, chunks=(5, 20), shards=(20, 60))
     (result,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -142,7 +142,7 @@ def test_explain_merges_requests_for_adjacent_references(tmp_path):
     assert (result.requests, result.chunks, result.absent, result.fetched_bytes) == (1, 10, 1, 72)
 
 
-def test_explain_looks_up_each_variable_of_a_reference_set_among_its_own_references(tmp_path):
+def test_explain_looks_up_references_per_variable(tmp_path):
     (tmp_path / "data").write_bytes(bytes(80))
     array = (
         '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
@@ -157,7 +157,7 @@ def test_explain_looks_up_each_variable_of_a_reference_set_among_its_own_referen
     assert [item.absent for item in dataset.nczarr.explain().readings] == [0, 0]
 
 
-def test_explain_distinguishes_mappings_of_the_same_name():
+def test_explain_distinguishes_mappings_with_same_name():
     full, empty = stored(), stored()
     stores = dict(full.mapping), {k: v for k, v in empty.mapping.items() if "v/0" not in k}
     first, second = (xr.open_dataset(store, engine="nczarr")["v"] for store in stores)
@@ -168,7 +168,7 @@ def test_explain_distinguishes_mappings_of_the_same_name():
 
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_the_accessor_explains_the_selection_of_a_dataset(chunks, inline):
+def test_accessor_explains_dataset_selection(chunks, inline):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks, inline_array=inline)
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
@@ -199,7 +199,7 @@ def test_the_accessor_explains_the_selection_of_a_dataset(chunks, inline):
         pytest.param(lambda lazy: lazy.chunk() + 1, None, id="computed"),
     ],
 )
-def test_explain_accepts_dask_arrays_that_only_divide_lazy_values(change, touched):
+def test_explain_accepts_chunked_lazy_arrays_without_later_dask_operations(change, touched):
     lazy = xr.open_dataset(stored(), engine="nczarr")["v"]
     explanation = change(lazy).nczarr.explain({"y": slice(0, 2)}, variables=["v"])
     if touched is None:
@@ -208,7 +208,7 @@ def test_explain_accepts_dask_arrays_that_only_divide_lazy_values(change, touche
         assert explanation.readings[0].touched == touched
 
 
-def test_the_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
+def test_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((40, 60)))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
     target = str(tmp_path / "x")
@@ -226,7 +226,7 @@ def test_the_explain_command_prints_text_json_and_one_line_errors(tmp_path, caps
     assert main(["explain", target, "-v", "nothing"]) == 2
 
 
-def test_the_html_of_explain_draws_touched_chunks_and_escapes_names():
+def test_explain_html_draws_touched_chunks_and_escapes_names():
     name = "<script>alert(1)"
     store = {}
     xr_nczarr.to_nczarr(
@@ -239,7 +239,7 @@ def test_the_html_of_explain_draws_touched_chunks_and_escapes_names():
     assert "<script" not in page
 
 
-def test_the_html_of_explain_draws_chunks_if_a_selection_drops_dimensions():
+def test_explain_html_draws_chunks_if_selection_drops_dimensions():
     dataset = xr.Dataset(
         {"t": (("z", "y", "x"), np.zeros((4, 6, 6))), "c": ("x", np.array([b"ab"] * 6, "S2"))}
     )
@@ -257,7 +257,7 @@ def test_the_html_of_explain_draws_chunks_if_a_selection_drops_dimensions():
         assert reported in chunk.nczarr.explain()._repr_html_()
 
 
-def test_explain_lists_the_store_for_a_large_selection():
+def test_explain_lists_store_for_large_selection():
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000, dtype="i1"))})
     mapping = {}
     xr_nczarr.to_nczarr(dataset, mapping, encoding={"v": {"chunks": 1}}, compute=False)
@@ -276,7 +276,7 @@ def test_explain_lists_the_store_for_a_large_selection():
     assert len(sizes) < 10
 
 
-def test_the_limit_on_lookups_applies_to_selected_chunks_only():
+def test_lookup_limit_applies_only_to_selected_chunks():
     document = {"zarr_format": 2, "shape": [10_001, 1000], "chunks": [1, 1], "dtype": "|u1"}
     document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
@@ -291,7 +291,7 @@ def test_the_limit_on_lookups_applies_to_selected_chunks_only():
 
 
 @pytest.mark.parametrize("step", [1, 3, 70])
-def test_too_many_chunks_are_counted_without_planning_them(step):
+def test_chunks_above_limit_are_counted_without_planning(step):
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000_002 * step, chunks=-1))})
     store = {}
     encoding = {"v": {"chunks": 2 * step}}
@@ -309,7 +309,7 @@ def test_too_many_chunks_are_counted_without_planning_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_count_touched_equals_the_number_of_planned_chunks(selection):
+def test_count_touched_matches_number_of_planned_chunks(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count

@@ -52,7 +52,7 @@ def test_info_counts_chunks_and_bytes_in_every_kind_of_store(dataset, where, zar
     assert "objects" not in variables(xr_nczarr.info(target, count_chunks=False))["/v"]
 
 
-def test_info_does_not_count_missing_chunks_and_invalid_keys(dataset):
+def test_info_ignores_missing_chunks_and_invalid_keys(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, encoding={"v": {"chunks": (10, 6)}})
     del store["v/1.0"]
@@ -72,7 +72,7 @@ def test_info_counts_shards_as_stored_objects(dataset):
     )
 
 
-def test_info_reports_the_number_and_total_length_of_references(tmp_path):
+def test_info_reports_number_and_total_length_of_references(tmp_path):
     (tmp_path / "data").write_bytes(bytes(16))
     document = (
         '{"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
@@ -109,7 +109,7 @@ class Unlistable(Store):
         raise UnsupportedError("sizes are unknown")
 
 
-def test_info_reports_that_a_store_cannot_be_listed(dataset):
+def test_info_reports_unlistable_store(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
     overview = xr_nczarr.info(Unlistable(store))
@@ -118,7 +118,7 @@ def test_info_reports_that_a_store_cannot_be_listed(dataset):
     assert "objects" not in variables(overview)["/v"]
 
 
-def test_the_info_command_prints_text_and_json(dataset, tmp_path, capsys):
+def test_info_command_prints_text_and_json(dataset, tmp_path, capsys):
     xr_nczarr.to_nczarr(dataset, tmp_path / "x.zarr")
     assert main(["info", str(tmp_path / "x.zarr")]) == 0
     assert "float32 v(time, x)  40×6            1 of 1  960 B (1×)" in capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_the_info_command_prints_text_and_json(dataset, tmp_path, capsys):
     assert main(["info", str(tmp_path / "nothing")]) == 2
 
 
-def test_the_text_of_info_shows_totals_and_supported_netcdf_c_releases(dataset):
+def test_info_text_shows_totals_and_supported_netcdf_c_releases(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, unlimited_dims="time", encoding={"v": {"chunks": (10, 6)}})
     del store["v/1.0"]
@@ -154,7 +154,7 @@ def test_the_text_of_info_shows_totals_and_supported_netcdf_c_releases(dataset):
         ("zarr", None),
     ],
 )
-def test_info_names_the_layout_after_netcdf_c_releases(dataset, dialect, releases):
+def test_info_describes_layout_by_netcdf_c_releases(dataset, dialect, releases):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
     overview = xr_nczarr.info(store)
@@ -162,7 +162,7 @@ def test_info_names_the_layout_after_netcdf_c_releases(dataset, dialect, release
     assert ("NCZarr" in repr(overview)) == (releases is not None)
 
 
-def test_the_text_of_info_fits_into_80_columns():
+def test_info_text_fits_in_80_columns():
     names = [f"a_dimension_with_a_long_name_{number}" for number in range(5)]
     data = xr.Dataset({"a_variable_with_a_long_name": (names, np.zeros((1,) * 5))})
     store = {}
@@ -172,7 +172,7 @@ def test_the_text_of_info_fits_into_80_columns():
     assert all(name in "".join(lines) for name in names)
 
 
-def test_the_columns_of_info_stay_aligned_beside_a_long_variable():
+def test_info_columns_stay_aligned_beside_long_variable_name():
     names = ("time", "depth", "latitude", "longitude")
     data = xr.Dataset(
         {
@@ -223,7 +223,7 @@ def hostile():
     }
 
 
-def test_the_html_of_info_escapes_names():
+def test_info_html_escapes_names():
     page = xr_nczarr.info(hostile())._repr_html_()
     assert "&lt;script&gt;" in page
     assert "<script" not in page
@@ -240,7 +240,7 @@ def test_large_chunk_grids_are_drawn_with_few_cells():
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
-def test_a_browser_renders_the_html_of_info(style, tmp_path):
+def test_browser_renders_info_html(style, tmp_path):
     """Check that text contrasts with its background and that bars and chunks are colored."""
     shown = [*screenshots.representations(tmp_path).values()]
     shown.append(xr_nczarr.info(hostile())._repr_html_())

@@ -50,7 +50,7 @@ def stores(folder: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["whole", "damaged", "sharded", "rectilinear"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_json_output_conforms_to_the_published_schema(command, kind, tmp_path, capsys):
+def test_json_output_conforms_to_published_schema(command, kind, tmp_path, capsys):
     path = stores(tmp_path)[kind]
     assert main([*COMMANDS[command], "--json", str(path)]) in (0, 1)
     schema = json.loads((SCHEMAS / f"{COMMANDS[command][0]}.json").read_text())

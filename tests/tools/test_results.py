@@ -37,7 +37,7 @@ def test_results_have_text_html_and_json_representations(store, tmp_path):
         assert type(result) is getattr(xr_nczarr, type(result).__name__)
 
 
-def test_the_html_of_diff_shows_the_number_of_differences(store):
+def test_diff_html_shows_number_of_differences(store):
     same = xr_nczarr.diff(store, store)._repr_html_()
     assert "mapping and mapping: 0 differences" in same
     other = {}
@@ -47,7 +47,7 @@ def test_the_html_of_diff_shows_the_number_of_differences(store):
     assert "7 of 8 values differ" in differing
 
 
-def test_written_references_have_an_html_representation(store, tmp_path):
+def test_written_references_have_html_representation(store, tmp_path):
     xr_nczarr.copy(store, tmp_path / "store")
     written = xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
     assert written._repr_html_() == f"<pre>{written}</pre>"

@@ -60,7 +60,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_copying_a_selection_equals_xarrays_selection(
+def test_copying_selection_matches_xarray_selection(
     source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
 ) -> None:
     path, options = source
@@ -72,7 +72,7 @@ def test_copying_a_selection_equals_xarrays_selection(
     assert copied.encoding["unlimited_dims"] == {"time"}
 
 
-def test_copying_a_variable_includes_its_coordinates(
+def test_copying_variable_includes_its_coordinates(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
@@ -84,7 +84,7 @@ def test_copying_a_variable_includes_its_coordinates(
     assert not copied.children
 
 
-def test_copying_a_variable_includes_the_variables_in_its_coordinates_attribute(
+def test_copying_variable_includes_variables_in_its_coordinates_attribute(
     tmp_path: Path,
 ) -> None:
     data = xr.Dataset(
@@ -103,7 +103,7 @@ def test_copying_a_variable_includes_the_variables_in_its_coordinates_attribute(
     assert {*copied.variables, *copied["g"].variables} == {"lat", "t", "depth"}
 
 
-def test_a_copied_group_becomes_the_root_with_inherited_dimensions(
+def test_copied_group_becomes_root_with_inherited_dimensions(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
@@ -144,7 +144,7 @@ def test_a_copied_group_becomes_the_root_with_inherited_dimensions(
         "text",
     ],
 )
-def test_a_missing_name_is_rejected_before_anything_is_written(
+def test_missing_name_is_rejected_before_writing(
     source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     path, options = source
@@ -164,14 +164,14 @@ def test_integer_labels_are_selected_exactly(slices: bool) -> None:
     assert xr.open_dataset(target, engine="nczarr").t.values.tolist() == [first + 1]
 
 
-def test_selecting_labels_without_a_coordinate_variable_is_an_error() -> None:
+def test_selecting_labels_without_coordinate_variable_raises_not_found_error() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)
     with pytest.raises(xr_nczarr.NotFoundError, match="dimension x has no labels"):
         positions_of({"x": "1.5"}, store, engine="nczarr")
 
 
-def test_copying_a_zarr_python_group_copies_only_that_group(tmp_path: Path) -> None:
+def test_copying_zarr_python_group_copies_only_that_group(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     xr_nczarr.to_nczarr(tree(), tmp_path / "one")
     group = zarr.open_group(tmp_path / "one", path="g", mode="r")

@@ -49,7 +49,7 @@ def numbers(release: str) -> Group:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_upgraded_stores_keep_their_content_and_open_in_netcdf_c(
+def test_upgraded_stores_keep_content_and_open_in_netcdf_c(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     content = sample(release)
@@ -75,7 +75,9 @@ def test_upgraded_stores_keep_their_content_and_open_in_netcdf_c(
 
 @pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
 @pytest.mark.parametrize("release", VINTAGES)
-def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal(tmp_path: Path, release: str) -> None:
+def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal_layout(
+    tmp_path: Path, release: str
+) -> None:
     store = write_vintage(tmp_path / "store", numbers(release), release)
     xr_nczarr.upgrade(store, "universal")
     dump = ["ncdump", "-v", "v,shorts,scalar", file_url(store)]
@@ -87,7 +89,7 @@ def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal(tmp_path: Path, relea
 @pytest.mark.parametrize(
     ("before", "after"), [("4.8.0", "nczarr"), ("4.9.0", "universal"), ("4.9.2", "nczarr-4.8.1")]
 )
-def test_an_interrupted_upgrade_changes_no_values_and_can_be_repeated(
+def test_interrupted_upgrade_changes_no_values_and_can_be_repeated(
     tmp_path: Path, before: str, after: str
 ) -> None:
     content = sample(before)
@@ -129,7 +131,7 @@ class Dying(MemoryStore):
         super().delete(prefix)
 
 
-def test_upgrade_rejects_dialects_that_cannot_represent_the_content(tmp_path: Path) -> None:
+def test_upgrade_rejects_dialects_that_cannot_represent_content(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     before = contents(store)
     with pytest.raises(xr_nczarr.ConflictError, match="time 3 unlimited, not time 3"):
@@ -147,7 +149,7 @@ def test_upgrade_does_not_list_annotated_groups(
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_upgrade_leaves_a_store_of_the_requested_dialect_unchanged(tmp_path: Path) -> None:
+def test_upgrade_leaves_store_of_requested_dialect_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = contents(store)
@@ -156,9 +158,7 @@ def test_upgrade_leaves_a_store_of_the_requested_dialect_unchanged(tmp_path: Pat
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_upgrade_keeps_a_fill_value_that_only_the_attribute_declares(
-    tmp_path: Path, dialect: str
-) -> None:
+def test_upgrade_keeps_fill_value_declared_only_by_attribute(tmp_path: Path, dialect: str) -> None:
     """nccopy 4.9.0 writes arrays whose fill value is only in the attribute."""
     values = np.arange(4, dtype="<i4")
     content = Group({"x": 4}, {"v": Var(("/x",), values, {"_FillValue": np.int32(2)}, fill=2)})
@@ -201,7 +201,7 @@ def test_upgrade_annotates_plain_zarr_only_on_request(tmp_path: Path, zarr_forma
     assert xr_nczarr.info(tmp_path / "s").dialect != "zarr"
 
 
-def test_a_dry_run_of_upgrade_lists_changes_without_making_them(
+def test_upgrade_dry_run_lists_changes_without_making_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
@@ -240,7 +240,7 @@ def test_annotating_plain_zarr_preserves_json_and_unknown_members(tmp_path: Path
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidate_writes_metadata_equal_to_the_separate_documents(
+def test_consolidate_writes_metadata_equal_to_separate_documents(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store, dataset = tmp_path / "store", xr.Dataset({"a": ("x", [1, 2])})
@@ -251,7 +251,7 @@ def test_consolidate_writes_metadata_equal_to_the_separate_documents(
     assert list(zarr.open_consolidated(str(store))) == ["a"]
 
 
-def test_consolidate_refreshes_stale_metadata_in_a_zip_file(tmp_path: Path) -> None:
+def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> None:
     store = str(tmp_path / "store.zip")
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), f"file://{store}#mode=nczarr,zip")
     xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)

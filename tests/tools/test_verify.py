@@ -48,7 +48,9 @@ def errors(path: Path, **options: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_verify_finds_no_errors_in_stores_of_every_release(tmp_path: Path, release: str) -> None:
+def test_verify_finds_no_errors_in_stores_from_every_netcdf_c_release(
+    tmp_path: Path, release: str
+) -> None:
     report = xr_nczarr.verify(write_vintage(tmp_path / "store", sample(release), release))
     assert report.whole
     assert report.chunks["/field"] == (4, 4)
@@ -56,7 +58,7 @@ def test_verify_finds_no_errors_in_stores_of_every_release(tmp_path: Path, relea
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_decodes_all_chunks_of_a_complete_store(tmp_path: Path, zarr_format: int) -> None:
+def test_verify_decodes_all_chunks_of_complete_store(tmp_path: Path, zarr_format: int) -> None:
     report = xr_nczarr.verify(make(tmp_path / "store", zarr_format=zarr_format))
     assert report.whole
     assert report.chunks == {"/a": (6, 6), "/t": (1, 1)}
@@ -64,7 +66,7 @@ def test_verify_decodes_all_chunks_of_a_complete_store(tmp_path: Path, zarr_form
     assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
 
 
-def test_verify_reads_only_the_stored_chunks(tmp_path: Path) -> None:
+def test_verify_reads_only_stored_chunks(tmp_path: Path) -> None:
     array = zarr.create_array(
         tmp_path / "store/a", shape=(3, 10_000_000), chunks=(1, 1), dtype="i2", zarr_format=2
     )
@@ -77,7 +79,7 @@ def test_verify_reads_only_the_stored_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_missing_chunks_as_errors_with_missing_chunks_raise(
+def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_raise(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -104,7 +106,7 @@ def test_verify_warns_about_missing_chunks_and_lists_their_keys(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_a_missing_chunk_of_a_coordinate_as_an_error(
+def test_verify_reports_missing_coordinate_chunk_as_error(
     tmp_path: Path, zarr_format: int, capsys: Any
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -117,7 +119,7 @@ def test_verify_reports_a_missing_chunk_of_a_coordinate_as_an_error(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_accepts_a_missing_chunk_of_a_coordinate_with_one_value(
+def test_verify_accepts_missing_chunk_of_single_value_coordinate(
     tmp_path: Path, zarr_format: int
 ) -> None:
     dataset = xr.Dataset({"v": ("member", [1.0])}, {"member": [0]})
@@ -128,7 +130,7 @@ def test_verify_accepts_a_missing_chunk_of_a_coordinate_with_one_value(
     assert [item.place for item in report.findings] == ["/member"]
 
 
-def test_verify_lists_only_the_first_of_many_missing_chunks(tmp_path: Path) -> None:
+def test_verify_lists_only_first_of_many_missing_chunks(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
     encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
@@ -155,7 +157,7 @@ def test_verify_counts_rectilinear_chunks() -> None:
     assert finding.place == "plain/c/2/1"
 
 
-def test_verify_names_each_damaged_inner_chunk_of_a_shard() -> None:
+def test_verify_names_each_damaged_inner_chunk_of_shard() -> None:
     values = np.random.default_rng(0).random(8)
     encoding = {"v": {"chunks": 2, "shards": 8, "fletcher32": True}}
     store: dict[str, bytes] = {}
@@ -170,7 +172,7 @@ def test_verify_names_each_damaged_inner_chunk_of_a_shard() -> None:
     assert (result.chunks, result.decoded) == ({"/v": (1, 1)}, 0)
 
 
-def test_verify_reports_the_same_problem_of_many_variables_in_one_line(tmp_path: Path) -> None:
+def test_verify_groups_same_problem_of_many_variables_on_one_line(tmp_path: Path) -> None:
     names = [f"v{number}" for number in range(20)]
     dataset = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
     encoding = {name: {"zlib": True, "chunks": 2} for name in names}
@@ -189,7 +191,7 @@ def test_verify_reports_the_same_problem_of_many_variables_in_one_line(tmp_path:
     )
 
 
-def test_verify_reports_a_missing_referenced_file_once(tmp_path: Path) -> None:
+def test_verify_reports_missing_referenced_file_once(tmp_path: Path) -> None:
     array = {"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0}
     array |= {"order": "C", "compressor": None, "filters": None}
     references: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
@@ -233,7 +235,7 @@ def unprivileged(path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_verify_counts_unreadable_chunks_as_present_but_not_as_decoded(tmp_path: Path) -> None:
+def test_verify_counts_unreadable_chunks_as_present_but_not_decoded(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     whole = repr(xr_nczarr.info(store)), xr_nczarr.verify(store)
     (store / "a/1.1").chmod(0)
@@ -259,7 +261,7 @@ def serve_over_http(tmp_path: Path, http_server: HttpServer) -> Callable[..., st
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_of_an_unlistable_store_are_counted_by_requests(
+def test_unlistable_store_chunks_are_counted_by_requests(
     zarr_format: int, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(zarr_format, dialect=dialect)
@@ -275,7 +277,7 @@ def test_chunks_of_an_unlistable_store_are_counted_by_requests(
     assert explained.absent == 2
 
 
-def test_info_requests_chunks_of_an_unlistable_store_concurrently(
+def test_info_requests_unlistable_store_chunks_concurrently(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
@@ -286,7 +288,7 @@ def test_info_requests_chunks_of_an_unlistable_store_concurrently(
     assert {item.method for item in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_verify_does_not_probe_every_chunk_of_a_large_unlistable_store(
+def test_verify_does_not_probe_every_chunk_of_large_unlistable_store(
     http_server: HttpServer,
 ) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
@@ -300,7 +302,7 @@ def test_verify_does_not_probe_every_chunk_of_a_large_unlistable_store(
     assert not [item for item in http_server.requests if item.method == "HEAD"]
 
 
-def test_chunks_are_counted_if_the_server_rejects_head_requests(
+def test_chunks_are_counted_if_server_rejects_head_requests(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
@@ -309,7 +311,7 @@ def test_chunks_are_counted_if_the_server_rejects_head_requests(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_references_to_an_unlistable_store_include_its_chunks(
+def test_references_to_unlistable_store_include_its_chunks(
     tmp_path: Path, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(dialect=dialect)
@@ -376,7 +378,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_verify_reports_every_kind_of_damage_with_its_location(
+def test_verify_reports_every_kind_of_damage_with_location(
     tmp_path: Path, damage: Any, capsys
 ) -> None:
     store = make(tmp_path / "store")
@@ -391,7 +393,7 @@ def test_verify_reports_every_kind_of_damage_with_its_location(
 
 
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_verify_reports_a_damaged_journal(tmp_path: Path, consolidated: bool) -> None:
+def test_verify_reports_damaged_journal(tmp_path: Path, consolidated: bool) -> None:
     store = make(tmp_path / "store", consolidated=consolidated)
     (store / ".nczarr_journal").write_text('{"documents": [')
     assert errors(store) == [(".nczarr_journal", "the journal of an interrupted write is damaged")]
@@ -399,7 +401,7 @@ def test_verify_reports_a_damaged_journal(tmp_path: Path, consolidated: bool) ->
         xr_nczarr.to_nczarr(FIELD, store, mode="a")
 
 
-def test_verify_does_not_report_a_writer_lock_as_a_leftover() -> None:
+def test_verify_does_not_report_writer_lock_as_leftover() -> None:
     xr_nczarr.to_nczarr(FIELD, "memory://locked")
     fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
     report = xr_nczarr.verify("memory://locked")
@@ -408,7 +410,7 @@ def test_verify_does_not_report_a_writer_lock_as_a_leftover() -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_each_document_that_differs_from_consolidated_metadata(
+def test_verify_reports_documents_that_differ_from_consolidated_metadata(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=True)
@@ -446,7 +448,7 @@ def test_verify_reports_leftover_objects(tmp_path: Path) -> None:
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in report.findings}
 
 
-def test_a_key_of_thousands_of_digits_is_not_mistaken_for_a_chunk() -> None:
+def test_key_with_thousands_of_digits_is_not_mistaken_for_chunk() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, store)
     key = "t/" + "1" * 5000
@@ -472,7 +474,7 @@ def another_shape(store: Path, member: str) -> None:
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("damage", [unknown_type, no_json, another_shape])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_does_not_suggest_removing_chunks_of_an_unreadable_array(
+def test_verify_does_not_suggest_removing_chunks_of_unreadable_array(
     tmp_path: Path, zarr_format: int, damage: Any, consolidated: bool
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=consolidated)
@@ -496,7 +498,7 @@ def test_verify_suggests_caution_for_chunks_without_metadata(tmp_path: Path, gon
     assert all(item.remedy.startswith("Remove the object, unless") for item in reported)
 
 
-def test_verify_does_not_suggest_removing_objects_of_an_unreadable_group(
+def test_verify_does_not_suggest_removing_objects_of_unreadable_group(
     tmp_path: Path,
 ) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
@@ -508,7 +510,7 @@ def test_verify_does_not_suggest_removing_objects_of_an_unreadable_group(
 
 
 @pytest.mark.skipif(shutil.which("gdal_translate") is None, reason="needs GDAL")
-def test_verify_finds_no_leftovers_in_a_draft_store_from_gdal(tmp_path: Path) -> None:
+def test_verify_finds_no_leftovers_in_gdal_draft_store(tmp_path: Path) -> None:
     FIELD.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
     draft = ["gdal_translate", "-q", "-of", "Zarr", "-co", "FORMAT=ZARR_V3"]
     subprocess.run([*draft, f"NETCDF:{tmp_path}/f.nc:a", tmp_path / "s"], check=True, timeout=60)
@@ -604,7 +606,7 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_programs_named_by_verify_fail_to_read_the_store(tmp_path: Path, claim: str) -> None:
+def test_programs_reported_by_verify_fail_to_read_store(tmp_path: Path, claim: str) -> None:
     program, words, documents = CLAIMS[claim]
     store = put(tmp_path / "store", documents)
     if not documents:
@@ -617,9 +619,7 @@ def test_programs_named_by_verify_fail_to_read_the_store(tmp_path: Path, claim: 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_all_programs_read_a_store_without_reported_limitations(
-    tmp_path: Path, program: str
-) -> None:
+def test_all_programs_read_store_without_reported_limitations(tmp_path: Path, program: str) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers must support Zarr version 2"

@@ -68,7 +68,7 @@ def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: A
     ],
     ids=str,
 )
-def test_appended_values_that_do_not_match_the_stored_kind_are_rejected(
+def test_appended_values_of_mismatched_dtype_kind_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
     # Once, complex numbers lost their imaginary part and nonzero values became True, silently.
@@ -82,7 +82,7 @@ def test_appended_values_that_do_not_match_the_stored_kind_are_rejected(
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "a", engine="nczarr").load(), first)
 
 
-def test_undecoded_times_can_be_appended_only_in_the_stored_units(tmp_path: Path) -> None:
+def test_undecoded_times_can_be_appended_only_in_stored_units(tmp_path: Path) -> None:
     to_nczarr(along(DAYS[:2]), tmp_path / "a")
     raw = along([2, 3])
     raw.t.attrs["units"] = "hours since 2000-01-01"
@@ -96,7 +96,7 @@ def test_undecoded_times_can_be_appended_only_in_the_stored_units(tmp_path: Path
 
 
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_bytes_can_be_appended_to_a_dimension_coordinate(
+def test_bytes_can_be_appended_to_dimension_coordinate(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     to_nczarr(along(np.array([b"abc", b"d"])), tmp_path / "a", **options)
@@ -105,7 +105,7 @@ def test_bytes_can_be_appended_to_a_dimension_coordinate(
     assert opened.tolist() == [b"abc", b"d", b"ef"]
 
 
-def test_strings_can_be_appended_to_strings_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_strings_can_be_appended_to_non_utf8_strings(tmp_path: Path) -> None:
     to_nczarr(along(["x", "y"]), tmp_path / "a", encoding={"t": {"compressor": None}})
     chunk = tmp_path / "a" / "t" / "0"
     chunk.write_bytes(chunk.read_bytes().replace(b"x", b"\xe9"))
@@ -138,7 +138,7 @@ def test_missing_strings_are_appended_as_empty_strings(
 
 @pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_names_that_equal_a_metadata_key_of_zarr_are_rejected(
+def test_names_equal_to_zarr_metadata_keys_are_rejected(
     tmp_path: Path, name: str, zarr_format: int
 ) -> None:
     # A directory of this name once resulted in a store that did not open.
@@ -150,6 +150,6 @@ def test_names_that_equal_a_metadata_key_of_zarr_are_rejected(
     assert not (tmp_path / "a").exists()
 
 
-def test_attribute_names_that_are_not_strings_are_rejected(tmp_path: Path) -> None:
+def test_non_string_attribute_names_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Invalid attribute"):
         to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")

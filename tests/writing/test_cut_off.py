@@ -98,7 +98,7 @@ def create(target, layout, unlimited=None, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_creation_is_not_readable_and_can_be_repeated(layout):
+def test_interrupted_creation_leaves_no_readable_store_and_can_be_repeated(layout):
     *cut, whole = states(lambda target: create(target, layout), {})
     assert len(cut) > 10
     for objects in cut:
@@ -113,7 +113,7 @@ def test_an_interrupted_creation_is_not_readable_and_can_be_repeated(layout):
 
 @pytest.mark.parametrize("old", [2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_leaves_the_old_dataset_the_new_dataset_or_no_store(layout, old):
+def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layout, old):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), {"zarr_format": old})
 
@@ -135,7 +135,7 @@ def test_an_interrupted_replacement_leaves_the_old_dataset_the_new_dataset_or_no
 # Regression D62
 @pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
+def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
     before = {}
     create(Remote(before), layout, unlimited, coordinate=coordinate)
 
@@ -171,7 +171,7 @@ def named(*names):
 @pytest.mark.parametrize("chunk", [2, 4])
 @pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
 @pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
-def test_an_interrupted_append_of_longer_strings_leaves_the_old_or_the_new_state(
+def test_interrupted_append_of_longer_strings_leaves_old_or_new_state(
     layout, codec, chunk, consolidated
 ):
     before, old = {}, named("Oslo", "Rom", "")
@@ -200,7 +200,7 @@ def test_an_interrupted_append_of_longer_strings_leaves_the_old_or_the_new_state
         assert read(other, consolidated=False).drop_attrs().identical(opened.drop_attrs())
 
 
-def test_region_writes_are_rejected_until_an_interrupted_append_is_resolved():
+def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     before = {}
     to_nczarr(named("Oslo", "Rom"), Remote(before))
     cut = states(lambda target: to_nczarr(named("Bergen"), target, append_dim="t"), before)
@@ -219,7 +219,7 @@ def test_region_writes_are_rejected_until_an_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_reading_strings_opened_before_they_were_widened_is_an_error(tmp_path):
+def test_reading_strings_opened_before_widening_raises_chunk_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -230,7 +230,7 @@ def test_reading_strings_opened_before_they_were_widened_is_an_error(tmp_path):
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_widening_too_many_strings_for_the_journal_is_rejected(tmp_path):
+def test_widening_too_many_strings_for_journal_is_rejected(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value of a document
     for target in (Remote({}), tmp_path / "a"):
         to_nczarr(many, target)
@@ -244,7 +244,7 @@ def test_widening_too_many_strings_for_the_journal_is_rejected(tmp_path):
         assert target.mapping == whole
 
 
-def test_an_interrupted_overwrite_leaves_each_chunk_either_old_or_new():
+def test_interrupted_overwrite_leaves_each_chunk_old_or_new():
     before = {}
     create(Remote(before), {})
     new = values(0, 6, -1).drop_vars("t")
@@ -258,7 +258,7 @@ def test_an_interrupted_overwrite_leaves_each_chunk_either_old_or_new():
         np.testing.assert_array_equal(read(objects).a, new.a)
 
 
-def test_changes_by_other_programs_after_an_interruption_are_kept():
+def test_changes_by_other_programs_after_interruption_are_kept():
     before = {}
     create(Remote(before), {"consolidated": False})
     cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
@@ -275,7 +275,7 @@ def test_changes_by_other_programs_after_an_interruption_are_kept():
 
 
 @pytest.mark.parametrize("journal", [b"[]", b"{", b'{"documents": [1], "appended": {}}'])
-def test_writing_to_a_store_with_a_damaged_journal_is_an_error(journal):
+def test_writing_to_store_with_damaged_journal_raises_metadata_error(journal):
     store = {}
     create(store, {})
     store[JOURNAL] = journal
@@ -284,7 +284,7 @@ def test_writing_to_a_store_with_a_damaged_journal_is_an_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_a_target_that_is_not_a_store_is_replaced_only_with_overwrite():
+def test_non_store_target_is_replaced_only_with_overwrite():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match="not a Zarr store"):
@@ -298,7 +298,7 @@ def test_a_target_that_is_not_a_store_is_replaced_only_with_overwrite():
 # Regression D59
 @pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a"])
-def test_concurrent_writers_of_an_object_store_are_rejected(s3_server, scheme, mode, tmp_path):
+def test_concurrent_object_store_writers_are_rejected(s3_server, scheme, mode, tmp_path):
     target, options = f"memory:/{tmp_path}", {}
     if scheme == "s3":
         target = f"s3://{s3_server.bucket}/appended"
@@ -325,7 +325,7 @@ def test_concurrent_writers_of_an_object_store_are_rejected(s3_server, scheme, m
     to_nczarr(values(9, 12), target, append_dim="t", **options)
 
 
-def test_a_killed_append_to_an_object_store_can_be_continued(s3_server):
+def test_killed_append_to_object_store_can_be_continued(s3_server):
     target = f"s3://{s3_server.bucket}/killed"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
@@ -344,7 +344,7 @@ def test_a_killed_append_to_an_object_store_can_be_continued(s3_server):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_an_interrupted_replacement_of_a_group_leaves_the_old_or_the_new_group_or_none(layout):
+def test_interrupted_group_replacement_leaves_old_new_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), layout)
     to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)

@@ -52,7 +52,7 @@ def dataset(values, lazy=False):
         ([1.0], {"dtype": "i2", "_Unsigned": "true", "_FillValue": 70_000}, "70000 does not fit"),
     ],
 )
-def test_values_outside_the_encoding_are_rejected_before_writing(
+def test_values_outside_encoding_range_are_rejected_before_writing(
     tmp_path, values, encoding, problem, lazy
 ):
     out = tmp_path / "out.nczarr"
@@ -100,7 +100,7 @@ def test_values_outside_the_encoding_are_rejected_before_writing(
         ([], {"dtype": "i1"}, []),
     ],
 )
-def test_values_within_the_encoding_are_written(tmp_path, values, encoding, expected, lazy):
+def test_values_within_encoding_range_are_written(tmp_path, values, encoding, expected, lazy):
     out = tmp_path / "out.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
     opened = xr.open_dataset(out, engine="nczarr")["v"].values
@@ -121,7 +121,7 @@ def test_floats_are_packed_as_in_xarray():
 
 
 @pytest.mark.parametrize("attributes", [{}, {"_FillValue": -1}])
-def test_missing_times_without_a_fill_value_are_rejected(attributes):
+def test_missing_times_without_fill_value_are_rejected(attributes):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"), attributes)})
     encoding = {"units": "days since 2000-01-01", "dtype": "i4"}
     with pytest.raises(ConflictError, match="NaT"):
@@ -174,7 +174,7 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
         (FAR - FAR[0], {"units": "seconds", "dtype": "i2"}, "1577923201 seconds does not fit"),
     ],
 )
-def test_times_outside_the_requested_integer_type_are_rejected(times, encoding, problem, lazy):
+def test_times_outside_requested_integer_range_are_rejected(times, encoding, problem, lazy):
     store = {}
     original = dataset(times, lazy)
     if problem is None:
@@ -186,7 +186,7 @@ def test_times_outside_the_requested_integer_type_are_rejected(times, encoding, 
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
-def test_times_of_other_calendars_outside_the_requested_type_are_rejected():
+def test_non_standard_calendar_times_outside_requested_range_are_rejected():
     times = xr.date_range("2000-01-01", periods=2, freq="YS", calendar="noleap", use_cftime=True)
     encoding = {"units": "days since 2000-01-01", "dtype": "i1"}
     with pytest.raises(
@@ -200,7 +200,7 @@ def test_times_of_other_calendars_outside_the_requested_type_are_rejected():
     assert xr.open_dataset(store, engine="nczarr").t.values.tolist() == times.tolist()
 
 
-def test_values_outside_an_inherited_packing_are_rejected(tmp_path):
+def test_values_outside_inherited_packing_range_are_rejected(tmp_path):
     old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})
     opened = xr.open_dataset(old, engine="nczarr", chunks={}).load()
@@ -238,7 +238,7 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
         (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "would change the value 200"),
     ],
 )
-def test_values_that_a_filter_does_not_preserve_are_rejected(values, codec, problem):
+def test_values_not_preserved_by_filter_are_rejected(values, codec, problem):
     filters = codec if isinstance(codec, tuple) else (codec,)
     encoding = {"v": {"filters": filters, "_FillValue": None}}
     with pytest.raises(ChunkError, match=problem) as caught:
@@ -257,7 +257,7 @@ def test_values_that_a_filter_does_not_preserve_are_rejected(values, codec, prob
         ([True, False, True], numcodecs.PackBits(), [True, False, True]),
     ],
 )
-def test_values_rounded_by_a_filter_can_still_be_written(values, codec, expected):
+def test_values_already_rounded_by_filter_can_be_written(values, codec, expected):
     # The edge chunk is padded with values that the filter cannot represent; they are never read.
     fill = np.nan if isinstance(values[0], float) else None
     encoding = {"v": {"filters": [codec], "_FillValue": fill, "chunks": 2}}
@@ -270,7 +270,7 @@ def test_values_rounded_by_a_filter_can_still_be_written(values, codec, expected
     np.testing.assert_array_equal(opened, expected * 2)
 
 
-def test_values_outside_an_inherited_filter_are_rejected(tmp_path):
+def test_values_outside_inherited_filter_range_are_rejected(tmp_path):
     dataset(np.array([1.0, 2.5])).to_zarr(
         tmp_path / "old.zarr", zarr_format=2, encoding={"v": {"filters": [SCALED]}}
     )
@@ -298,7 +298,7 @@ def test_integers_can_be_packed(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_fill_values_that_floats_cannot_represent_exactly_are_masked(dtype, fill, key, lazy):
+def test_fill_values_not_exactly_representable_as_floats_are_masked(dtype, fill, key, lazy):
     # The first is netCDF's default for int64, which xarray converts to -2**63 in place of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
@@ -317,7 +317,7 @@ def test_fill_values_that_floats_cannot_represent_exactly_are_masked(dtype, fill
     assert result.values.tolist() == [2, fill]
 
 
-def test_coordinates_outside_the_encoding_are_rejected(tmp_path):
+def test_coordinates_outside_encoding_range_are_rejected(tmp_path):
     original = xr.Dataset(coords={"x": [1, 70_000]})
     with pytest.raises(ConflictError, match="70000 does not fit"):
         xr_nczarr.to_nczarr(original, tmp_path / "a", encoding={"x": {"dtype": "i2"}})
@@ -342,9 +342,7 @@ LARGE = 2**53 + 1
         pytest.param(0.5, (0.0, 1.0), {"dtype": "?"}, id="boolean"),
     ],
 )
-def test_large_integers_that_floats_cannot_represent_are_rejected(
-    value, extremes, encoding, around
-):
+def test_large_integers_not_representable_as_floats_are_rejected(value, extremes, encoding, around):
     values, store = np.array([extremes[0], value, *[extremes[1]] * (1 + around)]), {}
     with pytest.raises(ConflictError, match=f"the value {value} does not fit"):
         xr_nczarr.to_nczarr(dataset(values), store, encoding={"v": encoding})
@@ -374,7 +372,7 @@ def test_numbers_that_would_become_missing_values_are_rejected(value, encoding, 
     assert not store
 
 
-def test_a_number_equal_to_the_fill_value_is_read_as_missing():
+def test_number_equal_to_fill_value_reads_as_missing():
     encoding, store = {"v": {"dtype": "i2", "_FillValue": -99}}, {}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, -99, 2])), store, encoding=encoding)
     stored = xr.open_dataset(store, engine="nczarr").v.values
@@ -382,7 +380,7 @@ def test_a_number_equal_to_the_fill_value_is_read_as_missing():
 
 
 @pytest.mark.parametrize("largest", [2.0**1023, np.finfo("f8").max])
-def test_a_finite_number_that_would_become_infinite_is_rejected(largest):
+def test_finite_number_that_would_become_infinite_is_rejected(largest):
     store, data = {}, xr.Dataset({"v": ("x", [largest])})
     encoding = {"v": {"dtype": "f4"}}
     with pytest.raises(ConflictError, match="does not fit"):
@@ -392,7 +390,7 @@ def test_a_finite_number_that_would_become_infinite_is_rejected(largest):
         xr_nczarr.to_nczarr(data, store, append_dim="x")
 
 
-def test_large_integers_that_floats_can_represent_are_packed():
+def test_large_integers_representable_as_floats_are_packed():
     values = np.array([2**53 + 2, -(2**62), 2**60] * 2000)
     encoding, store = {"v": {"dtype": "i8", "scale_factor": 2.0, "_FillValue": -1}}, {}
     xr_nczarr.to_nczarr(dataset(values), store, encoding=encoding)
@@ -408,7 +406,7 @@ def test_large_integers_that_floats_can_represent_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_packed_values_are_exact_to_half_a_step_or_rejected(values, kind, dtype, scale, offset):
+def test_packed_values_are_within_half_a_step_or_rejected(values, kind, dtype, scale, offset):
     original = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}
@@ -427,7 +425,7 @@ def test_packed_values_are_exact_to_half_a_step_or_rejected(values, kind, dtype,
 
 
 @pytest.mark.parametrize("missing", ["b", None])
-def test_the_stored_width_of_strings_is_at_least_that_of_the_fill_value(missing):
+def test_stored_string_width_is_at_least_fill_value_width(missing):
     store = {}
     original = dataset(np.array(["a", missing], object))
     xr_nczarr.to_nczarr(original, store, encoding={"v": {"_FillValue": "none"}})
@@ -437,13 +435,13 @@ def test_the_stored_width_of_strings_is_at_least_that_of_the_fill_value(missing)
     assert xr.open_dataset(store, engine="nczarr")["v"].isnull().all()
 
 
-def test_a_string_fill_value_longer_than_the_width_is_rejected():
+def test_string_fill_value_longer_than_width_is_rejected():
     encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
     with pytest.raises(ConflictError, match=r"fill value b'none' does not fit dtype \|S3"):
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
 
 
-def test_an_inherited_fill_value_of_booleans_is_ignored():
+def test_inherited_boolean_fill_value_is_ignored():
     store, again = {}, {}
     original = dataset(np.array([1, 0], "i1"))
     original["v"].attrs |= {"dtype": "bool", "_FillValue": np.int8(9)}

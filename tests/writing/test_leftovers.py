@@ -28,7 +28,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_a_changed_chunk_encoding_takes_precedence_over_the_inherited_encoding():
+def test_changed_chunk_encoding_overrides_inherited_encoding():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -92,7 +92,7 @@ def steps(request, tmp_path_factory):
 
 @pytest.mark.parametrize("blocks", [None, {}, {"time": 5}], ids=["lazy", "stored", "others"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_derived_variables_inherit_the_chunks_of_their_source(steps, operation, blocks, tmp_path):
+def test_derived_variables_inherit_source_chunks(steps, operation, blocks, tmp_path):
     function, expected, _ = OPERATIONS[operation]
     with steps(chunks=None if blocks is None else {}) as source:
         made = function(source.chunk(blocks) if blocks else source)
@@ -105,7 +105,7 @@ def test_derived_variables_inherit_the_chunks_of_their_source(steps, operation, 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_to_zarr_keeps_the_chunks_of_derived_variables(operation, tmp_path):
+def test_to_zarr_keeps_chunks_of_derived_variables(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -119,9 +119,7 @@ def test_to_zarr_keeps_the_chunks_of_derived_variables(operation, tmp_path):
     ids=["append_dim in the first write", "no append_dim in the first write"],
 )
 @pytest.mark.parametrize("blocks", [None, {}], ids=["lazy", "stored"])
-def test_a_store_written_by_repeated_appends_has_the_chunk_sizes_of_the_source(
-    steps, blocks, grown, tmp_path
-):
+def test_repeated_appends_keep_source_chunk_sizes(steps, blocks, grown, tmp_path):
     with steps(chunks=blocks) as source:
         version = 3 if "shards" in source.t.encoding else 2
         for number in range(48):
@@ -146,14 +144,14 @@ def test_a_store_written_by_repeated_appends_has_the_chunk_sizes_of_the_source(
     ],
     ids=["no names", "no names, but another shape", "a rectilinear grid", "one number", "a slice"],
 )
-def test_inherited_chunks_that_do_not_match_the_dimensions_are_dropped(leftover, expected):
+def test_inherited_chunks_that_do_not_match_dimensions_are_dropped(leftover, expected):
     made, store = STEPS.transpose("lon", "time", "lat").chunk(time=24), {}
     made.t.encoding = leftover
     xr_nczarr.to_nczarr(made, store, unlimited_dims=["time", "lat", "lon"])
     assert opened(store).t.encoding["chunks"] == (expected or (30, 24, 20))
 
 
-def test_an_inherited_chunk_larger_than_its_dimension_is_kept():
+def test_inherited_chunk_larger_than_dimension_is_kept():
     source, target = {}, {}
     xr_nczarr.to_nczarr(NUMBERS, source, encoding={"v": {"chunks": (10, 10)}})
     xr_nczarr.to_nczarr(opened(source), target)
@@ -178,7 +176,7 @@ def test_an_inherited_chunk_larger_than_its_dimension_is_kept():
         ),
     ],
 )
-def test_the_choice_of_chunks_is_logged(caplog, leftover, level, message):
+def test_chunk_choice_is_logged(caplog, leftover, level, message):
     made, store = STEPS.copy(), {}
     made.t.encoding = leftover
     with caplog.at_level("DEBUG", "xr_nczarr"):
@@ -190,7 +188,7 @@ def test_the_choice_of_chunks_is_logged(caplog, leftover, level, message):
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_to_zarr_and_to_netcdf_keep_the_chunks_of_opened_variables(tmp_path):
+def test_to_zarr_and_to_netcdf_keep_chunks_of_opened_variables(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -210,9 +208,7 @@ def test_to_zarr_and_to_netcdf_keep_the_chunks_of_opened_variables(tmp_path):
         (3, zarr.codecs.GzipCodec(level=3)),
     ],
 )
-def test_datasets_with_any_zarr_codec_can_be_written_with_to_netcdf(
-    tmp_path, zarr_format, codec, engine
-):
+def test_to_netcdf_writes_datasets_with_any_zarr_codec(tmp_path, zarr_format, codec, engine):
     # The engines reject the flags of Blosc and of codecs that a build of HDF5 lacks.
     NUMBERS.to_zarr(
         tmp_path / "a",
@@ -233,7 +229,7 @@ def test_datasets_with_any_zarr_codec_can_be_written_with_to_netcdf(
         assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_the_encoding_has_a_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
+def test_encoding_has_netcdf_flag_for_zstd_but_not_blosc(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
@@ -241,7 +237,7 @@ def test_the_encoding_has_a_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
     opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
 
 
-def test_shards_from_the_source_encoding_become_chunks_in_version_2():
+def test_shards_from_source_encoding_become_chunks_in_v2():
     sharded, plain = {}, {}
     encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
     xr_nczarr.to_nczarr(NUMBERS, sharded, zarr_format=3, encoding=encoding)
@@ -251,7 +247,7 @@ def test_shards_from_the_source_encoding_become_chunks_in_version_2():
     xr.testing.assert_identical(opened(plain), NUMBERS)
 
 
-def test_an_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_passed():
+def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
     source, target = {}, {}
     xr_nczarr.to_nczarr(
         NUMBERS, source, zarr_format=3, dialect="zarr", encoding={"v": {"fill_value": -70_000}}
@@ -268,14 +264,14 @@ def test_an_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_passed():
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_the_error_for_an_attribute_that_cannot_be_stored_contains_its_name(value):
+def test_unstorable_attribute_error_includes_name(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
         xr_nczarr.to_nczarr(dataset, {})
 
 
-def test_a_dataarray_is_rejected_as_an_attribute():
+def test_dataarray_attribute_is_rejected():
     with pytest.raises(TypeError, match="Invalid attribute"):
         xr_nczarr.to_nczarr(NUMBERS.assign_attrs(odd=xr.DataArray(1.0)), {})
 
@@ -285,7 +281,7 @@ def test_a_dataarray_is_rejected_as_an_attribute():
 @pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_strings_appended_to_fixed_width_strings_in_plain_zarr_are_not_truncated(
+def test_strings_appended_to_fixed_width_plain_zarr_are_not_truncated(
     tmp_path, zarr_format, dtype, new
 ):
     group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)
@@ -318,7 +314,7 @@ TEXTS = [
     ("times", "units"),
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
-def test_missing_times_do_not_become_the_reference_date(chunks, dtype, times, units):
+def test_missing_times_do_not_become_reference_date(chunks, dtype, times, units):
     # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
     if units == "hours" and dtype == "u4" and Version(xr.__version__) < Version("2025.12"):
         pytest.skip("this release of xarray does not decode unsigned time differences")
@@ -341,7 +337,7 @@ def test_missing_times_do_not_become_the_reference_date(chunks, dtype, times, un
 
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
-def test_a_missing_value_among_booleans_is_not_written_as_true(options):
+def test_missing_boolean_is_not_written_as_true(options):
     source, target = {}, {}
     flags = xr.Dataset({"t": ("x", [True, False])}, {"x": [0, 1]})
     xr_nczarr.to_nczarr(flags, source, **options)
@@ -354,7 +350,7 @@ def test_a_missing_value_among_booleans_is_not_written_as_true(options):
 @pytest.mark.parametrize("leftover", ["S2", "U2"])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_strings_are_not_truncated_to_an_inherited_width(options, leftover, texts, chunks):
+def test_strings_are_not_truncated_to_inherited_width(options, leftover, texts, chunks):
     dataset = xr.Dataset({"t": ("x", texts)})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
     dataset.t.encoding = {"dtype": np.dtype(leftover), "source": "elsewhere"}
@@ -368,7 +364,7 @@ def test_strings_are_not_truncated_to_an_inherited_width(options, leftover, text
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_a_requested_type_that_would_truncate_strings_is_rejected(texts, chunks):
+def test_requested_dtype_that_would_truncate_strings_is_rejected(texts, chunks):
     dataset = xr.Dataset({"t": ("x", texts)})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
     for dtype in ("S5", "<U5"):
@@ -382,7 +378,7 @@ def test_a_requested_type_that_would_truncate_strings_is_rejected(texts, chunks)
         assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
 
 
-def test_strings_requested_as_bytes_are_stored_in_utf_8():
+def test_strings_requested_as_bytes_are_stored_as_utf8():
     dataset, target = xr.Dataset({"t": ("x", ["\xe9"])}), {}
     xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": "S2"}})
     assert opened(target).t.values.tolist() == [b"\xc3\xa9"]
@@ -391,7 +387,7 @@ def test_strings_requested_as_bytes_are_stored_in_utf_8():
         xr_nczarr.to_nczarr(longer, {}, encoding={"t": {"dtype": "S3"}})
 
 
-def test_bytes_requested_as_text_must_be_utf_8():
+def test_non_utf8_bytes_requested_as_text_are_rejected():
     dataset = xr.Dataset({"t": ("x", [b"\xe9"])})
     with pytest.raises(ConflictError, match="not valid UTF-8"):
         xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": "U2"}})
@@ -399,7 +395,7 @@ def test_bytes_requested_as_text_must_be_utf_8():
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
-def test_a_zero_dimensional_dask_string_can_be_written(options, texts):
+def test_zero_dimensional_dask_string_can_be_written(options, texts):
     # A dask block without dimensions is a str, or bytes shorter than their dtype.
     source = {}
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
@@ -412,7 +408,7 @@ def test_a_zero_dimensional_dask_string_can_be_written(options, texts):
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
-def test_the_unsigned_attribute_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale):
+def test_unsigned_attribute_is_kept_without_fill_value(tmp_path, dtype, unsigned, scale):
     # xarray then drops the attribute from the encoding, and 200 was once read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(
@@ -442,7 +438,7 @@ def test_the_unsigned_attribute_is_kept_without_a_fill_value(tmp_path, dtype, un
         ({"compressor": numcodecs.Blosc(clevel=10)}, "codec blosc must be from 0 to 9, not 10"),
     ],
 )
-def test_invalid_chunks_and_levels_are_rejected(tmp_path, encoding, problem):
+def test_invalid_chunks_and_compression_levels_are_rejected(tmp_path, encoding, problem):
     # These were once ignored, or resulted in stores that netcdf-c does not open.
     ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
     with pytest.raises(ConflictError, match=problem) as caught:
@@ -478,7 +474,7 @@ def test_zarr_datetime_types_can_be_read_and_copied(tmp_path, zarr_format, dtype
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
-def test_the_error_for_invalid_unicode_contains_the_path_of_the_variable_or_group(tmp_path, broken):
+def test_invalid_unicode_error_includes_variable_or_group_path(tmp_path, broken):
     with pytest.raises(xr_nczarr.MetadataError, match=r"\\ud800.*not valid Unicode") as caught:
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")
@@ -486,7 +482,7 @@ def test_the_error_for_invalid_unicode_contains_the_path_of_the_variable_or_grou
 
 
 @pytest.mark.parametrize("key", ["chunks", "chunksizes"])
-def test_requested_chunks_of_strings_are_extended_by_the_character_dimension(tmp_path, key):
+def test_character_dimension_is_added_to_requested_string_chunks(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
     dataset = xr.open_dataset(tmp_path / "a", engine="nczarr")
@@ -495,7 +491,7 @@ def test_requested_chunks_of_strings_are_extended_by_the_character_dimension(tmp
 
 
 @pytest.mark.parametrize("name", ["zstd", "blosc"])
-def test_a_compressor_listed_twice_is_applied_twice(tmp_path, name):
+def test_compressor_listed_twice_is_applied_twice(tmp_path, name):
     made = {"zstd": zarr.codecs.ZstdCodec, "blosc": zarr.codecs.BloscCodec}[name]
     original = xr.Dataset({"v": ("x", [1.0, 2.0])})
     encoding = {"v": {"compressors": (made(), made())}}
@@ -508,7 +504,7 @@ def test_a_compressor_listed_twice_is_applied_twice(tmp_path, name):
 @pytest.mark.filterwarnings("ignore:variable names has data in the form of a dask array")
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_the_fill_value_of_characters_does_not_appear_in_strings(tmp_path, chunks, dialect):
+def test_character_fill_value_does_not_appear_in_strings(tmp_path, chunks, dialect):
     source = tmp_path / "source.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.createDimension("x", 2)
@@ -539,7 +535,7 @@ def test_the_fill_value_of_characters_does_not_appear_in_strings(tmp_path, chunk
     ids=str,
 )
 @pytest.mark.parametrize("layout", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_the_coordinate_of_an_unlimited_dimension_gets_large_chunks(dims, grown, expected, layout):
+def test_unlimited_dimension_coordinate_gets_large_chunks(dims, grown, expected, layout):
     store, first = {}, STEPS.isel(time=[0]).transpose(*dims[:3], ...)
     first = first if "time" in dims else first.isel(time=0, drop=True)
     xr_nczarr.to_nczarr(first, store, **grown, **layout)

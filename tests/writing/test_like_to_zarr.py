@@ -31,14 +31,14 @@ def test_extra_slashes_in_group_paths_are_ignored(group, mode):
         assert read(store, group=spelled).identical(old + 100)
 
 
-def test_a_group_argument_that_is_not_a_string_is_rejected():
+def test_non_string_group_argument_is_rejected():
     with pytest.raises(ValueError, match="group must be a string or None, not 3"):
         to_nczarr(xr.Dataset(), {}, group=3)
 
 
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("encoding", [{"_FillValue": -9999}, {"missing_value": 0, "dtype": "bool"}])
-def test_fill_values_for_booleans_are_rejected(encoding, layout):
+def test_boolean_fill_values_are_rejected(encoding, layout):
     dataset = xr.Dataset({"v": ("x", [True, False])})
     with pytest.raises(ConflictError, match=r"dtype bool cannot represent.*variable v"):
         to_nczarr(dataset, {}, encoding={"v": encoding}, **layout)
@@ -49,7 +49,7 @@ def test_fill_values_for_booleans_are_rejected(encoding, layout):
     assert read(store).identical(dataset)
 
 
-def test_string_enum_attributes_are_stored_as_their_values():
+def test_string_enum_attributes_are_stored_as_values():
     class Axis(str, Enum):  # noqa: UP042 (that one tells its text)
         LATITUDE = "Y"
 
@@ -58,7 +58,7 @@ def test_string_enum_attributes_are_stored_as_their_values():
     assert read(store).attrs == {"one": "Y", "two": ["X", "Y"]}
 
 
-def test_the_default_mode_depends_on_append_dim_and_region():
+def test_default_mode_depends_on_append_dim_and_region():
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     to_nczarr(dataset, store, mode=None)
     with pytest.raises(ExistsError):
@@ -74,7 +74,7 @@ def test_the_default_mode_depends_on_append_dim_and_region():
 
 
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_encoding_for_a_variable_that_is_not_written_is_rejected(mode):
+def test_encoding_for_unwritten_variable_is_rejected(mode):
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     to_nczarr(dataset, store)
     before = dict(store)
@@ -83,7 +83,7 @@ def test_encoding_for_a_variable_that_is_not_written_is_rejected(mode):
     assert store == before
 
 
-def test_the_first_append_rejects_an_unknown_dimension():
+def test_first_append_rejects_unknown_dimension():
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     with pytest.raises(ConflictError, match="append_dim='X' does not match any dimension"):
         to_nczarr(dataset, store, append_dim="X")
@@ -95,7 +95,7 @@ def test_the_first_append_rejects_an_unknown_dimension():
 @pytest.mark.parametrize(
     ("requested", "chunks"), [((-1, 2), (6, 2)), (-1, (6, 4)), ([2, -1], (2, 4))]
 )
-def test_a_chunk_size_of_minus_one_spans_the_dimension(requested, chunks):
+def test_chunk_size_of_minus_one_spans_dimension(requested, chunks):
     dataset, store = xr.Dataset({"v": (("y", "x"), np.ones((6, 4)))}), {}
     to_nczarr(dataset.chunk(y=4), store, encoding={"v": {"chunks": requested}})
     assert read(store).v.encoding["chunks"] == chunks
@@ -115,7 +115,7 @@ def test_a_chunk_size_of_minus_one_spans_the_dimension(requested, chunks):
 @pytest.mark.parametrize("chunks", [None, 3])
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
-def test_missing_strings_of_stringdtype_become_empty(layout, chunks, dtype, missing):
+def test_missing_stringdtype_values_become_empty_strings(layout, chunks, dtype, missing):
     if dtype is not object and xr.__version__ < "2026.2":
         pytest.skip("this xarray finds no missing values in StringDType")
     text = np.array(["ä", missing, "nan"], dtype)
@@ -132,7 +132,7 @@ def test_missing_strings_of_stringdtype_become_empty(layout, chunks, dtype, miss
         to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")
 
 
-def test_the_error_for_an_unknown_encoding_key_suggests_a_similar_key():
+def test_unknown_encoding_key_error_suggests_similar_key():
     dataset = xr.Dataset({"v": ("x", [1.0])})
     with pytest.raises(ConflictError, match=r"\['zlb'\] \(variable v\)\. Did you mean zlib"):
         to_nczarr(dataset, {}, encoding={"v": {"zlb": True}})
@@ -150,7 +150,7 @@ def documents(target):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\\b", "/", ".zarray"])
-def test_dimensions_with_any_name_can_be_written_to_plain_zarr(tmp_path, name, version):
+def test_dimensions_with_arbitrary_names_can_be_written_to_plain_zarr(tmp_path, name, version):
     dataset = xr.Dataset({"v": (("x", name), [[1, 2]]), "w": (name, [1, 2])}, {"x": [0]})
     dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
     to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
@@ -162,7 +162,7 @@ def test_dimensions_with_any_name_can_be_written_to_plain_zarr(tmp_path, name, v
 
 
 @pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\0b"])
-def test_dimension_names_that_are_not_paths_are_rejected_in_nczarr(name):
+def test_nczarr_rejects_dimension_names_that_are_not_paths(name):
     with pytest.raises(
         ConflictError, match=r"(does not support a dimension named|in NCZarr names).*dialect='zarr'"
     ):
@@ -170,7 +170,7 @@ def test_dimension_names_that_are_not_paths_are_rejected_in_nczarr(name):
     assert not store
 
 
-def test_names_with_a_backslash_are_rejected_before_anything_is_written(tmp_path):
+def test_names_with_backslash_are_rejected_before_writing(tmp_path):
     with pytest.raises(ConflictError, match="Backslashes are not allowed in names"):
         to_nczarr(xr.Dataset({"a\\b": ("x", [1])}), tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -201,14 +201,14 @@ ATTRIBUTES = [
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("value", ATTRIBUTES, ids=repr)
-def test_attributes_of_plain_zarr_are_stored_the_same_way_as_by_to_zarr(tmp_path, value, version):
+def test_plain_zarr_attributes_are_stored_as_by_to_zarr(tmp_path, value, version):
     dataset = xr.Dataset({"v": ("x", [1], {"a": value})}, attrs={"a": value})
     dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
     to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
     assert documents(tmp_path / "a") == documents(tmp_path / "b")
 
 
-def test_numpy_numbers_in_lists_and_objects_are_stored_as_json():
+def test_numpy_numbers_in_lists_and_dicts_are_stored_as_json():
     store = {}
     to_nczarr(
         xr.Dataset(attrs={"a": [np.float32(0.5)], "b": {"c": np.arange(2)}}), store, dialect="zarr"
@@ -216,7 +216,7 @@ def test_numpy_numbers_in_lists_and_objects_are_stored_as_json():
     assert read(store).attrs == {"a": [0.5], "b": {"c": [0, 1]}}
 
 
-def test_an_attribute_can_change_to_an_equal_value_of_another_json_type():
+def test_attribute_can_change_to_equal_value_of_different_json_type():
     store = {}
     to_nczarr(xr.Dataset(attrs={"a": 1, "b": 2}), store, dialect="zarr")
     to_nczarr(xr.Dataset(attrs={"a": True, "b": 2.0}), store, mode="a")
@@ -235,7 +235,7 @@ RESERVED = {
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_the_error_for_a_reserved_attribute_contains_its_name(name, dialect):
+def test_reserved_attribute_error_includes_name(name, dialect):
     value, store = RESERVED[name], {}
     for dataset in (
         xr.Dataset({"v": ("x", [1], {name: value})}),
@@ -251,7 +251,7 @@ def test_the_error_for_a_reserved_attribute_contains_its_name(name, dialect):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_annotations_shown_as_attributes_by_engine_zarr_are_not_written(tmp_path, version, dialect):
+def test_annotations_shown_as_attributes_by_zarr_engine_are_not_written(tmp_path, version, dialect):
     dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
     to_nczarr(dataset, tmp_path / "a", zarr_format=version)
     group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)
@@ -270,7 +270,7 @@ def test_annotations_shown_as_attributes_by_engine_zarr_are_not_written(tmp_path
     assert read(copied).identical(dataset)
 
 
-def test_attributes_without_a_netcdf_type_are_logged_once(caplog):
+def test_attributes_without_netcdf_type_are_logged_once(caplog):
     attributes = {"flag": True, "none": None, "deep": {"a": 1}, "empty": [], "n": 5, "text": "a"}
     dataset = xr.Dataset({"v": ("x", [1], {"flags": np.array([True])})}, attrs=attributes)
     to_nczarr(dataset, store := {})
@@ -293,7 +293,7 @@ def test_attributes_without_a_netcdf_type_are_logged_once(caplog):
     assert not caplog.records
 
 
-def test_netcdf_c_opens_a_store_after_an_object_attribute_is_added(tmp_path):
+def test_netcdf_c_opens_store_after_adding_dict_attribute(tmp_path):
     to_nczarr(xr.Dataset({"v": ("x", [1])}), tmp_path / "a")
     to_nczarr(xr.Dataset(attrs={"deep": {"a": 1}}), tmp_path / "a", mode="a")
     with netCDF4.Dataset(f"file://{tmp_path}/a#mode=nczarr,file") as dataset:
@@ -317,7 +317,7 @@ CHUNK_KEYS = [
 
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
 @pytest.mark.parametrize(("version", "keys"), CHUNK_KEYS, ids=repr)
-def test_chunk_key_encoding_yields_the_same_keys_as_to_zarr(tmp_path, version, keys, dialect):
+def test_chunk_key_encoding_yields_same_keys_as_to_zarr(tmp_path, version, keys, dialect):
     dataset = xr.Dataset({"v": (("y", "x"), [[1.0, 2], [3, 4]])})
     encoding = {"v": {"chunk_key_encoding": keys, "chunks": (1, 2)}}
     dataset.to_zarr(tmp_path / "a", zarr_format=version, encoding=encoding, consolidated=False)
@@ -337,7 +337,7 @@ def test_chunk_key_encoding_yields_the_same_keys_as_to_zarr(tmp_path, version, k
      ("3-draft", {"name": "default"}), (1, {"name": "v2"})],
     ids=repr,
 )  # fmt: skip
-def test_chunk_key_encodings_unknown_to_the_version_are_rejected(version, keys):
+def test_chunk_key_encodings_unknown_to_zarr_version_are_rejected(version, keys):
     with pytest.raises(ConflictError, match="does not support chunk_key_encoding"):
         to_nczarr(
             xr.Dataset({"v": ("x", [1])}),
@@ -366,7 +366,7 @@ def test_chunk_key_encodings_unknown_to_the_version_are_rejected(version, keys):
     ],
     ids=repr,
 )
-def test_variables_dimensions_and_attributes_keep_their_order(tmp_path, layout, consolidated):
+def test_variables_dimensions_and_attributes_keep_order(tmp_path, layout, consolidated):
     raw = xr.Dataset(
         {
             "z": (("q", "b"), np.zeros((2, 3)), {"units": "m", "_FillValue": -1.0, "a": "x"}),
@@ -391,7 +391,7 @@ def test_variables_dimensions_and_attributes_keep_their_order(tmp_path, layout, 
     assert list(group.dimensions) == ["q", "b"]
 
 
-def test_variables_and_groups_follow_the_order_of_netcdf_c(tmp_path):
+def test_variables_and_groups_follow_netcdf_c_order(tmp_path):
     url = f"file://{tmp_path}/a#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as dataset:
         dataset.createDimension("y", 2)
@@ -408,14 +408,14 @@ def test_variables_and_groups_follow_the_order_of_netcdf_c(tmp_path):
     assert list(tree["g"].to_dataset().variables) == ["w", "d"]
 
 
-def test_an_append_that_repeats_a_value_is_rejected_with_the_name_of_the_store(tmp_path):
+def test_duplicate_append_error_includes_store_name(tmp_path):
     days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 20]})
     to_nczarr(days, tmp_path / "s")
     with pytest.raises(ConflictError, match="s: coordinate time already contains the value 10"):
         to_nczarr(days, tmp_path / "s", append_dim="time")
 
 
-def test_region_auto_is_rejected_if_the_stored_coordinate_contains_duplicates(tmp_path):
+def test_region_auto_is_rejected_if_stored_coordinate_has_duplicates(tmp_path):
     days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 10]})
     to_nczarr(days, tmp_path / "s")
     with pytest.raises(ConflictError, match="contains the value 10 more than once") as error:

@@ -42,7 +42,7 @@ def by_netcdf_c(tmp_path, data, options):
     ],
     ids=str,
 )
-def test_quantization_rounds_values_as_netcdf_c_does(tmp_path, dtype, options, chunks):
+def test_quantization_rounds_values_as_in_netcdf_c(tmp_path, dtype, options, chunks):
     data = values(dtype)
     expected, attributes = by_netcdf_c(tmp_path, data, options)
     dataset = xr.Dataset({"v": ("x", data)})
@@ -86,7 +86,7 @@ def test_quantization_leaves_missing_values_unchanged(options, key, fill, chunks
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_quantization_leaves_the_default_fill_value_unchanged_as_netcdf_c_does(tmp_path, options):
+def test_quantization_leaves_default_fill_value_unchanged_as_in_netcdf_c(tmp_path, options):
     data = np.array([1.2345678, netCDF4.default_fillvals["f4"], 3.3], "f4")
     expected, _ = by_netcdf_c(tmp_path, data, options)
     store = {}
@@ -108,9 +108,7 @@ def test_quantization_leaves_the_default_fill_value_unchanged_as_netcdf_c_does(t
     ],
     ids=["bits", "granular", "missing"],
 )
-def test_numbers_that_quantization_rounds_to_infinity_or_the_fill_value_are_rejected(
-    value, rounded, options, chunks
-):
+def test_numbers_quantized_to_infinity_or_fill_value_are_rejected(value, rounded, options, chunks):
     dataset = xr.Dataset({"v": ("x", np.array([2, value], "f4"))})
     dataset = dataset.chunk(chunks) if chunks else dataset
     with pytest.raises(ConflictError, match=f"rounded to {rounded}, does not fit"):

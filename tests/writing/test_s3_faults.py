@@ -1,8 +1,8 @@
 """Each request that changes an object store is forbidden, fails once, or fails permanently.
 
 ``NCZARR_S3_FAULTS=1`` tries all these faults at each request, in versions 2 and 3. The default run
-tries one fault at every other request (every fourth of a replacement, each of an append of longer
-text), in version 2.
+tries one fault at every second request in version 2. For a replacement, it tries every fourth
+request, and for an append of longer text every request.
 """
 
 import itertools
@@ -69,7 +69,7 @@ def found(server):
 @pytest.mark.parametrize("version", [2, 3] if ALL else [2])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_failing_s3_request_leaves_the_old_or_the_new_state(s3_server, client, action, version):
+def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, version):
     dataset, options, after = ACTIONS[action]
     write = partial(
         to_nczarr,
@@ -133,7 +133,7 @@ def test_a_failing_s3_request_leaves_the_old_or_the_new_state(s3_server, client,
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_writer_lock_taken_over_by_another_writer_is_respected(s3_server, client):
+def test_writer_lock_taken_over_by_another_writer_is_respected(s3_server, client):
     to_nczarr(values(0, 3), original := {})
     s3_server.restore({f"s/{key}": data for key, data in original.items()})
     key, puts = "s/.nczarr-writer.lock", itertools.count()

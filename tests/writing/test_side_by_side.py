@@ -37,7 +37,7 @@ def read(path):
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
 @pytest.mark.parametrize("mode", ["w-", "a"])
-def test_a_store_created_by_a_concurrent_writer_is_not_replaced(tmp_path, name, mode):
+def test_store_created_by_concurrent_writer_is_not_replaced(tmp_path, name, mode):
     path = tmp_path / name
     values = values_that_call(lambda: to_nczarr(series(5), path), 0)
     with dask.config.set(scheduler="sync"):
@@ -48,7 +48,7 @@ def test_a_store_created_by_a_concurrent_writer_is_not_replaced(tmp_path, name, 
 
 
 @pytest.mark.parametrize("first", ["append", "replace", "group"])
-def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
+def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     """Otherwise, the append would continue in the removed directory and be lost or mixed."""
     path = tmp_path / "store"
     to_nczarr(series(0), path)
@@ -79,9 +79,7 @@ def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_a_write_started_before_an_append_stores_its_values(
-    tmp_path, late, options, expected, layout
-):
+def test_write_started_before_append_stores_its_values(tmp_path, late, options, expected, layout):
     """The earlier write knows only the length of the array at its start."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
     to_nczarr(series(0), path, encoding=encoding, zarr_format=3 if layout else 2)
@@ -100,7 +98,7 @@ def test_invalid_option_values_are_rejected(tmp_path, option):
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_write_empty_chunks_controls_whether_chunks_of_fill_values_are_stored(tmp_path, empty):
+def test_write_empty_chunks_controls_storage_of_fill_value_chunks(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
     appended = series(2, [np.nan, np.nan])
@@ -109,7 +107,7 @@ def test_write_empty_chunks_controls_whether_chunks_of_fill_values_are_stored(tm
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
 
 
-def test_errors_for_zip_files_and_netcdf_c_4_8_0_stores_suggest_a_remedy(tmp_path):
+def test_zip_file_and_netcdf_c_4_8_0_errors_suggest_fix(tmp_path):
     with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
@@ -122,7 +120,7 @@ def test_errors_for_zip_files_and_netcdf_c_4_8_0_stores_suggest_a_remedy(tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
-def test_a_block_computed_after_a_failed_block_is_not_written(tmp_path, options):
+def test_block_computed_after_failed_block_is_not_written(tmp_path, options):
     """dask's threads continue after a failure; they could overwrite a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:

@@ -75,7 +75,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_kind_of_target_can_be_written_appended_to_and_replaced(path, target):
+def test_every_target_kind_supports_write_append_and_replace(path, target):
     target = TARGETS[target](path)
     encoding = {"a": {"chunks": (1, 3)}, "n": {"chunks": 1}, "t": {"chunks": 1}}
     to_nczarr(example(), target, unlimited_dims="t", encoding=encoding)
@@ -90,7 +90,7 @@ def test_every_kind_of_target_can_be_written_appended_to_and_replaced(path, targ
     xr.testing.assert_identical(read(target, consolidated="check"), example(0, 2))
 
 
-def test_a_store_on_s3_can_be_written_appended_to_and_replaced(s3_server):
+def test_s3_store_supports_write_append_and_replace(s3_server):
     target = f"s3://{s3_server.bucket}/store"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(example(), target, unlimited_dims="t", **options)
@@ -100,7 +100,7 @@ def test_a_store_on_s3_can_be_written_appended_to_and_replaced(s3_server):
     xr.testing.assert_identical(read(target, **options), example(0, 2))
 
 
-def test_an_appended_zip_file_contains_each_name_once_in_a_single_folder(path):
+def test_appended_zip_file_has_unique_names_in_single_folder(path):
     to_nczarr(example(), f"{path}.zip")
     to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
     names = zipfile.ZipFile(f"{path}.zip").namelist()
@@ -109,7 +109,7 @@ def test_an_appended_zip_file_contains_each_name_once_in_a_single_folder(path):
 
 
 @pytest.mark.parametrize("word", ["zarr", "xarray", "noxarray"])
-def test_a_url_fragment_can_request_plain_zarr(path, word):
+def test_url_fragment_can_request_plain_zarr(path, word):
     to_nczarr(example(), f"file://{path}#mode={word},file")
     with open(f"{path}/a/.zattrs") as file:
         names = set(json.load(file))
@@ -117,7 +117,7 @@ def test_a_url_fragment_can_request_plain_zarr(path, word):
     assert ("_ARRAY_DIMENSIONS" in names) == (word != "noxarray")
 
 
-def test_dataarrays_and_datatrees_are_written_by_function_and_accessor(path):
+def test_function_and_accessor_write_dataarrays_and_datatrees(path):
     dataset = example()
     dataset.n.drop_vars("t").rename(None).nczarr.to_nczarr(f"{path}/1")
     assert xr.open_dataarray(f"{path}/1", engine="nczarr").identical(
@@ -131,19 +131,19 @@ def test_dataarrays_and_datatrees_are_written_by_function_and_accessor(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_group_names_may_differ_only_by_a_dot(path):
+def test_group_names_can_differ_only_by_dot(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)
 
 
-def test_writing_an_object_that_is_not_from_xarray_raises_type_error(path):
+def test_writing_non_xarray_object_raises_type_error(path):
     with pytest.raises(TypeError, match="DataTree"):
         to_nczarr(np.ones(3), path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-def test_every_zarr_version_can_be_written_appended_to_and_read(path, zarr_format):
+def test_every_zarr_version_supports_write_append_and_read(path, zarr_format):
     to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
     to_nczarr(example(8, 9), path, append_dim="t")
     result = read(path)
@@ -151,7 +151,7 @@ def test_every_zarr_version_can_be_written_appended_to_and_read(path, zarr_forma
     xr.testing.assert_identical(result, example(0, 9))
 
 
-def test_version_1_stores_contain_one_array(path):
+def test_v1_stores_contain_one_array(path):
     dataset = example()[["n"]].drop_vars("t")
     to_nczarr(dataset, path, zarr_format=1)
     result = read(path)
@@ -165,7 +165,7 @@ def test_version_1_stores_contain_one_array(path):
 # Modes --------------------------------------------------------------------------------------
 
 
-def test_mode_w_does_not_remove_a_target_that_is_not_a_store(path):
+def test_mode_w_does_not_remove_non_store_target(path):
     os.makedirs(path)
     with open(f"{path}/precious", "w") as file:
         file.write("text")
@@ -176,7 +176,7 @@ def test_mode_w_does_not_remove_a_target_that_is_not_a_store(path):
     assert os.listdir(path) == ["precious"]
 
 
-def test_mode_w_replaces_a_damaged_store(path):
+def test_mode_w_replaces_damaged_store(path):
     to_nczarr(example(), path)
     with open(f"{path}/.zmetadata", "w") as file:
         file.write("{")
@@ -184,7 +184,7 @@ def test_mode_w_replaces_a_damaged_store(path):
     xr.testing.assert_identical(read(path), example(0, 2))
 
 
-def test_mode_w_on_a_group_keeps_other_groups(path):
+def test_mode_w_on_group_keeps_other_groups(path):
     root = xr.Dataset({"k": 1})
     tree = xr.DataTree.from_dict({"/": root, "/a1/b": example(), "/a1/c": example(0, 2)})
     to_nczarr(tree, path)
@@ -196,7 +196,7 @@ def test_mode_w_on_a_group_keeps_other_groups(path):
     xr.testing.assert_identical(read(path), root)
 
 
-def test_mode_r_plus_requires_a_store_and_changes_no_metadata(path):
+def test_mode_r_plus_requires_store_and_changes_no_metadata(path):
     with pytest.raises(NotFoundError):
         to_nczarr(example(), path, mode="r+")
     to_nczarr(example(), path)
@@ -206,7 +206,7 @@ def test_mode_r_plus_requires_a_store_and_changes_no_metadata(path):
     xr.testing.assert_identical(read(path).drop_vars("t"), -example().drop_vars("t"))
 
 
-def test_mode_a_minus_keeps_variables_without_the_dimension(path):
+def test_mode_a_minus_keeps_variables_without_append_dimension(path):
     to_nczarr(example().assign(k=1), path)
     to_nczarr(example(8, 9).assign(k=2), path, append_dim="t", mode="a-")
     xr.testing.assert_identical(read(path), example(0, 9).assign(k=1))
@@ -234,9 +234,7 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
     ("declared", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_dask_blocks_that_differ_from_the_declared_type_are_converted(
-    zarr_format, declared, computed
-):
+def test_dask_blocks_of_undeclared_dtype_are_converted(zarr_format, declared, computed):
     # With wrong output_dtypes, for example, the bits of 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
@@ -263,7 +261,7 @@ def test_dask_blocks_that_differ_from_the_declared_type_are_converted(
         (np.datetime64("2000-01-01", "s"), "int64"),
     ],
 )
-def test_dask_blocks_with_values_outside_the_declared_type_are_rejected(value, declared):
+def test_dask_blocks_with_values_outside_declared_dtype_range_are_rejected(value, declared):
     blocks = da.from_array(np.array([value]), chunks=1)
     wrong = blocks.map_blocks(np.copy, dtype=declared, meta=np.empty(0, declared))
     with pytest.raises(ConflictError, match=f"the declared dtype {declared} cannot represent"):
@@ -272,7 +270,7 @@ def test_dask_blocks_with_values_outside_the_declared_type_are_rejected(value, d
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_that_differ_from_the_declared_shape_are_rejected(path, made, zarr_format):
+def test_dask_blocks_of_undeclared_shape_are_rejected(path, made, zarr_format):
     # Blocks without dimensions were once all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
@@ -291,7 +289,7 @@ def test_dask_blocks_with_bytes_longer_than_declared_are_rejected():
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", shorter)}), {}, dialect="zarr")
 
 
-def test_dask_worker_processes_can_write_and_append(path, workers):
+def test_dask_workers_can_write_and_append(path, workers):
     delayed = to_nczarr(example().chunk(t=3), path, compute=False)
     workers.compute(delayed).result()
     xr.testing.assert_identical(read(path), example())
@@ -306,7 +304,7 @@ def write_region(path, start, stop):
 
 
 @pytest.mark.parametrize("target", ["memory://elsewhere", {}])
-def test_worker_processes_cannot_write_to_the_memory_of_the_client(target, workers):
+def test_worker_processes_cannot_write_to_client_memory(target, workers):
     delayed = to_nczarr(example().chunk(t=2), target, compute=False)
     with pytest.raises(StorageError, match="scheduler"):
         workers.compute(delayed).result()
@@ -334,7 +332,7 @@ def threaded_client():
 
 
 @pytest.mark.parametrize("target", ["memory://inside", {}], ids=["memory", "dictionary"])
-def test_worker_threads_can_write_to_the_memory_of_the_client(target, threaded_client):
+def test_worker_threads_can_write_to_client_memory(target, threaded_client):
     dataset = example(0, 8).chunk(t=2)
     delayed = to_nczarr(dataset, target, compute=False)
     threaded_client.compute(delayed).result()
@@ -346,7 +344,7 @@ def test_worker_threads_can_write_to_the_memory_of_the_client(target, threaded_c
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_dictionary_is_writable_only_in_its_own_process(method):
+def test_dictionary_is_writable_only_in_its_own_process(method):
     assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
 
 
@@ -363,7 +361,7 @@ def put_into(sent, key):
         pickle.loads(sent).put([(key, b"1")])
 
 
-def test_several_processes_can_write_disjoint_regions_of_a_template(path):
+def test_several_processes_can_write_disjoint_regions_of_template(path):
     template = xr.zeros_like(example(0, 12).chunk(t=4))
     to_nczarr(template.assign_coords(t=example(0, 12).t), path, compute=False)
     run_in_processes(3, write_region, [(path, start, start + 3) for start in range(0, 12, 3)])
@@ -391,7 +389,7 @@ def test_each_chunk_is_written_once(path, monkeypatch):
 @pytest.mark.parametrize("offset", [0, 1, 5])
 @pytest.mark.parametrize("cell", [1, 3, 4, 20])
 @pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (1, 1, 1, 1), (8,), (2, 3, 2, 1)])
-def test_aligned_blocks_cover_the_region_and_end_at_chunk_boundaries(sizes, offset, cell):
+def test_aligned_blocks_cover_region_and_end_at_chunk_boundaries(sizes, offset, cell):
     blocks = aligned_blocks(sizes, offset, cell)
     assert sum(blocks) == sum(sizes)
     assert 0 not in blocks
@@ -457,9 +455,7 @@ MADE_LAZILY = {
 @pytest.mark.parametrize("layout", ["chunks", "shards"])
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("make", MADE_LAZILY)
-def test_writing_a_lazy_variable_decodes_each_chunk_of_its_source_once(
-    chunk, make, layout, decoded
-):
+def test_writing_lazy_variable_decodes_each_source_chunk_once(chunk, make, layout, decoded):
     values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
     encoding, store = {"chunks": CHUNKS[chunk], "zlib": True, "complevel": 1}, {}
     if layout == "shards":
@@ -532,7 +528,7 @@ def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, 
 
 
 @pytest.mark.parametrize("chunks", [None, {"t": 2}], ids=["numpy", "dask"])
-def test_progress_shows_the_total_bytes_of_all_variables(path, capsys, chunks):
+def test_progress_shows_total_bytes_of_all_variables(path, capsys, chunks):
     dataset = example() if chunks is None else example().chunk(chunks)
     to_nczarr(dataset, path, progress=True)
     shown = capsys.readouterr().err.rpartition("\r")[2]
@@ -541,7 +537,7 @@ def test_progress_shows_the_total_bytes_of_all_variables(path, capsys, chunks):
     assert f" {size}/{size} [" in shown
 
 
-def test_a_single_progress_bar_completes_with_a_distributed_client(path, workers, capfd):
+def test_single_progress_bar_completes_with_distributed_client(path, workers, capfd):
     with workers.as_current():
         to_nczarr(example().chunk(t=2), path, progress=True)
     shown, others = capfd.readouterr()[::-1]
@@ -552,7 +548,7 @@ def test_a_single_progress_bar_completes_with_a_distributed_client(path, workers
 
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_the_sync_and_atomic_options_do_not_change_the_written_store(path, sync, atomic):
+def test_sync_and_atomic_options_do_not_affect_written_store(path, sync, atomic):
     options = {"storage_options": {"sync": sync}}
     to_nczarr(example(), path, **options)
     to_nczarr(example(8, 9), path, append_dim="t", atomic=atomic, **options)
@@ -560,7 +556,7 @@ def test_the_sync_and_atomic_options_do_not_change_the_written_store(path, sync,
     assert os.listdir(os.path.dirname(path)) == ["store"]
 
 
-def test_a_failed_creation_leaves_no_files(path):
+def test_failed_creation_leaves_no_files(path):
     def fail(block):
         raise RuntimeError("no values")
 
@@ -570,7 +566,7 @@ def test_a_failed_creation_leaves_no_files(path):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_an_unfinished_mapping_is_not_a_store_and_can_be_rewritten():
+def test_failed_creation_in_mapping_leaves_no_store_and_can_be_repeated():
     class Failing(dict):
         def __setitem__(self, key, value):
             if key.endswith("n/.zarray"):
@@ -595,13 +591,13 @@ def test_an_unfinished_mapping_is_not_a_store_and_can_be_rewritten():
         "import xarray; xarray.open_dataset({path!r}, engine='nczarr')",
     ],
 )
-def test_importing_xr_nczarr_or_using_the_engine_registers_the_accessor(path, imports):
+def test_importing_package_or_using_engine_registers_accessor(path, imports):
     to_nczarr(example(), path)
     code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_every_function_expands_a_tilde_to_the_home_directory(tmp_path, monkeypatch):
+def test_every_function_expands_tilde_to_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     to_nczarr(example(), "~/a.nczarr")
@@ -614,13 +610,13 @@ def test_every_function_expands_a_tilde_to_the_home_directory(tmp_path, monkeypa
     assert not (tmp_path / "~").exists()
 
 
-def test_a_local_path_with_mode_s3_is_rejected(tmp_path):
+def test_local_path_with_s3_mode_is_rejected(tmp_path):
     with pytest.raises(ConflictError, match="the URL has mode=s3"):
         to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")
 
 
 @pytest.mark.parametrize("chain", ["zip://::", "simplecache://::zip://::", "zip://::simplecache::"])
-def test_each_part_of_a_chained_url_may_itself_be_a_url(tmp_path, chain):
+def test_chained_url_can_end_with_file_url(tmp_path, chain):
     to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
     cache = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     options = cache if "simplecache" in chain else None
@@ -631,7 +627,7 @@ def test_each_part_of_a_chained_url_may_itself_be_a_url(tmp_path, chain):
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
-def test_writing_through_a_cache_is_rejected(path, tmp_path, cache):
+def test_writing_through_cache_is_rejected(path, tmp_path, cache):
     options = {cache: {"cache_storage": str(tmp_path / "cache")}}
     to_nczarr(example(0, 2), path, consolidated=False)
     through = f"{cache}::file://{path}"
@@ -650,7 +646,7 @@ def test_writing_through_a_cache_is_rejected(path, tmp_path, cache):
         ("zarr", {"dialect": "nczarr-4.8.1"}),
     ],
 )
-def test_a_url_fragment_that_contradicts_an_argument_is_rejected(path, mode, options):
+def test_url_fragment_that_contradicts_argument_is_rejected(path, mode, options):
     with pytest.raises(ConflictError, match="the URL fragment contains"):
         to_nczarr(example(), f"file://{path}#mode={mode},file", **options)
 
@@ -698,7 +694,7 @@ def test_files_created_by_file_managers_are_ignored_and_kept(path, where, mode):
     xr.testing.assert_equal(read(target), example(8, 12))
 
 
-def test_a_directory_with_other_files_is_not_an_empty_target(path):
+def test_directory_with_other_files_is_not_an_empty_target(path):
     target, left = littered("directory", path)
     with open(f"{path}/notes.txt", "wb") as file:
         file.write(b"mine")
@@ -710,7 +706,7 @@ def test_a_directory_with_other_files_is_not_an_empty_target(path):
     assert open_bytes(f"{path}/notes.txt") == b"mine"
 
 
-def test_a_folder_named_like_a_file_manager_file_is_not_ignored(path):
+def test_folder_named_like_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not a Zarr store"):
         to_nczarr(example(), path)

@@ -9,7 +9,7 @@ from xr_nczarr.writing.uploads import Uploads
 MIB = 1 << 20
 
 
-def test_the_total_size_of_concurrent_uploads_is_limited():
+def test_total_size_of_concurrent_uploads_is_limited():
     uploads, meeting = Uploads(8), threading.Barrier(2, timeout=60)
     lock, running, most = threading.Lock(), set(), []
 
@@ -28,7 +28,7 @@ def test_the_total_size_of_concurrent_uploads_is_limited():
     assert max(most) == 2
 
 
-def test_an_upload_larger_than_the_limit_runs_alone():
+def test_upload_above_size_limit_runs_alone():
     uploads, done = Uploads(8), []
     for number in range(3):
         uploads.submit(done.append, number, 1000 * MIB)
@@ -36,7 +36,7 @@ def test_an_upload_larger_than_the_limit_runs_alone():
     assert done == [0, 1, 2]
 
 
-def test_the_first_error_is_raised_and_later_uploads_are_dropped():
+def test_first_upload_error_is_raised_and_later_uploads_are_dropped():
     uploads, done = Uploads(2), []
 
     def fail(number):

@@ -32,7 +32,7 @@ def path(tmp_path):
     ],
     ids=lambda values: str(values.dtype),
 )
-def test_a_variable_round_trips_with_its_name(path, values):
+def test_variable_name_round_trips(path, values):
     original = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
     to_nczarr(original, path, zarr_format=1)
     assert read(path).identical(original)
@@ -41,7 +41,7 @@ def test_a_variable_round_trips_with_its_name(path, values):
     assert xr.open_dataarray(path, engine="nczarr").load().identical(array)
 
 
-def test_an_array_without_a_name_is_named_data():
+def test_unnamed_array_is_named_data():
     meta = {"zarr_format": 1, "shape": [2], "chunks": [2], "dtype": "<i2", "fill_value": 0}
     meta |= {"order": "C", "compression": None, "compression_opts": None}
     store = {"meta": json.dumps(meta).encode(), "0": b"\1\0\2\0"}
@@ -56,7 +56,7 @@ def write_tree(path):
         to_nczarr(DATASET.rename(t=place[-1]), path / place, zarr_format=1)
 
 
-def test_directories_of_version_1_arrays_are_recognized_as_groups(path):
+def test_directories_of_v1_arrays_are_recognized_as_groups(path):
     write_tree(path)
     tree = xr.open_datatree(path, engine="nczarr").load()
     options = {"/": DATASET, "/g": DATASET.rename(t="u"), "/g/h": DATASET.rename(t="w")}
@@ -68,7 +68,7 @@ def test_directories_of_version_1_arrays_are_recognized_as_groups(path):
     assert read(files).identical(DATASET)
 
 
-def test_a_directory_without_version_1_arrays_is_not_a_store(path):
+def test_directory_without_v1_arrays_is_not_a_store(path):
     zarr.create_array(path / "a", shape=(2,), dtype="i4", zarr_format=2)
     (path / "b").mkdir()
     (path / "b/meta").write_text('{"zarr_format": 2}')
@@ -76,7 +76,7 @@ def test_a_directory_without_version_1_arrays_is_not_a_store(path):
         read(path)
 
 
-def test_version_1_arrays_can_be_appended_to_and_updated(path):
+def test_v1_arrays_support_append_and_update(path):
     later = -DATASET.isel(x=slice(0, 2))
     expected = xr.concat([DATASET, later], "x")
     to_nczarr(DATASET, path / "t", zarr_format=1)
@@ -89,7 +89,7 @@ def test_version_1_arrays_can_be_appended_to_and_updated(path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_root_array_from_zarr_python_can_be_appended_to(path, version):
+def test_zarr_python_root_array_can_be_appended_to(path, version):
     names = {"dimension_names": ["x"]} if version == 3 else {}
     array = zarr.create_array(
         path, shape=(2,), chunks=(2,), dtype="i4", zarr_format=version, **names
@@ -110,7 +110,7 @@ def test_a_root_array_from_zarr_python_can_be_appended_to(path, version):
         (DATASET, {"group": "new"}),
     ],
 )
-def test_adding_content_that_needs_a_group_is_rejected(path, obj, options, tree):
+def test_adding_content_that_requires_group_is_rejected(path, obj, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -119,12 +119,12 @@ def test_adding_content_that_needs_a_group_is_rejected(path, obj, options, tree)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def test_dataset_attributes_are_rejected_in_version_1(path):
+def test_dataset_attributes_are_rejected_in_v1(path):
     with pytest.raises(UnsupportedError, match="1 attributes"):
         to_nczarr(DATASET.assign_attrs(title="x"), path, zarr_format=1)
 
 
-def test_inherited_compression_is_applied_without_the_shuffle_filter(path, tmp_path):
+def test_inherited_compression_is_applied_without_shuffle(path, tmp_path):
     to_nczarr(DATASET, path, zarr_format=1, encoding={"t": {"zlib": True, "complevel": 2}})
     meta = json.loads((path / "meta").read_bytes())
     assert (meta["compression"], meta["compression_opts"]) == ("zlib", 2)
@@ -141,7 +141,7 @@ def test_inherited_compression_is_applied_without_the_shuffle_filter(path, tmp_p
     assert read(tmp_path / "b").identical(DATASET)
 
 
-def test_loading_a_broken_root_array_raises_its_error(path):
+def test_loading_broken_root_array_raises_its_error(path):
     zarr.create_array(path, shape=(2,), dtype="f4", zarr_format=2)
     members = json.loads((path / ".zarray").read_bytes()) | {"compressor": {"id": "nowhere"}}
     (path / ".zarray").write_text(json.dumps(members))
