@@ -55,7 +55,7 @@ class ReadOptions:
     threads
         Number of threads that one read uses. None uses one thread per processor.
     codecs
-        Maps codec ids to additional codec classes.
+        Mapping from codec ids to additional codec classes.
     plugins
         Whether to use codecs that other packages register with zarr-python.
     limits
@@ -142,8 +142,8 @@ class ChunkedArray:
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
         """Split a selection into parts, one for each chunk that it touches.
 
-        `pointwise` is whether index arrays select points together, as described in `plan_points`.
-        Rectilinear chunk grids are not supported.
+        If `pointwise` is True, index arrays select points together, as described in `plan_points`.
+        Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)

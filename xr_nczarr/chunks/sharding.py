@@ -167,9 +167,9 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up the byte range of each chunk in the shard indices at one nesting level.
 
-        The level has the given `number`. Above the innermost level, look up the nested shard that
-        contains the chunk instead. `places` contains the byte range of the shard in which each
-        chunk is looked up. A missing chunk has the range None.
+        `number` is the level, which is 0 for the outermost shards. Above the innermost level, look
+        up the nested shard that contains the chunk instead. `places` contains the byte range of the
+        shard in which each chunk is looked up. A missing chunk has the range None.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -212,8 +212,8 @@ class Shards:
         Parameters
         ----------
         chunks
-            Maps the grid index of each chunk in the array to the bytes of the chunk. All other
-            chunks of the shard will be missing.
+            Mapping from the grid index of each chunk in the array to the bytes of the chunk. All
+            other chunks of the shard will be missing.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 

@@ -43,7 +43,7 @@ class BloscFrame(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """The byte range (start, length) in the frame of the table of block starts."""
+        """The byte range (start, length) of the frame's table of block starts."""
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -61,7 +61,7 @@ class BloscFrame(NamedTuple):
         return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the byte range (start, length) in the frame of each requested block.
+        """Return the byte range (start, length) of each requested block in the frame.
 
         `table` contains the bytes of the table of block starts, and `numbers` the numbers of the
         blocks.

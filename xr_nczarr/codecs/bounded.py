@@ -40,7 +40,7 @@ _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy takes less time than a new context.
 _ZSTD_SMALL = 32 << 10
-# Maps a zlib level to the libdeflate level that compresses to the same size, if they differ.
+# For zlib levels, the libdeflate level that compresses to the same size, if it differs.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10

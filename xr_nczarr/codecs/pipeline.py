@@ -84,12 +84,15 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the `Flow` after a codec that produces elements with a given dtype and shape."""
+        """Return a `Flow` for the output of a codec that produces elements.
+
+        `dtype` and `shape` are those of the elements.
+        """
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the `Flow` after a codec that produces a stream of bytes.
+        """Return a `Flow` for the output of a codec that produces a stream of bytes.
 
         `size` is None if the number of bytes depends on the values, and `bound` is the maximum
         number of bytes.
@@ -97,15 +100,15 @@ class Flow:
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the `Flow` after a compressor.
+        """Return a `Flow` for the output of a compressor.
 
-        Incompressible data can grow slightly, which the maximum size allows for.
+        The maximum size allows for incompressible data, which can grow slightly.
         """
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return the `Flow` after a codec whose output size is unknown.
+        """Return a `Flow` for the output of a codec whose output size is unknown.
 
         The size is then bounded by the caller's limit. `growth` is the factor by which decoding may
         increase the size of the data in memory. The bound is smaller than the limit by this factor,

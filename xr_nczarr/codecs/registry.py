@@ -81,8 +81,9 @@ def compile_codec(
     limits
         `limits.max_chunk_bytes` is the maximum size of a chunk.
     custom
-        Maps codec ids to codec classes with the interface of numcodecs. They take precedence over
-        all other codecs. Pickled objects are read only if there is a class for ``pickle``.
+        Mapping from codec ids to codec classes with the interface of numcodecs. These classes take
+        precedence over all other codecs. Pickled objects are read only if there is a class for
+        ``pickle``.
     plugins
         Whether to use Zarr v3 codecs that other packages register with zarr-python.
 

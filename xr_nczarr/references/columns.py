@@ -66,7 +66,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
     """Split a chunk key into its `Family` and the text of its chunk index.
 
     For example, ``"t/0.0"`` is split into ``Family("t/", ".", 2)`` and ``"0.0"``. In ``"t/c/0/0"``,
-    the prefix is ``"t/c/"`` and the separator a slash. Return None if `key` is not a chunk key.
+    the prefix is ``"t/c/"`` and the separator is a slash. Return None if `key` is not a chunk key.
     """
     slash = key.rfind("/")  # in a nested index, a digit precedes it
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
@@ -170,9 +170,9 @@ class Table(ByFields):
     Attributes
     ----------
     entries
-        Maps keys to all references that are not in columns. The keys are in document order.
+        Mapping from keys to all references that are not in columns, in document order.
     columns
-        Maps the key family of each large array to the column of references to its chunks.
+        Mapping from the key family of each large array to the column for that array's chunks.
     """
 
     entries: Mapping[str, Entry]

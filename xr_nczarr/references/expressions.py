@@ -50,7 +50,7 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function that computes its value from the dimension values.
+    """Compile an expression into a function that takes the dimension values.
 
     Raises
     ------
@@ -161,8 +161,7 @@ def size(expression: Expression) -> int:
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
     """Return an expression that calls `function` with the values of `parts`.
 
-    If all `parts` are constant, the function is called immediately, and the expression is replaced
-    with the result.
+    If all `parts` are constant, call the function immediately, and return its result instead.
     """
     result = Call(function, parts)
     if all(map(is_constant, parts)):
@@ -224,7 +223,7 @@ def product(left: Value, right: Value) -> Value:
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return an integer raised to the power of another integer."""
+    """Return ``base ** exponent`` for an integer and a non-negative integer exponent."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError(
             "a power in a template requires an integer base and a non-negative integer exponent"

@@ -87,7 +87,7 @@ class Generator(ByFields):
     offset, length
         The templates for the offset and the length in bytes, or None for whole objects.
     dimensions
-        Maps each dimension to its values. The dimensions are in document order, and the last one
+        Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
     most
         Maximum cost of a lookup table for the values of a dimension. Each value in the table costs

@@ -80,7 +80,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def take_marks(members: dict[str, object]) -> int:
-    """Remove the markers that `scan_document` inserted from `members`.
+    """Remove from `members` the markers that `scan_document` inserted.
 
     Return the number of markers that were removed.
     """

@@ -173,7 +173,7 @@ class ParquetTable(ByFields):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Maps the path of each array to its number of chunks along each dimension.
+        """Mapping from the path of each array to its number of chunks along each dimension.
 
         A path ends with a slash, except that the path of the root is empty. The value is None for
         an array with invalid metadata.

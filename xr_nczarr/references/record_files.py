@@ -36,7 +36,7 @@ It yields None for a file that does not exist.
 """
 
 _Columns = Mapping[str, Any]
-"""Maps the name of each column in a file to the values in that column."""
+"""Mapping from the name of each column in a file to the values in that column."""
 
 
 class _Parquet(NamedTuple):

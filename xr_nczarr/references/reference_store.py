@@ -173,8 +173,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are looked up together, which is faster. This requires that the set lists all of
-        them explicitly, as byte ranges of files in one local store.
+        If possible, many chunks are looked up together, which is faster. This requires that the set
+        lists all of them explicitly, as byte ranges of files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched

@@ -228,7 +228,7 @@ class _GridSlice:
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
         """Return the item of ``gen`` that declares these chunks.
 
-        `column` contains the references to all chunks of the array. `keyed` is whether each URL
+        `column` contains the references to all chunks of the array. If `keyed` is True, each URL
         ends in the key of its chunk.
         """
         starts = [self.start, *[0] * (column.family.rank - 1)]

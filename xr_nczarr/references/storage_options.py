@@ -56,8 +56,8 @@ class ReferenceOptions:
         URL prefixes, or paths, to which a remote set may refer in addition to its own host or
         bucket. For any set, they also allow URLs whose protocol does more than transfer bytes.
     by_place
-        Maps a URL prefix (``"s3://bucket/"``) or a protocol (``"s3"``) to storage options or to an
-        fsspec filesystem. This includes fsspec's option ``fs``, which is one filesystem or a
+        Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
+        or fsspec filesystems. It includes fsspec's option ``fs``, which is one filesystem or a
         mapping from protocols.
     own
         All other options. They apply to the host or bucket of the document.

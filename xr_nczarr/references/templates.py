@@ -50,7 +50,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Maps each type of syntax node to a function that takes all fields of the node as arguments."""
+"""Functions for the types of syntax nodes.
+
+Each function takes all fields of a node as its arguments.
+"""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -66,7 +69,7 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Maps each filter to its function and its maximum number of arguments.
+"""Functions for the filters, each with its maximum number of arguments.
 
 The filtered value does not count as an argument.
 """
@@ -95,7 +98,7 @@ class Templates:
     Parameters
     ----------
     texts
-        Maps the name of each template to its source.
+        Mapping from the name of each template to its source.
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
     most
