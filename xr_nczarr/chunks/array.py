@@ -1,4 +1,4 @@
-"""Define arrays in a store, with methods that read and write selections."""
+"""Define arrays in a store, from which selections can be read and to which they can be written."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
 
-# Measured on two cores: for smaller chunks, threads lose more time to the interpreter lock than
-# they save. Codecs that decode slowly profit from threads at a smaller size.
+# Minimum chunk sizes for using threads, as measured on two cores. For smaller chunks, threads lose
+# more time to the interpreter lock than they save. With slow codecs, threads are worthwhile for
+# smaller chunks.
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
-# The caller's threads also contend for that lock after each system call: a hundred threads that
-# read small chunks take twice as long as a few threads while the others wait.
+# The caller's threads also contend for the interpreter lock after each system call. A hundred
+# threads that read small chunks at the same time take twice as long as if only a few of them read
+# while the others wait.
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 _BYTES_IN_FLIGHT = 64 << 20
 _CACHE_LINE = 64
-_ALIGNED_FROM_BYTES = 128 << 10  # malloc requests larger blocks from the system
-_SPARE_BYTES = 1 << 20  # netcdf-c does not truncate a longer chunk that it overwrites
+_ALIGNED_FROM_BYTES = 128 << 10  # malloc requests memory for larger arrays from the system
+_SPARE_BYTES = 1 << 20  # netCDF-C overwrites a longer chunk without truncating it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +50,16 @@ class ReadOptions:
     Attributes
     ----------
     missing_chunks
-        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
+        What to do about a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
         Number of threads that one read uses. None uses one thread per processor.
     codecs
-        Additional codec classes by id.
+        Mapping from codec ids to additional codec classes.
     plugins
         Whether to use codecs that other packages register with zarr-python.
     limits
-        Bounds on the memory that reading can allocate.
+        Limits on the memory that reading can allocate.
     """
 
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
@@ -68,17 +70,19 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array in a store, of which selections can be read and written.
+    """An array in a store, from which selections can be read and to which they can be written.
 
-    Only the node, the store and the options are pickled. The codec chain is compiled again after
-    unpickling.
+    When an array is pickled, only the metadata, the store and the options are pickled. The codec
+    chain is compiled again after unpickling.
 
     Parameters
     ----------
     node
-        Metadata of the array, with a fill value if chunks may be missing.
+        Metadata of the array. It must contain a fill value if chunks may be missing.
     store
         The store that contains the chunks.
+    options
+        Options for reading chunks. None means the default options.
     """
 
     def __init__(self, node: ArrayNode, store: Store, options: ReadOptions | None = None) -> None:
@@ -91,7 +95,10 @@ class ChunkedArray:
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The compiled codec chain. If it cannot be compiled, the first access raises the error."""
+        """The compiled codec chain of the array.
+
+        If the chain cannot be compiled, accessing this property raises the error.
+        """
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
@@ -103,7 +110,7 @@ class ChunkedArray:
 
     @cached_property
     def layout(self) -> Layout:
-        """How chunks are distributed over stored objects: one chunk per object, or shards."""
+        """How chunks are stored: each chunk as a separate object, or several chunks in a shard."""
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
@@ -117,9 +124,10 @@ class ChunkedArray:
 
     @cached_property
     def _source(self) -> Store:
-        """The store, wrapped to reject objects that are much longer than an encoded chunk can be.
+        """The store, wrapped so that it rejects objects that are too long to be a chunk.
 
-        It is not wrapped if the chunks are in shards, or if their size depends on the values.
+        The limit is twice the maximum encoded size of a chunk, plus 1 MiB. The store is not wrapped
+        if the chunks are in shards, or if their size depends on the values.
         """
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
@@ -132,9 +140,10 @@ class ChunkedArray:
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
-        """Split a selection into parts, one per chunk.
+        """Split a selection into parts, one for each chunk that it touches.
 
-        Rectilinear chunk grids are not supported.
+        If `pointwise` is True, index arrays select points together, as described in `plan_points`.
+        Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)
@@ -156,20 +165,21 @@ class ChunkedArray:
         pointwise
             Whether index arrays select points together, as described in `plan_points`.
         dtype
-            Dtype of the result, by default the dtype of the array.
+            Dtype of the result. By default, the dtype of the array.
         convert
-            Function that converts the selected part of each chunk and writes it to the result, in
-            the thread that decoded the chunk. None copies the values.
+            Function that converts the selected part of each chunk and writes it to the result. It
+            runs in the thread that decoded the chunk. None copies the values.
 
         Raises
         ------
         ChunkError
-            If a chunk cannot be decoded to an array as the metadata declare it.
+            If a chunk cannot be decoded to the array that the metadata declares.
         MissingChunkError
-            If a chunk is missing, and ``missing_chunks="raise"`` is set or the array has no fill
-            value.
+            If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
+            fill value.
         StorageError
-            If the store fails: it neither returns a chunk's bytes nor reports it as missing.
+            If the store fails, so that it neither returns the bytes of a chunk nor reports the
+            chunk as missing.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -181,7 +191,8 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
-        # Computed first, because they reject arrays whose plan would be huge.
+        # Compute these before the plan, because they reject arrays for which the plan would be
+        # huge.
         codec, layout = self.codec, self.layout
         plan = self.plan(selection, pointwise=pointwise)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -210,24 +221,25 @@ class ChunkedArray:
         write_empty_chunks: bool = False,
         submit: Submit | None = None,
     ) -> None:
-        """Write values to an orthogonal selection.
+        """Write values to an orthogonal selection, which indexes each dimension independently.
 
-        Each affected chunk is written once, as a whole.
-
-        A partly selected chunk is read, merged with the values and written under the store's lock.
+        Each affected chunk is written once, as a whole. If the selection contains only part of a
+        chunk, the chunk is read, merged with the values and written, all under the store's lock.
 
         Parameters
         ----------
         selection
             One selector for each dimension, as described in `plan_selection`.
         values
-            Values of the array's dtype, which can be broadcast to the shape of the selection.
+            Values of the array's dtype, in any shape that can be broadcast to the shape of the
+            selection.
         write_empty_chunks
-            Whether to store chunks that contain only fill values. Otherwise they are deleted.
+            Whether to store chunks that contain only fill values. If False, such chunks are
+            deleted.
         submit
-            Function that schedules the write of one stored object. It is called with a function,
+            Function that schedules the write of one stored object. Its arguments are a function,
             the argument of that function, and the size of the data in bytes. `values` must not
-            change until the function has been called. None writes all objects now.
+            change until that function has been called. None writes all objects immediately.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -249,7 +261,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether each thread reads a single chunk, with as many threads as the store allows."""
+        """Whether each thread reads one chunk at a time, in as many threads as the store allows."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -265,20 +277,20 @@ class ChunkedArray:
     def _run_batches(
         self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
     ) -> None:
-        """Call `work` with batches of the plan's parts, on several threads if that is faster.
+        """Call `work` with batches of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of elements to read. It is 0 if the store cannot fetch less than a
-        whole chunk.
+        `elements` is the number of elements to read. It is 0 if the store can only fetch whole
+        chunks.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
             return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
-        # Batches are small enough to give all threads work.
+        # Make the batches so small that every thread has work.
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
-        if self.store.remote:  # requests overlap within a batch, or else between threads
+        if self.store.remote:  # requests overlap within a batch, or between threads
             size = 1 if self._is_pooled else _BATCH_PARTS
         batches = self.layout.batches(plan, size)
         turn = Lock()
@@ -299,7 +311,7 @@ class ChunkedArray:
         if threads == 1:
             run()
             return
-        # The calling thread does its share, so that the pool has to start one thread less.
+        # The calling thread works too, so that the pool has to start one thread less.
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
             helpers = [pool.submit(run) for _ in range(threads - 1)]
             run()
@@ -308,10 +320,10 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array, which is aligned to a cache line if it is large.
+    """Return an uninitialized array. A large array is aligned to a cache line.
 
-    NumPy starts large arrays 16 bytes after a page boundary. On AMD Zen 3, copying from the
-    system's page cache to such an address takes three times as long.
+    NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3, copying
+    from the system's page cache to such an address takes three times as long.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM_BYTES or dtype.hasobject:

@@ -1,7 +1,7 @@
-"""Read arrays with a rectilinear chunk grid, whose chunks differ in length along a dimension.
+"""Read arrays with a rectilinear chunk grid, in which chunk lengths vary along a dimension.
 
-The grid is split into boxes, which are rectangular regions of chunks that have the same shape. Each
-box is read like an array with a regular grid.
+The grid is split into boxes. A box is a rectangular region in which all chunks have the same shape,
+so that it can be read like an array with a regular grid.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box.
+    """The chunk keys of a box, which is a region of an array's chunk grid.
 
-    `first` is the index of its first stored object in the array's grid.
+    `first` is the index of the first stored object of the box in the grid of the whole array.
     """
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of a stored object, given its index relative to the start of the box."""
+        """Return the key of a stored object from its index relative to the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
@@ -38,8 +38,8 @@ class ShiftedKeys(ChunkKeys):
 class _Run(NamedTuple):
     """Consecutive stored objects that have the same length along a dimension.
 
-    `first` is the grid index of the first object. The objects contain the elements from `start` up
-    to `stop`.
+    `first` is the grid index of the first object. `length` is the number of elements per object.
+    All objects together contain the elements from `start` up to `stop`, along the dimension.
     """
 
     first: int
@@ -49,10 +49,12 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within one run along its axis.
+    """The part of a selector that lies within one run of each axis that the selector indexes.
 
-    Index arrays that select points together form one selector, with one run and one `source` for
-    each of their axes.
+    A selector usually indexes one axis. Index arrays that select points together are treated as one
+    selector for several axes. `runs` and `source` have one item per axis: the run, and the selected
+    positions relative to its start. `target` contains the positions of the same elements in the
+    result.
     """
 
     runs: tuple[_Run, ...]
@@ -72,10 +74,13 @@ def read_boxes(
 
     Parameters
     ----------
+    node
+        Metadata of the array.
     selection, pointwise
         See `ChunkedArray.read`.
     read
-        Function that reads a selection of a box, which is passed as an array with a regular grid.
+        Function that reads a selection of one box. The box is passed as an array with a regular
+        grid.
     dtype
         Dtype of the result.
     """
@@ -105,9 +110,10 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
-    """Yield the runs along a dimension of length `size`.
+    """Yield the runs of chunks with equal length along a dimension of `size` elements.
 
-    Elements beyond the last chunk form a final run of missing chunks.
+    `lengths` contains pairs of a chunk length and the number of consecutive chunks with that
+    length. Elements beyond the last chunk form a final run of missing chunks.
     """
     first = start = 0
     for length, number in lengths:

@@ -1,6 +1,6 @@
 """Split selections into parts, one for each chunk that the selection touches.
 
-There is no I/O here.
+This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.intp]
 _MAX_CACHED_INDICES = 1024
 
 Selector = int | slice | Positions
-"""The selection along one dimension: an index, a slice, or an array of indices."""
+"""The selector for one dimension: an index, a slice, or an array of indices."""
 
 
 class ChunkPart(NamedTuple):
@@ -33,8 +33,8 @@ class ChunkPart(NamedTuple):
     target
         NumPy index of the same elements in the result.
     whole
-        Whether the selection includes all elements of the chunk that are inside the array. If so, a
-        write does not have to read the stored chunk.
+        Whether all elements of the chunk that are inside the array are selected. If so, a write
+        need not read the stored chunk first.
     """
 
     chunk: tuple[int, ...]
@@ -45,24 +45,26 @@ class ChunkPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A selection that has been split into parts, one for each chunk.
+    """A selection that has been split into parts, one for each chunk that it touches.
 
-    Iteration yields the parts.
+    Iterating over the plan yields the parts.
 
     Attributes
     ----------
     shape
-        Shape of the result while it is filled: the targets of the parts are indices into it.
+        Shape of the result while it is being filled. The targets of the parts are indices into an
+        array of this shape.
     result_shape
-        Shape of the final result. An orthogonal selection has no dimensions for integers, and a
-        pointwise selection has the shape of the index arrays in place of the points.
+        Shape of the final result. For an orthogonal selection, it has no dimensions for integers.
+        For a pointwise selection, it has the dimensions of the index arrays in place of the
+        dimension of points.
     count
-        Number of parts, and of touched chunks.
+        Number of parts, which is also the number of touched chunks.
     axes
-        Order in which to transpose the axes of a chunk before indexing it with `source`. None
-        keeps the order.
+        Order in which to transpose the axes of a chunk before indexing the chunk with `source`.
+        None keeps the order.
     sliced
-        Whether all sources and targets consist of slices only.
+        Whether the sources and targets of all parts consist only of slices.
     """
 
     shape: tuple[int, ...]
@@ -75,7 +77,7 @@ class Plan:
 
     @property
     def touched(self) -> tuple[frozenset[int], ...]:
-        """The grid indices of the touched chunks, along each dimension of the array.
+        """For each dimension of the array, the grid indices of the touched chunks.
 
         The tuple is empty if the selection touches no chunk.
         """
@@ -93,7 +95,10 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The parts of a selection along one dimension: a sequence for each field of `ChunkPart`."""
+    """The parts of a selection along one dimension.
+
+    There is a sequence for each field of `ChunkPart`, with an item for each touched chunk.
+    """
 
     chunks: Sequence[int]
     sources: Sequence[slice | Positions]
@@ -105,7 +110,10 @@ _NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that lie within the same chunk along the indexed axes."""
+    """The points of a pointwise selection that lie in the same chunk along the indexed axes.
+
+    `target` contains the positions of the points in the result.
+    """
 
     chunk: tuple[int, ...]
     source: tuple[Positions, ...]
@@ -115,14 +123,17 @@ class _PointGroup(NamedTuple):
 def plan_selection(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[Selector]
 ) -> Plan:
-    """Split an orthogonal selection, which indexes each dimension independently, into parts.
+    """Split an orthogonal selection into parts, one for each chunk that it touches.
+
+    An orthogonal selection indexes each dimension independently.
 
     Parameters
     ----------
     shape, chunk_shape
         Shapes of the array and of its chunks, in elements.
     selection
-        For each dimension, an integer, a slice of any step, or a one-dimensional array of integers.
+        For each dimension, an integer, a slice with any step, or a one-dimensional array of
+        integers.
 
     Raises
     ------
@@ -156,13 +167,17 @@ def plan_selection(
 def count_touched(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
 ) -> int:
-    """Return how many chunks an orthogonal selection touches, without splitting it into parts."""
+    """Return how many chunks an orthogonal selection touches.
+
+    This is faster than splitting the selection into parts. The arguments are the same as for
+    `plan_selection`.
+    """
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             selected = range(size)[selector]
-            # With a step longer than a chunk, every element is in another chunk. A shorter step
-            # skips no chunk.
+            # If the step is longer than a chunk, every selected element is in a different chunk. A
+            # shorter step skips no chunk.
             ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
             count *= min(len(selected), 1 + max(ends, default=0) - min(ends, default=0))
         elif isinstance(selector, np.ndarray):
@@ -173,15 +188,18 @@ def count_touched(
 def plan_points(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[slice | Positions]
 ) -> Plan:
-    """Split a pointwise selection into parts, one for each chunk.
+    """Split a pointwise selection into parts, one for each chunk that it touches.
 
-    The result has the axis order that NumPy's rules define for index arrays that are not adjacent.
+    The axes of the result are in the order in which NumPy returns them if index arrays are not
+    adjacent: the axes of points come first.
 
     Parameters
     ----------
+    shape, chunk_shape
+        Shapes of the array and of its chunks, in elements.
     selection
-        For each dimension, an array of integers or a slice. The arrays, of which there must be at
-        least one, are broadcast against each other and select points together. The slices select
+        For each dimension, an array of integers or a slice. There must be at least one array. The
+        arrays are broadcast against each other, and select points together. The slices select
         orthogonally.
 
     Returns
@@ -221,16 +239,25 @@ def plan_points(
 
 
 def in_range(index: int, size: int) -> int:
-    """Convert a negative index to a positive one. Raise IndexError if it is out of bounds."""
+    """Convert an index, which may be negative, to the equivalent non-negative index.
+
+    Raises
+    ------
+    IndexError
+        If the index is out of bounds.
+    """
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for a dimension of size {size}")
     return index % size
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Convert negative indices to positive ones.
+    """Convert negative indices to the equivalent non-negative indices.
 
-    Raise IndexError if any of them is out of bounds.
+    Raises
+    ------
+    IndexError
+        If any index is out of bounds.
     """
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
@@ -272,9 +299,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` up to `stop`.
+    """Split the elements from `start` up to `stop` into parts.
 
-    Only the first and the last chunk can be partly selected.
+    `size` is the length of the dimension, and `chunk` is the length of its chunks. Only the first
+    and the last chunk can be partly selected.
     """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
@@ -303,7 +331,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if regular is not None:
         return _split_slice(size, chunk, regular)
     numbers = positions // chunk
-    if (numbers == numbers[0]).all():  # common for a few rows
+    if (numbers == numbers[0]).all():  # common if only a few rows are selected
         number, target = int(numbers[0]), slice(0, len(positions), 1)
         inner = positions - number * chunk
         return _Pieces([number], [inner], [target], [_covers(inner, chunk, size, number)])
@@ -321,7 +349,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices with one shared object, so that its id can be used as a cache key."""
+    """Replace equal slices with one shared object, so that the id of a slice can be a cache key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -351,7 +379,10 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return a slice with a positive step for the same positions, or else `positions` itself."""
+    """Return a slice with a positive step that selects the same positions, if there is one.
+
+    Otherwise, return `positions` itself.
+    """
     regular = _as_slice(positions)
     return positions if regular is None else regular
 
@@ -377,9 +408,10 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the parts along all dimensions, and return an iterator for each field of `ChunkPart`.
+    """Combine the parts along all dimensions. Return an iterator for each field of `ChunkPart`.
 
-    The Cartesian product is computed by `itertools`, which is faster than Python code.
+    The function `itertools.product` computes the combinations, because it is faster than Python
+    code.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
@@ -392,7 +424,7 @@ def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the NumPy index for each chunk. Chunks with identical sources share the same object."""
+    """Yield a NumPy index for each chunk. Chunks with identical sources share one index object."""
     cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
         ids = tuple(map(id, selectors))
@@ -403,7 +435,7 @@ def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple
 
 
 def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
-    """Return the NumPy index that applies each selector to its own dimension."""
+    """Return a NumPy index that applies each selector to its own dimension."""
     if sum(isinstance(item, np.ndarray) for item in selectors) < 2:
         return selectors
     return np.ix_(

@@ -1,6 +1,6 @@
-"""Define the layout of an array without shards, in which each chunk is a stored object.
+"""Define the layout of arrays without shards, in which each chunk is a separate stored object.
 
-The module `sharding` contains the layout with shards.
+The module `sharding` defines the layout with shards.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """A layout in which each chunk is a stored object.
+    """A layout in which each chunk is a separate stored object.
 
-    `keys` contains the chunk keys that the metadata declare, followed by alternative chunk
-    keys if some writers use these for the same metadata.
+    The first item of `keys` is the form of the chunk keys that the metadata declares. If some
+    writers use another form of keys for the same metadata, it is the second item.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -31,22 +31,22 @@ class ChunkObjects:
             self.keys.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of `size`. No two lists share a stored object."""
+        """Yield the parts in lists of `size` parts. No stored object is in more than one list."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each chunk, and None for missing chunks, in order."""
+        """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
         return self._declared_or_alternative(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
-        """Yield byte ranges of encoded chunks, and None for each range of a missing chunk.
+        """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
 
-        `wanted` contains chunk indices, each with the (start, length) pairs to read from that
-        chunk.
+        Each item of `wanted` contains a chunk index, and the (start, length) pairs of the ranges in
+        that chunk.
         """
         return self._declared_or_alternative(
             lambda keys: store.fetch_ranges(
@@ -81,4 +81,4 @@ def _first_of(
 
 
 Layout = ChunkObjects | Shards
-"""The layout of an array's chunks in stored objects, without or with shards."""
+"""How the chunks of an array are stored: as separate objects, or in shards."""

@@ -28,23 +28,24 @@ _log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
-"""Function that converts stored elements (first argument) and writes them to the second argument.
+"""Function that converts stored elements (first argument) and writes them to its second argument.
 
-Both arguments may be the same array."""
+Both arguments may be the same array.
+"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
-    """Reads the parts of a plan into a result array.
+    """A reader that copies the parts of a plan to a result array.
 
-    Several threads can call it at the same time.
+    Several threads can use one reader at the same time.
 
     Attributes
     ----------
     axes, sliced
         See `Plan`.
     out
-        The result, written in place at the targets of the parts.
+        The result array. It is written in place, at the targets of the parts.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     """
@@ -63,7 +64,8 @@ class PartReader:
         self.in_place = self.sliced and self.out.dtype == self.node.dtype
         objects = isinstance(self.layout, ChunkObjects)
         self.ranged = self.codec.raw and objects
-        # Three small reads replace a large one, which is slower if each read is a round trip.
+        # To decode single blocks, three small reads replace a large one. This is slower if each
+        # read costs a round trip.
         names = [spec.name for spec in self.node.codecs]
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
@@ -88,8 +90,9 @@ class PartReader:
                     continue
                 target = self._target_as_chunk(part) if in_place else None
                 if target is None:
-                    # All chunks share one buffer, since allocating costs more than decoding. It is
-                    # created on first use: freeing it may return memory to the system.
+                    # Use one buffer for all chunks, because allocating a buffer can take longer
+                    # than decoding. Create it on first use, because freeing it may return memory to
+                    # the system.
                     if scratch is None and self.codec.fills:
                         scratch = np.empty(self.node.chunk_shape, self.node.dtype)
                     self._place(decode(data, scratch), part.source, part.target)
@@ -104,14 +107,15 @@ class PartReader:
     def _read_in_place(self, part: ChunkPart) -> bool:
         """Read an uncompressed chunk directly into the result.
 
-        Returns False if this is impossible, because the chunk is missing or its elements are not
+        Return False if this is impossible, because the chunk is missing or its elements are not
         contiguous in the result.
         """
         target = self._target_as_chunk(part)
         if target is None:
             return False
         try:
-            # Times, and types that are not NumPy's own, do not support the buffer protocol.
+            # Arrays of times, and of dtypes from other packages, do not support the buffer
+            # protocol.
             buffer = target if target.dtype.kind in "iufb" else bytes_of(target)
             size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
@@ -130,7 +134,11 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return a view of the result into which a chunk can be decoded directly, or None."""
+        """Return a view of the result into which a chunk can be decoded directly.
+
+        Return None if the elements of the chunk are not all selected, or not contiguous in the
+        result.
+        """
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -142,7 +150,7 @@ class PartReader:
             chunk = chunk.transpose(self.axes)
         if self.convert is None:
             self.out[target] = chunk[source]
-        elif not target:  # indexing would return a scalar, which is not writable
+        elif not target:  # indexing would return a scalar, to which nothing can be written
             self.convert(chunk, self.out)
         elif all(isinstance(item, slice) for item in target):
             self.convert(chunk[source], self.out[target])
@@ -179,7 +187,7 @@ class PartReader:
 
     @cached_property
     def _fill(self) -> Array:
-        """A chunk of fill values, which is broadcast from a scalar so that it takes no memory."""
+        """A chunk of fill values. It is broadcast from a scalar, so that it takes no memory."""
         fill = np.empty((), self.node.dtype)
         fill[()] = self.node.fill_value
         return np.broadcast_to(fill, self.node.chunk_shape)
@@ -209,7 +217,8 @@ class PartReader:
         for part in batch:
             if part.whole:
                 return None
-            # Most chunks share selectors. The cache keeps them alive, so that ids stay unique.
+            # Most chunks share their selectors. The cache keeps the selectors alive, so that their
+            # ids stay unique.
             ids = tuple(map(id, part.source))
             cached = self._cached_windows.get(ids)
             if cached is None:
@@ -251,10 +260,11 @@ class PartReader:
     def _read_windows_into(
         self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows into a reused buffer, and return the parts and windows of missing chunks.
+        """Read windows of chunks into a reused buffer, and copy the selected elements from it.
 
-        If the buffer were not reused, its memory would be requested from and returned to the system
-        for each window.
+        Return the parts whose chunks are missing, and the windows of these parts. If the buffer
+        were not reused, its memory would be requested from the system and returned to it for each
+        window.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
@@ -277,7 +287,8 @@ class PartReader:
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
 
-        If it is faster, only the Blosc blocks that contain the ranges are decoded.
+        If it is faster, only the Blosc blocks that contain the ranges are decoded. `spans` contains
+        the start and length of each range.
         """
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)
@@ -290,10 +301,10 @@ class PartReader:
         return [decoded[start : start + length].data for start, length in spans]
 
     def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk, and decode only the blocks around them.
+        """Return byte ranges of a decoded Blosc chunk, decoding only the blocks that contain them.
 
-        Returns None if the chunk does not exist, cannot be decoded by blocks, or is faster to
-        decode as a whole.
+        Return None if the chunk does not exist, cannot be decoded block by block, or can be decoded
+        faster as a whole.
         """
         header = read(0, HEADER_BYTES)
         frame = None if header is None else parse_blosc(header, self.codec.flow.bound)
@@ -305,7 +316,7 @@ class PartReader:
         table = read(*frame.table)
         ranges = [] if table is None else frame.block_ranges(table, numbers)
         blocks = [data for data in itertools.starmap(read, ranges) if data is not None]
-        if len(blocks) < len(numbers):  # removed while it was read
+        if len(blocks) < len(numbers):  # the chunk was removed while it was being read
             return None
         decoded = frame.decode(numbers, blocks)
         pieces: list[Bytes] = []
@@ -323,7 +334,7 @@ def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
 
 
 def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
-    """Return the ranges of an object as a list, or None if the object does not exist.
+    """Return the byte ranges of an object as a list, or None if the object does not exist.
 
     Raises
     ------

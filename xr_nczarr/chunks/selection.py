@@ -1,7 +1,8 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can combine selections too, but it accepts indices below ``-size`` and wraps them around, and
-it treats each element of a transposed array as a separate point.
+xarray can combine selections too, but it differs in two ways. It wraps indices below ``-size``
+around instead of rejecting them, and it treats each element of a transposed array as a separate
+point.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments with which to read a selection, and the order of the axes that are read.
+    """The arguments for reading a selection, and the order of the axes that are read.
 
     Attributes
     ----------
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the selection. Axes of
-        length 1 that result from single indices in a pointwise selection are left out.
+        For each axis of the values that are read, the number of the corresponding axis of the
+        selection. In a pointwise selection, a single index results in an axis of length 1, which is
+        left out here.
     """
 
     selection: list[Any]
@@ -47,8 +49,8 @@ class Selection(NamedTuple):
         For each dimension of the array, an index, a range, or an array of positions.
     axes
         For each dimension of the array, the axes of the result along which its selector varies. An
-        index has no axis, a range has one axis that no other dimension shares, and an array has as
-        many axes as dimensions.
+        index has no axes. A range has one axis, which it shares with no other dimension. An array
+        has as many axes as it has dimensions.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +58,7 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Index the selection. Each item of `key` selects along its own axis.
+        """Index the selection, applying each item of `key` to its own axis.
 
         Raises
         ------
@@ -85,10 +87,10 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Index the selection. The arrays in `key` select points together.
+        """Index the selection, with the arrays in `key` selecting points together.
 
-        The axes of the points come first, followed by the axes of slices, as in xarray's
-        ``vindex``.
+        In the result, the axes of the points come first, followed by the axes of the slices, as in
+        xarray's ``vindex``.
 
         Raises
         ------
@@ -131,7 +133,7 @@ class Selection(NamedTuple):
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
 
     def request(self) -> ReadRequest:
-        """Return the arguments with which to read the selected values."""
+        """Return the arguments for reading the selected values from the array."""
         spans = [axis for spanned in self.axes for axis in spanned]
         if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
             return ReadRequest(list(map(_without_range, self.selectors)), False, spans)
@@ -153,7 +155,10 @@ class Selection(NamedTuple):
         return ReadRequest(selection, True, axes)
 
     def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
-        """Rearrange the values that were read for `request` into the shape of the selection."""
+        """Rearrange values to the shape of the selection.
+
+        `values` is the result of reading the arguments in `request`.
+        """
         axes = request.axes
         if request.pointwise:
             values = values.reshape([self.shape[axis] for axis in axes])
@@ -169,7 +174,7 @@ class Selection(NamedTuple):
 
 @lru_cache(1024)
 def whole(shape: tuple[int, ...]) -> Selection:
-    """Return the selection that contains all elements of an array."""
+    """Return the selection of all elements of an array of the given shape."""
     return Selection(shape, tuple(map(range, shape)), tuple([(a,) for a in range(len(shape))]))
 
 
@@ -187,8 +192,9 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
     """Return the positions that a selector has at the given points.
 
-    The points index some or all axes of the selector. In the result, the axes of the points come
-    first, followed by the other axes of the selector.
+    `spanned` contains the axes along which the selector varies, and `points` maps some or all of
+    them to indices. In the result, the axes of the points come first, followed by the other axes of
+    the selector.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

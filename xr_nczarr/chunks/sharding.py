@@ -1,4 +1,7 @@
-"""Read chunks from shards, in which an index lists their byte ranges, and assemble shards."""
+"""Build shards, and read chunks from them.
+
+A shard contains an index that lists the byte range of each chunk.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ Index = tuple[int, ...]
 
 _MAX_KEPT_BYTES = 32 << 20
 _MAX_TRIES = 4
-_MAX_OPEN_FILES = 8  # per thread of the caller, which can have a hundred
+_MAX_OPEN_FILES = 8  # for each of the caller's threads, of which there may be a hundred
 
 
 _IndexName = tuple[str, str, int, int]
-"""Name of a store, and key, start and length in bytes of a shard index in this store."""
+"""Name of a store, followed by the key, start and length in bytes of a shard index in the store."""
 
 _indices = SharedCache[_IndexName, Versioned | None](
     _MAX_KEPT_BYTES, lambda index: len(index.data) if index and index.version else 0
@@ -36,9 +39,9 @@ class Shards:
     Parameters
     ----------
     node
-        An array with at least one level of sharding.
+        Metadata of an array with at least one level of sharding.
     levels
-        Format of the shard index at each level, outermost first.
+        Format of the shard index at each level, outermost level first.
     """
 
     def __init__(self, node: ArrayNode, levels: Sequence[ShardIndex]) -> None:
@@ -52,7 +55,8 @@ class Shards:
             whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
         )
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
-        # For each level, the number of innermost chunks along each dimension of a shard; last, 1.
+        # For each level, the number of innermost chunks along each dimension of a shard. The last
+        # item is for the chunks themselves and contains only ones.
         self._spans = [
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
@@ -67,7 +71,10 @@ class Shards:
         return self.node.chunk_keys.key(self.shard_of(chunk))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of about `size`. All parts of a shard are in the same list."""
+        """Yield the parts in lists of about `size` parts.
+
+        All parts of a shard are in the same list.
+        """
         by_shard: dict[Index, list[ChunkPart]] = {}
         for part in parts:
             by_shard.setdefault(self.shard_of(part.chunk), []).append(part)
@@ -81,9 +88,9 @@ class Shards:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each chunk, and None for missing chunks, in order.
+        """Yield the encoded bytes of each chunk, in order, with None for missing chunks.
 
-        A shard is fetched as a whole if at least half of its chunks are requested. Otherwise its
+        A shard is fetched as a whole if at least half of its chunks are requested. Otherwise, its
         index is fetched first, and then the requested chunks. A remote store receives two batches
         of requests: one for the indices of all shards, and one for the chunks. In a local store,
         each shard is opened once.
@@ -91,7 +98,7 @@ class Shards:
         Raises
         ------
         StorageError
-            If a remote shard is repeatedly replaced while it is read.
+            If a remote shard is replaced again and again while it is being read.
         """
         if store.remote:
             yield from self._fetch_current(store, chunks)
@@ -105,10 +112,10 @@ class Shards:
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
     ) -> Iterator[Bytes | None]:
-        """Yield chunks of a remote store as `fetch` does.
+        """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
 
         If a writer replaces a shard between two requests, the remaining chunks are fetched again,
-        up to `tries` times.
+        at most `tries` times.
         """
         done = 0
         try:
@@ -133,11 +140,12 @@ class Shards:
             yield None if place is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch the shards that should be read as a whole, and return them by key.
+        """Fetch the shards that should be read as a whole.
 
-        These are shards of which at least half of the chunks are requested, and all shards if
-        further codecs are applied to a whole shard. `counts` maps the key of each shard to the
-        number of requested chunks.
+        A shard is read as a whole if at least half of its chunks are requested, or if more codecs
+        are applied to the whole shard. `counts` maps the key of each shard to the number of
+        requested chunks. Return a dict from keys to the bytes of these shards, or None for a shard
+        that does not exist.
         """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -157,11 +165,11 @@ class Shards:
         places: Sequence[ByteRange | None],
         source: _RangeReader,
     ) -> list[ByteRange | None]:
-        """Look up the byte range of each chunk in the shard indices at nesting level `number`.
+        """Look up the byte range of each chunk in the shard indices at one nesting level.
 
-        Except at the innermost level, this is the range of the nested shard that contains the
-        chunk. The range of a missing chunk is None. `places` contains the byte ranges of the shards
-        at this level that contain the chunks.
+        `number` is the level, which is 0 for the outermost shards. Above the innermost level, look
+        up the nested shard that contains the chunk instead. `places` contains the byte range of the
+        shard in which each chunk is looked up. A missing chunk has the range None.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -191,9 +199,9 @@ class Shards:
         return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
     def _within(self, number: int, chunk: Index) -> Index:
-        """Return where a chunk is in the index of its shard at nesting level `number`.
+        """Return the index of a chunk within its shard at nesting level `number`.
 
-        The position is counted in chunks or, except at the innermost level, in nested shards.
+        Above the innermost level, this is the index of the nested shard that contains the chunk.
         """
         outer, inner = self._spans[number], self._spans[number + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
@@ -204,8 +212,8 @@ class Shards:
         Parameters
         ----------
         chunks
-            Encoded chunks by their grid index in the array. All other chunks of the shard will be
-            missing.
+            Mapping from the grid index of each chunk in the array to the bytes of the chunk. All
+            other chunks of the shard will be missing.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -234,7 +242,10 @@ class Shards:
 
 
 class _Opened:
-    """Opens each object of a local store once, so that all reads are from the same version."""
+    """A reader of a local store that opens each object once.
+
+    All reads of an object are therefore from the same version of it.
+    """
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
         self.store = store
@@ -251,13 +262,13 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing, because the index was read from the open file and cannot be outdated."""
+        """Do nothing, because the index was read from the open file, and cannot be outdated."""
 
 
 class _OneVersion:
-    """Reads all byte ranges of a remote object from the same version of the object.
+    """A reader of a remote store that reads all byte ranges of an object from the same version.
 
-    If the store reports versions, _ReplacedError is raised when another version is read, and shard
+    If the store reports versions, reading a different version raises _ReplacedError, and shard
     indices are cached for later reads.
 
     Parameters
@@ -285,14 +296,15 @@ class _OneVersion:
             for item, response in zip(ranges, self.store.fetch_versions(ranges), strict=True):
                 yield self._checked(item, response)
         except StorageError as error:
-            if self._kept:  # the range may come from the index of an older shard
+            if self._kept:  # the range may be from the index of an older version
                 raise _ReplacedError(error) from error
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if a cached index says that a chunk is missing from its shard.
+        """Raise _ReplacedError if the index that lists a chunk as missing came from the cache.
 
-        The index may be outdated, so the shard has to be read again.
+        `key` is the key of the shard. The shard must then be read again, because the cached index
+        may be outdated.
         """
         if key in self._kept:
             raise self._replaced(key)
@@ -307,7 +319,7 @@ class _OneVersion:
         Raises
         ------
         _ReplacedError
-            If the version differs from that of an earlier response.
+            If the object has another version than in an earlier response.
         """
         if response is None:
             return None
@@ -324,7 +336,7 @@ class _OneVersion:
 class _ReplacedError(Exception):
     """An internal signal that a shard was replaced after its index was read.
 
-    `cause` is raised if all retries fail.
+    `cause` is the error to raise if all retries fail.
     """
 
     def __init__(self, cause: StorageError) -> None:
@@ -336,7 +348,10 @@ _Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
-    """Reads byte ranges from the store, or from `objects` that are already in memory."""
+    """A reader of byte ranges, from objects that are already in memory or else from the store.
+
+    `objects` maps the keys of the objects in memory to their bytes.
+    """
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store

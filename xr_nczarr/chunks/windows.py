@@ -1,4 +1,4 @@
-"""Compute the byte ranges of an uncompressed chunk that a selection needs."""
+"""Compute which byte ranges of an uncompressed chunk must be read for a selection."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
-# Largest gap between two rows that is read along: it takes as long as another system call.
+# Largest gap between two rows that is read together with them. Reading such a gap takes as long as
+# another system call.
 _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
-    """Byte ranges of an uncompressed chunk that contain all elements of a selection.
+    """The byte ranges to read from an uncompressed chunk, which contain all selected elements.
 
-    Concatenated, the ranges form an array, which is called the box.
+    When the ranges are concatenated, they form an array that is called the box.
 
     Attributes
     ----------
     spans
-        Start and length in bytes of each range, which consists of adjacent rows.
+        Start and length in bytes of each range. A range consists of adjacent rows of the chunk.
     shape
-        Shape of the box in elements, with all dimensions of the chunk.
+        Shape of the box in elements. It has as many dimensions as the chunk.
     source
         NumPy index of the selected elements in the box.
     """
@@ -38,11 +39,13 @@ def byte_window(
 ) -> Window | None:
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
-    Returns None if the whole chunk has to be read. This is always the case for fixed-width strings,
-    because the size of the chunk shows whether the width has changed.
+    Return None if the whole chunk must be read. This is always the case for fixed-width strings,
+    because the size of the chunk shows whether their width has changed.
 
     Parameters
     ----------
+    node
+        Metadata of the array.
     axes
         Order of the chunk's dimensions in `source`, or None if the order is unchanged.
     source
@@ -58,8 +61,8 @@ def byte_window(
     extents: list[tuple[int, int]] = [(0, 0)] * rank
     for axis, item in zip(order, source, strict=True):
         items[axis], extents[axis] = item, _extent(item)
-    # Dimensions before the first one with more than one selected index are fixed. Along that
-    # dimension the selected rows are read, each with all of its elements.
+    # Find the first dimension with more than one selected index. The dimensions before it have a
+    # fixed index. Along this dimension, each selected row is read with all of its elements.
     rows = next((axis for axis, (low, high) in enumerate(extents) if high > low), rank - 1)
     strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
     itemsize = node.dtype.itemsize
@@ -81,8 +84,9 @@ def byte_window(
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
     """Return the runs of rows to read, and the index of the selected rows among all rows read.
 
-    The runs are (start, length) pairs. Rows that are at most `max_gap` apart are in the same run,
-    together with the rows between them.
+    `item` selects the rows, and `extent` contains the first and the last selected row. The runs are
+    (start, length) pairs. If two selected rows are at most `max_gap` rows apart, they are in the
+    same run, which also contains the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

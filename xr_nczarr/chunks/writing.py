@@ -1,4 +1,4 @@
-"""Encode and write chunks. Merge values into stored chunks that are only partly overwritten."""
+"""Encode and write chunks. A chunk that is only partly overwritten is read and merged first."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """Writes the chunks of a plan. Several threads can call it at the same time.
+    """A writer for the chunks of a plan. Several threads can use one writer at the same time.
 
     Attributes
     ----------
     source
         The values to write. The targets of the parts are indices into this array.
     write_empty_chunks
-        Whether to store chunks that contain only fill values.
+        Whether to store chunks that contain only fill values. If False, such chunks are deleted.
     """
 
     node: ArrayNode
@@ -42,7 +42,10 @@ class PartWriter:
     write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
-        """Encode and write a batch, which must include all parts of each object that it affects."""
+        """Encode and write a batch of parts.
+
+        The batch must include all parts of each stored object that it affects.
+        """
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
@@ -59,9 +62,10 @@ class PartWriter:
                         self.store.put([(key, data)])
 
     def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
-        """Yield the key and the encoded bytes of each chunk that is overwritten as a whole.
+        """Yield the key and the encoded bytes of each chunk that is completely overwritten.
 
-        Chunks that contain only fill values are deleted instead.
+        Chunks that contain only fill values are deleted instead, unless `write_empty_chunks` is
+        True.
         """
         for part in batch:
             if part.whole:
@@ -91,9 +95,10 @@ class PartWriter:
         parts: dict[tuple[int, ...], ChunkPart],
         stored: dict[tuple[int, ...], Bytes | None],
     ) -> None:
-        """Write a shard with new values in `parts`, and with all other chunks from `stored`.
+        """Write a shard in which some chunks have new values.
 
-        The shard is deleted if it has no chunks.
+        `parts` maps the index of each such chunk to the part of the plan with its new values. All
+        other chunks are taken from `stored`. If the shard would contain no chunks, it is deleted.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
@@ -108,8 +113,8 @@ class PartWriter:
         """Merge new values into a stored chunk, and return the encoded chunk.
 
         `stored` is the encoded chunk in the store, or None if it does not exist. Elements that are
-        not selected keep their stored values. Returns None if the chunk contains only fill values,
-        so that it does not have to be stored.
+        not selected keep their stored values. Return None if the chunk contains only fill values
+        and need not be stored.
         """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
@@ -137,9 +142,10 @@ class PartWriter:
             raise
 
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Write fill values to the elements that are beyond the edge of the array.
+        """Set the elements of a chunk that are beyond the edge of the array to the fill value.
 
-        If the array was larger before, these elements still have their old values.
+        `index` is the grid index of the chunk. If the array was larger before, these elements still
+        contain old values.
         """
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)
@@ -154,10 +160,11 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Return whether a chunk contains only fill values, so that it does not have to be stored.
+        """Return whether a chunk contains only fill values, so that it need not be stored.
 
-        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bits
-        differ.
+        Numbers are compared bit by bit. Therefore -0.0 differs from 0.0, and NaNs with different
+        bits differ from each other. The result is always False if `write_empty_chunks` is True, or
+        if the array has no fill value.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False

@@ -1,7 +1,8 @@
-"""Decode parts of a Blosc frame, by copying the required blocks into a smaller frame.
+"""Decode parts of a Blosc frame by copying the required blocks into a smaller frame.
 
-Source: c-blosc's ``README_CHUNK_FORMAT``. The header of 16 bytes is followed by a table of block
-starts. The blocks are stored in any order, and only the last block of the data can be shorter.
+The format is described in c-blosc's ``README_CHUNK_FORMAT``. A 16-byte header is followed by a
+table of block starts, and then by the blocks in any order. Only the last block of the data can be
+shorter than the others.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from xr_nczarr.errors import ChunkError
 HEADER_BYTES = 16
 _VERSION = 2
 _NOT_COMPRESSED = 2
-_MIN_BLOCK = 1 << 10  # the starts of smaller blocks would be larger than the blocks
+_MIN_BLOCK = 1 << 10  # with smaller blocks, the starts would be larger than the blocks
 
 
 class BloscFrame(NamedTuple):
-    """The sizes in the header of a Blosc frame, and the positions that follow from them.
+    """The header of a Blosc frame, and the sizes that it declares.
 
     Attributes
     ----------
+    header
+        The bytes of the header.
     size, block, length
         Sizes in bytes of the decoded data, of one decoded block, and of the frame.
     """
@@ -40,34 +43,40 @@ class BloscFrame(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """The byte range (start and length) of the table that contains the start of each block."""
+        """The byte range (start, length) of the frame's table of block starts."""
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the sorted numbers of the blocks that contain byte ranges of the decoded data.
+        """Return the sorted numbers of the blocks that contain the given ranges of decoded data.
 
-        `spans` contains the start and the length of each range.
+        Each of the `spans` is the start and length in bytes of a range. If only the last block is
+        needed, the block before it is included.
         """
         numbers: set[int] = set()
         for start, length in spans:
             numbers.update(range(start // self.block, (start + length - 1) // self.block + 1))
         last = (self.size - 1) // self.block
-        # A short last block would be decoded with another block size if it were alone in a frame.
+        # A short last block cannot be alone in a frame, because it would then be decoded with
+        # another block size.
         return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the byte range (start, length) in the frame of each of the requested blocks.
+        """Return the byte range (start, length) of each requested block in the frame.
+
+        `table` contains the bytes of the table of block starts, and `numbers` the numbers of the
+        blocks.
 
         Raises
         ------
         ChunkError
             If blocks share a start, or lie outside the frame.
         """
-        # Starts are unsigned, like the length: up to 4 GiB.
+        # Starts are signed. A negative start is rejected below, because it is outside the frame.
         starts = np.frombuffer(table, "<i4").astype(np.int64)
         ranges = []
         for start in starts[numbers].tolist():
-            # A block ends at the next higher start, since threads write blocks in any order.
+            # A block ends at the next higher start, which may belong to any block, because threads
+            # write blocks in any order.
             end = int(starts.min(where=starts > start, initial=self.length))
             shared = np.count_nonzero(starts == start) > 1
             if shared or start < sum(self.table) or end <= start:
@@ -76,9 +85,9 @@ class BloscFrame(NamedTuple):
         return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode some blocks of the frame, and return their concatenated data.
+        """Decode some blocks of the frame, and return their data concatenated.
 
-        `blocks` contains the stored bytes of the blocks in `numbers`.
+        `numbers` contains the numbers of the blocks, and `blocks` their stored bytes.
         """
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
@@ -93,9 +102,10 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse the header of a Blosc frame, or return None if it cannot be decoded block by block.
+    """Parse the header of a Blosc frame that contains `size` bytes of data.
 
-    The frame must contain `size` bytes of data, which are compressed and split into blocks.
+    Return None if the frame cannot be decoded block by block. This is the case if its data has
+    another size, is not compressed, or is not split into blocks of at least 1 KiB.
     """
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:

@@ -1,10 +1,10 @@
-"""Define compressors whose decoders never return more bytes than the metadata declare.
+"""Define compressors whose decoders never return more bytes than the metadata declares.
 
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
 Blosc frames declare the size of their data, which is checked before memory is allocated. The
 declared length of a Blosc frame is checked too, because Blosc's decoder would otherwise read beyond
-the end of the buffer. Extra bytes after the end of a stream are ignored, because netcdf-c does not
-truncate a chunk when it overwrites it with a shorter one.
+the end of the buffer. Extra bytes after the end of a stream are ignored, because netCDF-C does not
+truncate a chunk when it overwrites the chunk with a shorter one.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from xr_nczarr.errors import ChunkError, LimitError, MetadataError, quote
 
 try:
     import deflate
-except ImportError:  # an optional dependency: two to three times as fast as zlib
+except ImportError:  # an optional dependency, which is two to three times as fast as zlib
     deflate = None
 
 _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-# Chunk size in bytes above which an extra copy takes longer than creating a context.
+# Maximum size in bytes of a chunk for which an extra copy takes less time than a new context.
 _ZSTD_SMALL = 32 << 10
-# zlib level → libdeflate level of the same compressed size, where the levels differ.
+# For zlib levels, the libdeflate level that compresses to the same size, if it differs.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-# Small enough to stay in the cache until it is copied, and for free() to keep the memory.
+# A piece is small enough to stay in the CPU cache until it is copied, and for free() to keep its
+# memory in the process.
 _PIECE = 256 << 10
-# Members of a gzip, bz2 or xz file: three times as many as in a bgzip file of 2 GiB.
+# Maximum number of members in a gzip, bz2 or xz file, three times as many as a bgzip file of 2 GiB
+# has.
 _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the `Step` for a numcodecs compressor.
+    """Build the `Step` for one of the numcodecs compressors.
 
-    Each parameter must have the type of its default.
+    Each parameter of the codec must have the same type as its default.
     """
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
@@ -68,17 +70,18 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the `Step` for a standard-library compressor, whose output can be limited.
+    """Build the `Step` for a compressor in the standard library whose output can be limited.
 
     Parameters
     ----------
     unpack
         Function that creates a decompressor.
     magic
-        Signature with which each further member of a multi-member file begins. None if the format
-        has no multi-member files.
+        Signature at the start of each further member of a multi-member file. None if the format has
+        no multi-member files.
     max_piece
-        Maximum output of one call in bytes, for decompressors that return their unconsumed input.
+        Maximum output of one call in bytes. It is set for decompressors that return their
+        unconsumed input.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -87,7 +90,8 @@ def _stream(
         while more:
             stream = unpack()
             while not stream.eof and at < len(data):
-                # The decompressor copies the bytes after the end of a member: at most one window.
+                # Pass one window at a time, because the decompressor copies all input after the end
+                # of a member.
                 window = data[at : at + _WINDOW]
                 piece = stream.decompress(window, min(flow.bound + 1 - total, max_piece))
                 total += len(piece)
@@ -139,10 +143,10 @@ def _deflate(flow: Flow, codec: Any) -> Step:
         try:
             result = decompress(data, size)
         except deflate.DeflateError:
-            return slow.decode(data)  # raises the precise error
+            return slow.decode(data)  # raises an error that names the cause
         return result if len(result) == size else slow.decode(data)
 
-    if not size or size >> 32:  # libdeflate needs the size, in 32 bits
+    if not size or size >> 32:  # libdeflate needs the size as a 32-bit number
         return replace(slow, encode=encode)
     return replace(slow, encode=encode, decode=decode, fills=False)
 
@@ -173,8 +177,8 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of their data.
 
-    The size is checked before memory is allocated. `measure` returns the size, and the frame
-    without trailing bytes. If it returns None as the size, it has checked the frame itself.
+    The size is checked before memory is allocated. The function `measure` returns the size, and the
+    frame without trailing bytes. It may return None as the size if it has checked the frame itself.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -193,14 +197,14 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the `Step` for numcodecs' LZ4 format: one block, after its size in four bytes."""
+    """Build the `Step` for numcodecs' LZ4 format: the size in four bytes, followed by one block."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
 def _blosc(flow: Flow, codec: Any) -> Step:
     if codec.shuffle not in (-1, 0, 1, 2):
         raise MetadataError(f'codec parameter "shuffle" is {codec.shuffle}; expected 0, 1 or 2')
-    element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by item size only
+    element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc uses only the item size
 
     def encode(data: Buffer) -> Buffer:
         return codec.encode(np.frombuffer(data, element))
@@ -255,8 +259,8 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 def _zstd_decoder() -> Callable[..., Any]:
     """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    It decodes small frames with the package zstandard, if that is installed. numcodecs creates a
-    new context for each call, which takes longer than decoding a small frame.
+    If the package zstandard is installed, the function uses it for small frames. numcodecs creates
+    a new context for each call, which takes longer than decoding a small frame.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     try:
@@ -269,7 +273,8 @@ def _zstd_decoder() -> Callable[..., Any]:
         if target is not None and target.nbytes <= _ZSTD_SMALL:
             if not hasattr(contexts, "decoder"):
                 contexts.decoder = zstandard.ZstdDecompressor()
-            # numcodecs decodes several frames, or raises the precise error.
+            # If this fails, numcodecs below decodes several frames, or raises an error that names
+            # the cause.
             with suppress(zstandard.ZstdError):
                 content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
                 if len(content) == target.nbytes:
@@ -284,8 +289,8 @@ def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, i
     """Return the total size that Zstandard frames declare, its upper bound, and where they end.
 
     The total size is None if any of the frames does not declare its size. Frames are read until
-    their data have the `expected` size, and the bytes after them are ignored. Source: RFC 8878,
-    section 3.1.
+    their data has the `expected` size, and any further bytes are ignored. All sizes are in bytes.
+    The format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0
@@ -337,7 +342,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
     Raises
     ------
     LimitError
-        If the decompressed data have more than `max_bytes` bytes.
+        If the decompressed data has more than `max_bytes` bytes.
     ChunkError
         If the gzip file or Zstandard frame is damaged.
     """

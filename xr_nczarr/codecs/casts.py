@@ -1,7 +1,7 @@
-"""Define the codecs ``scale_offset`` and ``cast_value`` of Zarr v3.
+"""Define the Zarr v3 codecs ``scale_offset`` and ``cast_value``.
 
-Both are exact or raise an error: ChunkError is raised for each value for which the specification
-requires an error. Source: the registered extensions of these names.
+Both codecs are exact, or raise ChunkError for any value for which their specifications require an
+error. They are specified as registered extensions of Zarr.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXACT_IN_DOUBLES = 1 << 53
 
 
 def _away(values: Array) -> Array:
-    """Round to the nearest integer, and round halves away from zero."""
+    """Round to the nearest integer. Round halves away from zero."""
     whole = np.trunc(values)
     return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
 
@@ -40,7 +40,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def build_scale_offset(request: StepRequest) -> Step:
-    """Build the `Step` that stores ``(value - offset) * scale`` in the dtype of the values."""
+    """Build the `Step` that stores ``(value - offset) * scale`` without changing the dtype."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(offset=None, scale=None)
@@ -85,10 +85,10 @@ def build_scale_offset(request: StepRequest) -> Step:
 def _check_integers(
     values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
 ) -> None:
-    """Raise ChunkError if scaling and shifting integers overflows their type.
+    """Raise ChunkError if scaling and shifting integers overflows their dtype.
 
-    Both operations are monotonic, so it suffices to check the smallest and the largest value. On
-    decoding, ChunkError is also raised for stored values that are not multiples of the scale.
+    Both operations are monotonic, so only the smallest and the largest value have to be checked.
+    When decoding, also raise ChunkError for a stored value that is not a multiple of the scale.
     """
     if not values.size:
         return
@@ -112,7 +112,7 @@ def _check_integers(
 
 
 def build_cast_value(request: StepRequest) -> Step:
-    """Build the `Step` that stores numbers in another data type, by the rules in the metadata."""
+    """Build the `Step` that converts numbers to another dtype by the rules in the metadata."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(
@@ -170,15 +170,15 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion of numbers to another dtype, as ``cast_value`` specifies for one direction.
+    """A conversion of numbers to another dtype, in one direction of the codec ``cast_value``.
 
     Attributes
     ----------
     source, target
-        Dtypes of the values and of the results.
+        Dtypes of the values before and after the conversion.
     rounding, out_of_range
-        Rules with the names of the specification. If `out_of_range` is None, a value out of range
-        raises an error.
+        Conversion rules, named as in the specification. If `out_of_range` is None, a value that is
+        out of range raises an error.
     pairs
         Pairs of a value and its result, which take precedence over the rules. If a value occurs
         more than once, its first pair is used.
@@ -191,12 +191,12 @@ class Cast:
     pairs: tuple[tuple[Any, Any], ...] = ()
 
     def __call__(self, values: Array, out: Array) -> None:
-        """Convert the values, and write the results into `out`.
+        """Convert `values`, and write the results to `out`.
 
         Raises
         ------
         ChunkError
-            If the rules define no result for a value.
+            If the rules do not define a result for a value.
         """
         masks: list[Array] = []
         for value, _ in self.pairs:
@@ -225,7 +225,7 @@ class Cast:
             if outside.any():
                 self._check_clamp(values, outside)
                 values = np.clip(values, low, high)
-        out[...] = values  # NumPy takes integers modulo 2**bits
+        out[...] = values  # NumPy wraps integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
         values = values.astype("f8", copy=False)  # represents all other float types exactly
@@ -275,10 +275,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Change floats that NumPy rounded to nearest to the result of another rounding rule.
+    """Apply another rounding rule to floats that NumPy has rounded to the nearest.
 
-    Infinity in `nearest` is treated as the next power of two beyond the largest float, so that a
-    value that overflowed can still be rounded down to the largest float.
+    `values` are the numbers before rounding, and `nearest` are the results of NumPy. Infinity in
+    `nearest` is treated as the first power of two beyond the largest float. A value that overflowed
+    can therefore still be rounded down to the largest float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

@@ -21,15 +21,16 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Build the `Step` for HDF5's shuffle filter, or return None if it would not change the data.
+    """Build the `Step` for HDF5's shuffle filter.
 
-    The filter stores the first bytes of all elements, then the second bytes, and so on. Trailing
-    bytes that do not fill an element stay in place.
+    Return None if the filter would not change the data. The filter stores the first bytes of all
+    elements, then the second bytes, and so on. Trailing bytes that do not fill an element stay in
+    place.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
         raise MetadataError(f'codec parameter "elementsize" is {size}; expected a positive integer')
-    size = size or flow.shuffled  # netcdf-c stores 0
+    size = size or flow.shuffled  # netCDF-C stores 0
     if size < 2 or flow.bound < 2 * size:
         return None
 
@@ -54,10 +55,11 @@ def build_shuffle(request: StepRequest) -> Step | None:
 
 
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
-    """Merge byte planes into elements, so that plane *n* provides byte *n* of every element.
+    """Merge byte planes into elements: plane *n* provides byte *n* of every element.
 
     Two planes are merged by shifting 16-bit words. This is vectorized, and twice as fast as strided
-    copies. More planes are copied one by one with strides or, if they are short, all at once.
+    copies. More than two planes are copied one by one with strides. Short planes are copied all at
+    once.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -74,7 +76,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: StepRequest) -> Step:
-    """Build the `Step` for a numcodecs filter that can store elements in another dtype."""
+    """Build the `Step` for a numcodecs filter that may store the elements in another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -112,7 +114,10 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return by how much values may change when a filter stores them in the dtype `stored`."""
+    """Return how much a filter may change each of `values` by encoding and decoding it.
+
+    The filter `name` converts the values to the dtype `stored`, and back to `dtype`.
+    """
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -123,12 +128,12 @@ def _tolerance(
     if name == "quantize":
         return 10.0**-codec.digits + rounding * np.abs(values)
     if stored.kind == "f":
-        return np.finfo("f8").max  # any finite difference: differences and sums are rounded
+        return np.finfo("f8").max  # any finite difference, because sums and differences are rounded
     return int(name == "astype")  # fractions are truncated
 
 
 def build_bitround(request: StepRequest) -> Step:
-    """Build the `Step` that rounds floats when they are encoded. Decoding does not change them."""
+    """Build the `Step` that rounds floats during encoding. Decoding does not change them."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -151,19 +156,19 @@ def build_sized(request: StepRequest) -> Step:
         flow.stream(size, _encoded_size(name, flow.bound)),
     )
     step = wrap(codec, decoded, encoded)
-    if name == "packbits":  # reads any nonzero byte as True
+    if name == "packbits":  # packbits treats any nonzero byte as True
         return replace(step, tolerance=lambda _: 0)
     if name not in _BESIDE_THE_DATA:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Return the data without copying them, unlike numcodecs, if the checksum is correct."""
+        """Verify the checksum, and return the data without copying it as numcodecs would."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
         computed = codec.checksum(body) & 0xFFFFFFFF
         if len(checksum) < 4 or computed != int.from_bytes(checksum, "little"):
-            return step.decode(data)  # raises the exact error
+            return step.decode(data)  # raises an error that names the cause
         decoded.check_size(len(body))
         return body
 
@@ -177,7 +182,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """CRC-32C in pure Python. Its speed of 10 MB/s is sufficient for shard indices."""
+    """The checksum CRC-32C in pure Python. At 10 MB/s, it is fast enough for shard indices."""
 
     codec_id = "crc32c"
     location = "end"

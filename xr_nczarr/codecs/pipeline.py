@@ -1,7 +1,7 @@
 """Define compiled codec chains.
 
 A `Flow` describes the data between two codecs, a `Step` is one compiled codec, and a `ChunkCodec`
-is the whole chain of an array.
+is the whole codec chain of an array.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xr_nczarr.model import CodecSpec, Json, Limits
 
 Bytes = bytes | bytearray | memoryview
 Buffer = Any
-"""An object that supports the buffer protocol and whose `len` is its size in bytes."""
+"""An object that supports the buffer protocol, and whose `len` is its size in bytes."""
 
 UINT8 = np.dtype(np.uint8)
 DAMAGED = "Write the chunk again; it is damaged or truncated"
@@ -52,9 +52,10 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The type and the size of the data between two codecs of a chain.
+    """The type and size of the data that flows between two codecs of a chain.
 
-    The data are elements of a `dtype` and `shape`, or a stream of bytes (uint8, `shape` None).
+    The data is either elements with a `dtype` and `shape`, or a stream of bytes with dtype uint8
+    and `shape` None.
 
     Attributes
     ----------
@@ -63,8 +64,8 @@ class Flow:
     size
         Size in bytes, or None if the size depends on the values.
     bound
-        Largest possible size in bytes. It follows from the shape of the chunk or, if `limited`,
-        from the caller's limit.
+        Maximum size in bytes. If `limited` is True, it is the caller's limit. Otherwise, it follows
+        from the shape of the chunk.
     shuffled
         Element size in bytes for a shuffle codec that does not specify one.
     """
@@ -79,46 +80,55 @@ class Flow:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Number of elements. For a stream of bytes, this is 1."""
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the `Flow` that results from a codec producing elements of a dtype and shape."""
+        """Return a `Flow` for the output of a codec that produces elements.
+
+        `dtype` and `shape` are those of the elements.
+        """
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the `Flow` that results from a codec that produces a stream of bytes."""
+        """Return a `Flow` for the output of a codec that produces a stream of bytes.
+
+        `size` is None if the number of bytes depends on the values, and `bound` is the maximum
+        number of bytes.
+        """
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the `Flow` that results from a compressor.
+        """Return a `Flow` for the output of a compressor.
 
-        Its bound allows for the slight growth of incompressible data.
+        The maximum size allows for incompressible data, which can grow slightly.
         """
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return the `Flow` that results from a codec whose output size is unknown.
+        """Return a `Flow` for the output of a codec whose output size is unknown.
 
-        The size is bounded by the caller's limit.
-
-        `growth` is the factor by which decoding may increase the size of the data in memory. The
-        bound is smaller by this factor, but at least 64 KiB.
+        The size is then bounded by the caller's limit. `growth` is the factor by which decoding may
+        increase the size of the data in memory. The bound is smaller than the limit by this factor,
+        but at least 64 KiB.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View bytes as elements with the dtype and the shape. Return Python objects unchanged."""
+        """View bytes as an array of elements with this dtype and shape.
+
+        An array of Python objects is not converted, but only reshaped.
+        """
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, cut: bool = False) -> None:
         """Check the size of decoded data against the metadata and the caller's limit.
 
-        If `cut` is True, decoding stopped after `size` bytes, before the end of the data.
+        `cut` is True if decoding stopped after `size` bytes, before the end of the data.
 
         Raises
         ------
@@ -139,7 +149,13 @@ class Flow:
         raise ChunkError(f"{excess} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
-        """Raise ChunkError if the number of decoded elements differs from the metadata."""
+        """Check the number of decoded elements against the metadata.
+
+        Raises
+        ------
+        ChunkError
+            If `count` differs from the number of elements in a chunk.
+        """
         if count != self.count:
             problem = f"decoded data have {count:,} items; expected {self.count:,} ({self.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)
@@ -147,26 +163,26 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A codec, compiled for the type and the size of the data that it encodes.
+    """A codec that has been compiled for data of one type and size.
 
     Attributes
     ----------
     decode
-        Function from the encoded bytes to a flat buffer of exactly the decoded bytes, or to an
+        Function that converts encoded bytes to a flat buffer of exactly the decoded bytes, or to an
         array of Python objects.
     encode
         The inverse of `decode`.
     encoded
-        The flow of the encoded data.
+        A description of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument, which it fills and
+        Whether `decode` accepts an array of bytes as its second argument, which it then fills and
         returns.
     place
         Name of the step for messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        values that were encoded. It is `unlimited_tolerance` for a filter that raises an error
-        itself for values that it must not change, and None for a lossless codec.
+        original values. None for a lossless codec. If a filter itself raises errors for values that
+        it must not change, this is `unlimited_tolerance`.
     """
 
     decode: Callable[..., Any]
@@ -178,26 +194,33 @@ class Step:
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
-    """Return infinity, so that decoded values may differ from the original values by any amount."""
+    """Return infinity.
+
+    As the tolerance of a `Step`, this allows decoded values to differ from the original values by
+    any amount.
+    """
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The argument of functions that build a `Step`: a codec, and the data that it encodes."""
+    """The argument of the functions that build a `Step`: a codec, and the data that it encodes.
+
+    `flow` describes the data before the codec encodes it.
+    """
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the parameters of the codec, with `defaults` for parameters that are not set.
+        """Return the parameters of the codec, using `defaults` for parameters that are not set.
 
         Raises
         ------
         MetadataError
-            If a parameter is not among `defaults`, or has another type than its default. A default
-            of None allows any type.
+            If a parameter is not in `defaults`, or its type differs from the type of its default. A
+            default of None allows any type.
         """
         configuration = self.spec.configuration
         unknown = sorted(map(str, configuration.keys() - defaults.keys()))
@@ -211,14 +234,15 @@ class StepRequest:
         }
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
-        """Create a codec object from its configuration.
+        """Create a codec object from a codec class and parameters.
 
         Parameters
         ----------
         codec_class
-            Class of the codec, by default the class that numcodecs registers under its name.
+            Class of the codec. By default, the class that numcodecs registers under the codec's
+            name.
         settings
-            Parameters of the codec, by default the configuration in the spec.
+            Parameters of the codec. By default, the configuration in the metadata.
 
         Raises
         ------
@@ -238,7 +262,7 @@ class StepRequest:
 def _like(default: Any, value: Json, name: str) -> Json:
     if default is None or type(value) is type(default):
         return value
-    # netcdf-c up to 4.9.3 wrote integers as strings.
+    # netCDF-C up to 4.9.3 wrote integers as strings.
     if type(default) is int and isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value):
         return int(value)
     raise MetadataError(
@@ -248,7 +272,10 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Build the `Step` for a numcodecs codec, which also checks the size of the decoded data."""
+    """Build the `Step` for a numcodecs codec. It also checks the size of the decoded data.
+
+    `flow` describes the data before encoding, and `encoded` describes the encoded data.
+    """
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):
@@ -258,11 +285,11 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             flow.check_count(items.size)
             return items
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
-            # Written by kerchunk (fill_hdf_strings) for vlen_encode="null" and "encode".
+            # kerchunk (fill_hdf_strings) writes such codecs for vlen_encode="null" and "encode".
             raise ChunkError(
-                f"decoded data are Python objects, but the metadata declare the fixed-size dtype "
+                f"decoded data are Python objects, but the metadata declares the fixed-size dtype "
                 f"{quote(flow.dtype)}",
-                remedy="If kerchunk created the metadata, create them again with "
+                remedy="If kerchunk created the metadata, create it again with "
                 'vlen_encode="leave" or vlen_encode="embed"',
             )
         flat = bytes_of(ensure_contiguous_ndarray(decoded))
@@ -277,7 +304,7 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
 
 
 def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a view of a C-contiguous array as an array of bytes."""
+    """Return a view of a C-contiguous array as a one-dimensional array of bytes."""
     return array.reshape(-1).view(UINT8)
 
 
@@ -287,15 +314,16 @@ class ChunkCodec:
     Attributes
     ----------
     flow
-        The decoded elements of a chunk.
+        Description of the decoded elements of a chunk.
     encoded
-        The stored bytes of a chunk. Their size is known if no codec compresses.
+        Description of the stored bytes of a chunk. Their number is known if no codec compresses.
     raw
-        Whether chunks are stored without codecs, as elements in C order and the node's dtype.
+        Whether there are no codecs, so that chunks are stored as elements in C order with the dtype
+        of the array.
     fills
         Whether the chain decodes directly into the caller's array, instead of copying to it.
     lossy
-        Whether encoding may change values, so that `check_round_trip` has to be called afterwards.
+        Whether encoding may change values, so that `check_round_trip` must be called after it.
     """
 
     __slots__ = ("_steps", "_tolerances", "encoded", "fills", "flow", "lossy", "raw")
@@ -312,13 +340,13 @@ class ChunkCodec:
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Decode the stored bytes of a chunk to its elements.
 
-        If `out` is passed, it is filled and returned. It must be C-contiguous and have the shape
-        and dtype of the chunk. Otherwise, the result may be a read-only view of `data`.
+        If `out` is passed, it is filled and returned. It must be C-contiguous, and have the shape
+        and dtype of the chunk. Without `out`, the result may be a read-only view of `data`.
 
         Raises
         ------
         ChunkError, LimitError
-            If the data cannot be decoded to a chunk as the metadata declare it.
+            If the data cannot be decoded to the chunk that the metadata declares.
         """
         flow = self.flow
         decoded = self.decode_buffer(data, out)
@@ -335,7 +363,7 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Encode a chunk.
+        """Encode the elements of a chunk to its stored bytes.
 
         If there are no codecs, the result may be a view of the chunk's memory.
 
@@ -354,10 +382,10 @@ class ChunkCodec:
         return encoded.data if isinstance(encoded, np.ndarray) else encoded
 
     def check_round_trip(self, data: Bytes, index: Any, values: NDArray[Any]) -> None:
-        """Raise ChunkError if decoding `data` does not reproduce the values that were encoded.
+        """Raise ChunkError if decoding `data` does not reproduce `values`.
 
-        `index` is the NumPy index of `values` in the chunk. Differences within the tolerance of the
-        filters are allowed.
+        `data` is the encoded chunk, and `index` is the NumPy index of `values` in the decoded
+        chunk. Differences within the tolerance of the filters are allowed.
         """
         decoded = self.decode(data)[index]
         with np.errstate(all="ignore"):
@@ -377,7 +405,8 @@ class ChunkCodec:
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
         """Decode stored bytes to a flat buffer of bytes, or to an array of Python objects.
 
-        If `fills` is True, `out` is filled and returned instead. Otherwise, `out` is ignored.
+        If `out` is passed and `fills` is True, `out` is filled and returned instead. If `fills` is
+        False, `out` is ignored.
         """
         steps = self._steps
         size = self.encoded.size

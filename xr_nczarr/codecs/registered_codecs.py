@@ -1,6 +1,7 @@
-"""Use codecs that other packages register with zarr-python, by entry points named ``zarr.codecs``.
+"""Use the codecs that other packages register with zarr-python.
 
-zarr-python is imported only if the metadata name a codec that is not in any other registry.
+These packages have entry points in the group ``zarr.codecs``. zarr-python is imported only if the
+metadata names a codec that is not in any other registry.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point of a Zarr v3 codec, or None if no installed package provides one."""
+    """Return the entry point for a Zarr v3 codec.
+
+    Return None if no installed package provides the codec, or if the array is not Zarr v3.
+    """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
     is_version_3 = spec.place == "codecs" and isinstance(name, str)
@@ -35,9 +39,10 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a registered codec, or None if no installed package provides the codec.
+    """Return the kind of a codec that is registered with zarr-python.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no
+    installed package provides the codec.
     """
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
@@ -52,7 +57,7 @@ def kind_of(name: str) -> str | None:
 
 def _load(entry_point: EntryPoint) -> Any:
     try:
-        import zarr.core.dtype  # noqa: F401  (since 3.1)
+        import zarr.core.dtype  # noqa: F401  (exists since 3.1)
 
         return entry_point.load()
     except Exception as error:
@@ -64,10 +69,10 @@ def _load(entry_point: EntryPoint) -> Any:
 
 
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
-    """Build the `Step` for a codec class that has zarr-python's interface.
+    """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    The step checks the size of the decoded data. The size of the encoded data is bounded only by
-    the caller's limit.
+    The step checks the size of the decoded data. The size of encoded bytes is bounded only by the
+    caller's limit.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -84,7 +89,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
 
 
 class _Adapter:
-    """Adapts a codec that has zarr-python's interface to the functions of a `Step`."""
+    """An adapter that turns a codec with zarr-python's interface into the functions of a `Step`."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
@@ -150,6 +155,8 @@ class _Adapter:
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
         """Run an asynchronous method of the codec, and return its result as a NumPy array.
 
+        `call` is the method, and `data` its input in a buffer of zarr-python.
+
         Raises
         ------
         ChunkError
@@ -163,7 +170,7 @@ class _Adapter:
             raise
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise  # PanicException: codecs in Rust raise it for damaged data
+                raise  # codecs in Rust raise PanicException for damaged data
             problem = f"codec {self.name} failed ({self.flow.chunk}): {reason_of(error)}"
             raise ChunkError(problem, remedy=DAMAGED) from error
         if result is None:

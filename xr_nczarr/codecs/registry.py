@@ -1,4 +1,4 @@
-"""Find the function that builds each codec, and compile the codec chains of arrays."""
+"""Find the function that builds each codec, and compile the codec chain of an array."""
 
 from __future__ import annotations
 
@@ -55,11 +55,14 @@ _OF_VERSION_3: Mapping[str, Builder] = {
     "cast_value": casts.build_cast_value,
 }
 _OURS = ("bytes", "endian", "transpose", "crc32c")
-"""Codecs that numcodecs lacks, or provides only if another library is installed."""
+"""Codecs that numcodecs does not provide, or provides only if another library is installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
-"""Spellings of the type char in netcdf-c; ``|S1`` is a string of length one."""
+"""Names for the type char in metadata from netCDF-C. ``|S1`` is a string of length one."""
 _POINTER = 8
-"""Size in bytes of a pointer to a string, which netcdf-c uses as element size for shuffling."""
+"""Size in bytes of a pointer to a string.
+
+netCDF-C uses it as the element size for shuffling strings.
+"""
 
 
 def compile_codec(
@@ -69,13 +72,18 @@ def compile_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> ChunkCodec:
-    """Compile the codec chain with which the chunks of an array are encoded and decoded.
+    """Compile the codec chain that encodes and decodes the chunks of an array.
 
     Parameters
     ----------
+    node
+        Metadata of the array.
+    limits
+        `limits.max_chunk_bytes` is the maximum size of a chunk.
     custom
-        Codec classes by id, with the interface of numcodecs. They take precedence over all other
-        codecs. Pickled objects are read only if there is a class for ``pickle``.
+        Mapping from codec ids to codec classes with the interface of numcodecs. These classes take
+        precedence over all other codecs. Pickled objects are read only if there is a class for
+        ``pickle``.
     plugins
         Whether to use Zarr v3 codecs that other packages register with zarr-python.
 
@@ -86,7 +94,7 @@ def compile_codec(
     RefusedError
         If a codec is ``pickle`` and `custom` does not allow it.
     MetadataError
-        If a configuration is invalid for its codec or for the elements.
+        If a configuration is invalid for its codec, or for the elements that it encodes.
     LimitError
         If a chunk has more than `limits.max_chunk_bytes`.
     """
@@ -107,9 +115,10 @@ def check_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> None:
-    """Check that all codecs of an array and its shards are known and allowed.
+    """Check that all codecs of an array and of its shards are known and allowed.
 
-    The errors are those of `compile_codec`, except for errors in configurations and sizes.
+    The errors are the same as in `compile_codec`, except that configurations and sizes are not
+    checked.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
@@ -118,10 +127,15 @@ def check_codec(
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Raise ConflictError if the numeric codecs of Zarr v3 cannot store the fill value of an array.
+    """Check that the Zarr v3 codecs for numbers can store the fill value of an array.
 
-    ``cast_value`` must preserve the fill value exactly. The specification requires this because
-    partial chunks contain fill values.
+    In particular, ``cast_value`` must preserve the fill value exactly. The specification requires
+    this because partial chunks contain fill values.
+
+    Raises
+    ------
+    ConflictError
+        If a codec cannot store the fill value.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
@@ -156,6 +170,9 @@ def flow_of(
 ) -> Flow:
     """Return a `Flow` that describes the decoded elements of a chunk.
 
+    `dtype` and `shape` are those of the chunk, and `type_name` is the name of the type in the
+    metadata.
+
     Raises
     ------
     LimitError
@@ -186,9 +203,10 @@ def compile_chain(
     custom: Mapping[str, type],
     plugins: bool = False,
 ) -> ChunkCodec:
-    """Compile codecs into a chain that encodes and decodes the elements that `flow` describes.
+    """Compile codecs into a chain that encodes and decodes elements.
 
-    `specs` contains the codecs in the order of encoding.
+    `specs` contains the codecs in encoding order, and `flow` describes the elements. See
+    `compile_codec` for the other parameters.
     """
     steps: list[Step] = []
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
@@ -220,8 +238,8 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the function that builds a codec.
 
-    The caller's codecs take precedence over those of this package, which are followed by those of
-    numcodecs and of plugins.
+    Codecs that the caller passes take precedence over codecs of this package, followed by those of
+    numcodecs and finally those of plugins for zarr-python.
     """
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
@@ -255,10 +273,10 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 
 
 def registered_kind(name: str) -> str | None:
-    """Return the kind of a codec, or None if it is known without a plugin of zarr-python.
+    """Return the kind of a codec that only a plugin for zarr-python provides.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. It is also None if no
-    plugin provides the codec.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if the codec
+    is known without a plugin, or if no plugin provides it.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
@@ -266,7 +284,7 @@ def registered_kind(name: str) -> str | None:
 
 
 def check_known(name: str) -> None:
-    """Raise UnsupportedError if no installed package provides a codec of this name."""
+    """Raise UnsupportedError if no installed package provides a codec with this name."""
     known = {
         *_OF_VERSION_3,
         *_OURS,
@@ -297,6 +315,6 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the `Step` for a codec class of another package, whose encoded size is unknown."""
+    """Build the `Step` for a codec class from another package, whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -27,17 +27,17 @@ from xr_nczarr.codecs.pipeline import (
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-# Memory of parsed Python objects: bytes per character and per value of JSON, and the factor by
-# which msgpack data grow (the worst case is an empty list).
+# Memory that parsed Python objects take: bytes per character and per value of JSON, and the factor
+# by which msgpack data grows. In the worst case, msgpack data consists of empty lists.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the `Step` that swaps bytes, or return None if the dtype already has the stored order.
+    """Build the `Step` that swaps bytes, or return None if the bytes are already in stored order.
 
-    NumPy's own dtypes always have the stored byte order. Dtypes of other packages keep the native
-    order in memory, because NumPy writes wrong values when it fills an array of such a dtype in the
-    other byte order (ml_dtypes 0.6).
+    Arrays of NumPy's own dtypes always have the stored byte order in memory. Arrays of other
+    packages' dtypes keep the native order, because NumPy (with ml_dtypes 0.6) writes wrong values
+    when it fills such an array in the other byte order.
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -51,9 +51,9 @@ def build_bytes(request: StepRequest) -> Step | None:
 
 
 def build_transpose(request: StepRequest) -> Step | None:
-    """Build the `Step` that stores the axes in another order. The order ``"F"`` reverses all axes.
+    """Build the `Step` that stores the axes in another order.
 
-    Returns None if the transposition does not change the bytes.
+    The order ``"F"`` reverses all axes. Return None if the transposition does not change the bytes.
     """
     flow, order = request.flow, request.settings(order=None)["order"]
     shape = flow.shape or ()
@@ -87,7 +87,10 @@ def build_transpose(request: StepRequest) -> Step | None:
 
 
 def build_vlen(request: StepRequest) -> Step:
-    """Build the `Step` for variable-length strings, bytes or arrays, which store 32-bit lengths."""
+    """Build the `Step` for variable-length strings, byte strings or arrays.
+
+    Each item is stored after its length, a 32-bit number.
+    """
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(
@@ -110,15 +113,16 @@ def build_vlen(request: StepRequest) -> Step:
         return items
 
     def encode(data: Any) -> Any:
-        return codec.encode(np.require(data, requirements="W"))  # numcodecs requires it
+        return codec.encode(np.require(data, requirements="W"))  # required by numcodecs
 
     return Step(decode, encode, flow.stream(None, flow.bound))
 
 
 def build_text(request: StepRequest) -> Step:
-    """Build the `Step` for numcodecs' JSON and msgpack codecs, which store lists of items.
+    """Build the `Step` for the JSON and msgpack codecs of numcodecs.
 
-    The last two items of a list are the dtype and the shape.
+    These codecs store a list of items, which is followed by the dtype and the shape as two more
+    items.
     """
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
@@ -187,7 +191,7 @@ def build_pickle(request: StepRequest) -> Step:
 def build_categorize(request: StepRequest) -> Step:
     """Build the `Step` that stores each string as its number in a list of labels.
 
-    A string that is not among the labels is stored as 0, which is decoded to an empty string.
+    A string that is not in the list is stored as 0, which is decoded to an empty string.
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:

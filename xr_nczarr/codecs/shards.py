@@ -1,6 +1,6 @@
 """Parse and build shard indices, which contain the offset and length of each inner chunk.
 
-There is no I/O here. Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
+This module performs no I/O. The format is the Zarr v3 codec ``sharding_indexed``, version 1.0.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 class ShardIndex:
-    """The format of the index in each shard. Nested shards have a format for each level.
+    """The format of the index in each shard of an array.
 
-    A shard consists of inner chunks or, above the last level, of the shards of the next level.
-    These shards are also called inner chunks here.
+    Shards can be nested, with one `ShardIndex` per level. Above the last level, a shard contains
+    the shards of the next level instead of chunks. These are also called inner chunks here.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether codecs are applied to the whole shard, which then has to be decoded as a whole.
+        Whether more codecs are applied to the whole shard, which must then be decoded as a whole.
     """
 
     __slots__ = (
@@ -88,13 +88,15 @@ class ShardIndex:
 
         Parameters
         ----------
+        data
+            The stored bytes of the index.
         object_size
             Size of the shard in bytes, or None if it is unknown.
 
         Returns
         -------
         ndarray
-            Offsets and lengths in an array of shape ``(*grid, 2)``.
+            Offsets and lengths in bytes, in an array of shape ``(*grid, 2)``.
 
         Raises
         ------
@@ -111,7 +113,8 @@ class ShardIndex:
             misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
             if misplaced.size:
                 raise self._misplaced(entries, misplaced[0], "extends outside the shard")
-        # Missing parts sort last; their end overflows and is less than their offset.
+        # Missing inner chunks are sorted last. Their end overflows, so that it is less than their
+        # offset.
         used = offsets.argsort(kind="stable")
         used = used[lengths[used] > 0]
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
@@ -122,14 +125,18 @@ class ShardIndex:
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """Return the offset and the length of an inner chunk in bytes, or None if it is missing."""
+        """Return the offset and length in bytes of an inner chunk, or None if the chunk is missing.
+
+        `entries` is the index as `parse` returns it.
+        """
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
         """Build a shard from its encoded inner chunks.
 
-        All chunks that are not in `parts` are missing.
+        `parts` maps the index of each inner chunk to its bytes. Any inner chunk that is not in
+        `parts` will be missing from the shard.
         """
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
@@ -142,7 +149,7 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Decode a stored object with the codecs that are applied to the whole shard."""
+        """Decode a stored shard with the codecs that are applied to the whole shard."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:

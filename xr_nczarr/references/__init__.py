@@ -1,4 +1,4 @@
-"""Parse, open and write reference sets, which map the keys of a store to bytes of other files."""
+"""Parse, open and write reference sets, which map the keys of a store to bytes in other files."""
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
 from xr_nczarr.references.opening import open_record_set, open_target

@@ -1,8 +1,9 @@
-"""Tables of explicit references: one column for each large array, and a dict for all other keys.
+"""Tables of the references that a reference set lists one by one.
 
-A column stores the URLs, offsets and lengths of an array's chunks in NumPy arrays, which take about
-15 bytes per reference. A JSON document with a regular layout is scanned into columns without
-creating a Python object for each reference.
+Each large array has a column, and all other references are in one dict. A column stores the URLs,
+offsets and lengths of the array's chunks in NumPy arrays, which take about 15 bytes per reference.
+A JSON document with a regular layout is scanned into columns without creating a Python object for
+each reference.
 """
 
 from __future__ import annotations
@@ -35,23 +36,25 @@ from xr_nczarr.references.entries import (
 from xr_nczarr.storage.keys import Listing, one_level
 
 MIN_ROWS = 64
-"""Minimum number of references of an array for which a column is worthwhile."""
+"""Minimum number of references for which an array gets a column of its own."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
-# Up to 64 numbers, which is NumPy's limit for dimensions.
+# Up to 64 numbers, because a NumPy array has at most 64 dimensions.
 DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
-# Possessive, because trying to begin the index at each slash would take quadratic time.
+# The quantifiers are possessive, because trying to begin the index at each slash would take
+# quadratic time.
 _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
 
 Entry = str | Target
-"""A target, or an inline string in the encoded form of the document."""
+"""A target, or inline data as the string that encodes the data in the document."""
 
 
 class Family(NamedTuple):
-    """The common form of the chunk keys of an array.
+    """The part that all chunk keys of an array have in common.
 
-    `prefix` precedes the chunk index in each key, and `separator` separates the `rank` numbers of
-    the index. For the key ``t/0.0``, the family is ``("t/", ".", 2)``.
+    `prefix` precedes the chunk index in each key. `separator` separates the numbers of the index,
+    and `rank` is how many numbers the index has. For example, the key ``t/0.0`` belongs to the
+    family ``("t/", ".", 2)``.
     """
 
     prefix: str
@@ -60,11 +63,12 @@ class Family(NamedTuple):
 
 
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
-    """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its `Family` and its index as a string.
+    """Split a chunk key into its `Family` and the text of its chunk index.
 
-    Return None if the key is not a chunk key.
+    For example, ``"t/0.0"`` is split into ``Family("t/", ".", 2)`` and ``"0.0"``. In ``"t/c/0/0"``,
+    the prefix is ``"t/c/"`` and the separator is a slash. Return None if `key` is not a chunk key.
     """
-    slash = key.rfind("/")  # preceded by a digit in nested indices
+    slash = key.rfind("/")  # in a nested index, a digit precedes it
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if match is None:
         match, separator = DOTTED.fullmatch(key), "."
@@ -75,7 +79,10 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position of a chunk in a grid in C order, or None if its index exceeds `shape`."""
+    """Return the position, in C order, of the chunk at `index` in a grid of shape `shape`.
+
+    Return None if the index is outside the grid.
+    """
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -91,18 +98,18 @@ class Column:
     Attributes
     ----------
     family
-        The prefix, separator and rank of the chunk keys.
+        The prefix, separator and rank of the array's chunk keys.
     shape
-        Largest chunk index along each dimension, plus 1.
+        For each dimension, the largest chunk index plus 1.
     codes
-        For each row, the position of its chunk in C order in a grid of this shape, in ascending
-        order. None if every chunk has a row.
+        For each row, the position in C order of its chunk in a grid of shape `shape`. The positions
+        are in ascending order. None if every chunk of the grid has a row.
     urls
         The distinct URLs.
     url_numbers
         For each row, the position of its URL in `urls`.
     offsets, lengths
-        For each row, the offset and length in bytes, or -1 for a whole object.
+        For each row, the offset and length in bytes. Both are -1 for a reference to a whole object.
     """
 
     family: Family
@@ -126,7 +133,10 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the row number of each chunk index, or None if at least one chunk has no row."""
+        """Return the row number of the chunk at each of `indices`.
+
+        Return None if any of these chunks has no row.
+        """
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -138,7 +148,7 @@ class Column:
         return rows if (self.codes[rows] == codes).all() else None
 
     def row(self, row: int) -> Target:
-        """Return the reference in a row."""
+        """Return the reference that is stored in row number `row`."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
@@ -155,23 +165,24 @@ class Column:
 
 @dataclass(frozen=True)
 class Table(ByFields):
-    """The references that a set lists explicitly, as opposed to those that generators declare.
+    """The references that a reference set lists one by one, instead of through generators.
 
     Attributes
     ----------
     entries
-        All references that are not in columns, by key, in the order of the document.
+        Mapping from keys to all references that are not in columns, in document order.
     columns
-        References to the chunks of large arrays.
+        Mapping from the key family of each large array to the column for that array's chunks.
     """
 
     entries: Mapping[str, Entry]
     columns: Mapping[Family, Column] = field(default_factory=dict)
 
     def digest(self, others: bytes) -> bytes:
-        """Return a digest of the references in columns and of `others`.
+        """Return a digest of the whole reference document.
 
-        `others` is the text of the document without these references.
+        `others` is the text of the document without the references that are stored in columns. The
+        digest covers both.
         """
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
@@ -188,7 +199,10 @@ class Table(ByFields):
         return len(self.entries) + sum(map(len, self.columns.values()))
 
     def load(self, keys: Sequence[str]) -> None:
-        """Do nothing, because all references are in memory; see `ParquetTable.load`."""
+        """Do nothing, because all references are already in memory.
+
+        In a `ParquetTable`, this method fetches the references for `keys`.
+        """
 
     def find(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the table does not contain the key."""
@@ -198,7 +212,10 @@ class Table(ByFields):
         return self.find_chunk(key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference for `key` from a column, or None if no column contains the key."""
+        """Return the reference that a column contains for `key`.
+
+        Return None if no column contains the key.
+        """
         split = split_chunk_key(key) if self.columns else None
         column = self.columns.get(split[0]) if split else None
         if split is None or column is None:
@@ -206,11 +223,14 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of the array with the chunk keys `keys`, or None if it has none."""
+        """Return the column for the array whose chunk keys are `keys`, or None if it has no column.
+
+        `rank` is the number of dimensions of the array.
+        """
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key together with its reference."""
+        """Yield each key with its reference."""
         for key, entry in self.entries.items():
             yield key, decode_inline(entry, key) if isinstance(entry, str) else entry
         for column in self.columns.values():
@@ -218,7 +238,10 @@ class Table(ByFields):
                 yield key, column.row(row)
 
     def chunk_counts(self) -> Counter[str]:
-        """Return the number of chunk references of each array, by the prefix of its chunk keys."""
+        """Count the references to the chunks of each array.
+
+        Return a counter that maps the prefix of an array's chunk keys to the number of references.
+        """
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):
@@ -229,7 +252,7 @@ class Table(ByFields):
         return counts
 
     def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, except for chunks in columns."""
+        """Return the sorted names directly below `prefix`, without chunks that are in columns."""
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, limit: int) -> set[str]:
@@ -239,14 +262,15 @@ class Table(ByFields):
         return {*islice(entries, limit), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
-        """Return a table with the references to the chunks whose keys begin with `prefix`.
+        """Return a table with all references to chunks whose keys begin with `prefix`.
 
-        A column that may contain such chunks is kept as a whole.
+        A column that may contain such references is kept as a whole.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
-        # An array named like a number may look like a chunk, and be in the column of its parent.
+        # If the name of an array is a number, it looks like part of a chunk index. The array's
+        # chunks may then be in its parent's column.
         columns = {
             family: column
             for family, column in self.columns.items()
@@ -260,7 +284,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """Collects references in any order, and builds columns from them."""
+    """A builder that collects references in any order, and then turns them into columns."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -268,13 +292,14 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The `Family` of each array for which references were added."""
+        """The key family of each array for which references were added."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
-        """Return the number by which `add` refers to each URL. Equal URLs have equal numbers.
+        """Assign a number to each URL, and return the numbers to pass to `add`.
 
-        URLs passed as bytes are escaped as in a JSON string.
+        Equal URLs get equal numbers. URLs are passed either as strings, or as bytes that are
+        escaped as in a JSON string.
         """
         numbers = self._numbers
         for url in set(urls):
@@ -289,30 +314,32 @@ class TableBuilder:
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add references to chunks of one array.
+        """Add references to chunks of the array whose chunk keys belong to `family`.
 
-        The other arguments are NumPy arrays with a row for each reference: its chunk index, the
-        number of its URL, and its offset and length in bytes. Offset and length are both -1 for a
-        whole object.
+        Each of the other arguments is a NumPy array with one row per reference. `indices` contains
+        the chunk index, `url_numbers` the number that the method `url_numbers` returned for the
+        URL, and `offsets` and `lengths` the byte range. Offset and length are both -1 for a
+        reference to a whole object.
         """
         parts = indices, url_numbers, offsets, lengths
-        # The smallest integer type that can represent all values, of which none is below -1.
+        # Use the smallest integer type that can represent all values. No value is below -1.
         block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Build a column for each array from all references added.
+        """Build a column for each array from all references that were added.
 
         Parameters
         ----------
         render_url
-            Function that renders the templates in a URL of the document. It is called once for each
-            distinct URL.
+            Function that renders the templates in a URL. It is called once for each distinct URL
+            that was added as bytes.
 
         Raises
         ------
         ReferenceSetError
-            If a chunk is declared twice, or an index is too large.
+            If a chunk is declared twice, an index is too large, or a URL is empty or not a valid
+            JSON string.
         """
         texts = [url for url in self._numbers if isinstance(url, bytes)]
         decoded = dict(zip(texts, map(render_url, _decode_urls(texts)), strict=True))
@@ -331,7 +358,7 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
 
 
 def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:
-    # Each block is released after use, because blocks take more memory than the column.
+    # Release the blocks as soon as possible, because they take more memory than the column.
     indices, url_numbers, *ranges = (list(parts) for parts in zip(*blocks, strict=True))
     blocks.clear()
     last = np.max([block.max(axis=0) for block in indices], axis=0)

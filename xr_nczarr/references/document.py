@@ -1,4 +1,8 @@
-"""The location of a reference document, which is pickled in place of a large reference set."""
+"""The location of a reference document.
+
+A large reference set is not pickled itself. Instead, the location of its document is pickled, and
+the receiving process reads the document.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,17 @@ _lock = ProcessLock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
-    """The location of a JSON document, and the options for parsing it.
+    """The location of a JSON reference document, and the options for parsing it.
 
-    A process reads the document only once.
+    The parsed reference set is cached, so that each process reads the document only once.
 
     Attributes
     ----------
     fetch
-        Function that returns the content of a file in the document's folder, or None if the file
-        does not exist.
+        Function that returns the content of the named file in the document's folder, or None if
+        there is no such file.
     name
-        Name of the document in the folder.
+        Name of the document in its folder.
     digest
         Digest of the document's content when it was opened. Empty before the document is opened.
     template_overrides, templates, limits
@@ -50,9 +54,15 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document and parse its reference set.
+        """Read the document and parse the reference set in it.
 
-        Return a copy of this object with the current digest, and the reference set.
+        Return a copy of this object that contains the current digest, together with the reference
+        set.
+
+        Raises
+        ------
+        NotFoundError
+            If the document does not exist.
         """
         data = self.fetch(self.name)
         if data is None:
@@ -65,7 +75,7 @@ class ReferenceDocument:
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
 
-        A process reads the document only once.
+        The document is read only if its reference set is not cached in this process.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The kinds of references: to bytes of another object, or bytes stored inline in the set itself."""
+"""The two kinds of references: to bytes of another object, and to inline bytes in the set."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Target(NamedTuple):
-    """A reference to bytes of another object, or to the whole object.
+    """A reference to a byte range of another object, or to the whole object.
 
-    `offset` and `length` are in bytes. Both are None for the whole object.
+    `offset` and `length` are in bytes. Both are None for a reference to the whole object.
     """
 
     url: str
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InlineBytes:
-    """A reference whose bytes the reference set itself contains."""
+    """A reference whose bytes are stored in the reference set itself."""
 
     data: bytes
 
@@ -47,7 +47,10 @@ Reference = InlineBytes | Target
 
 
 class ByFields:
-    """A base class for dataclasses that pickles their fields, but not their cached properties."""
+    """Base class for dataclasses that are pickled without their cached properties.
+
+    Only the fields of the dataclass are pickled.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -56,13 +59,22 @@ class ByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key belongs to a Zarr metadata document (of any version), not to a chunk."""
+    """Return whether a key names a Zarr metadata document (of any version) and not a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
 
 def decode_inline(text: str, key: str) -> InlineBytes:
-    """Decode an inline string: as Base64 if it starts with ``base64:``, otherwise as UTF-8 text."""
+    """Decode the string that represents inline bytes in a reference document.
+
+    A string that starts with ``base64:`` is decoded as Base64. Any other string is encoded as
+    UTF-8. Errors name `key`, the key of the reference.
+
+    Raises
+    ------
+    ReferenceSetError
+        If the string cannot be decoded.
+    """
     try:
         if text.startswith(_BASE64):
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
@@ -72,7 +84,11 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Encode bytes as an inline string: as Base64 unless they are plain UTF-8 text."""
+    """Encode bytes as a string for a reference document, the inverse of `decode_inline`.
+
+    The bytes are encoded as Base64 unless they are UTF-8 text without control characters. Text that
+    starts with ``base64:`` is also encoded as Base64.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -83,12 +99,12 @@ def encode_inline(data: bytes) -> str:
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parse the text of a JSON object into a dict.
 
     Raises
     ------
     ReferenceSetError
-        If the text is not a JSON object, or a name is repeated.
+        If the text is not a JSON object, or contains the same name twice in an object.
     """
     try:
         members = json.loads(data, object_pairs_hook=_unique)
@@ -115,9 +131,10 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the Cartesian product of `domains`, in which the last domain varies fastest.
+    """Yield the Cartesian product of `domains`. The last domain varies fastest.
 
-    `itertools.product` would first convert each domain to a tuple, but ranges may be of any length.
+    Unlike `itertools.product`, this function does not convert the domains to tuples, because they
+    may be ranges of any length.
     """
     if not domains:
         yield ()
@@ -128,9 +145,9 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def check_number(value: object, what: str, key: str) -> int:
-    """Return an offset or a length after checking it.
+    """Check that an offset or a length is valid, and return it as an int.
 
-    `what` is the name of the number for the message.
+    For error messages, `what` is the name of the number, and `key` is the key of the reference.
 
     Raises
     ------

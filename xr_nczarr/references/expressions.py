@@ -1,8 +1,8 @@
-"""Arithmetic on dimension values: small expression trees that are compiled from templates.
+"""Small expression trees, compiled from templates, that compute with dimension values.
 
 A tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. Trees
-can be pickled. Every function limits the size of its result. Evaluating a tree returns the same
-value as jinja2, or raises an error.
+can be pickled. Every function limits the size of its result. Evaluating a tree either returns the
+value that jinja2 would return, or raises an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote, reason_of
 
 MAX_TEXT = 1 << 16
-"""Maximum number of characters of a template, and of its result."""
+"""Maximum number of characters in a template, and in the text that it renders."""
 
 Value = Any
-"""int, float, bool or str."""
+"""The value of an expression: an int, float, bool or str."""
 
 Values = Mapping[str, Value]
 Computed = Callable[[Values], Value]
@@ -34,13 +34,13 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """An expression whose value is the value of a dimension."""
+    """An expression that stands for the current value of the dimension `name`."""
 
     name: str
 
 
 class Call(NamedTuple):
-    """An expression that calls a function with the values of other expressions."""
+    """An expression that calls a function. The values of other expressions are the arguments."""
 
     function: Callable[..., Value]
     parts: tuple[Any, ...]
@@ -50,15 +50,15 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function of the dimension values.
+    """Compile an expression into a function that takes the dimension values.
 
     Raises
     ------
     ReferenceSetError
-        Raised by the returned function if the template divides by zero, adds a string to a number,
-        and so on.
+        By the returned function, if the expression cannot be evaluated. For example, it may divide
+        by zero, or add a string to a number.
     LimitError
-        Raised by the returned function if a value is too large.
+        By the returned function, if a value is too large.
     """
     return _checked(_compiled(expression))
 
@@ -66,7 +66,7 @@ def compiled(expression: Expression) -> Computed:
 def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
     """Compile expressions into a function that concatenates their values as strings.
 
-    The function raises the same errors as the function that `compiled` returns.
+    The returned function raises the same errors as the function that `compiled` returns.
     """
     pattern, pieces = "", []
     for part in parts:
@@ -109,7 +109,7 @@ def _compiled(expression: Expression) -> Computed:
         if plain and _FORMAT_OF_ONE.fullmatch(pattern):
 
             def run_format(values: Values) -> Value:
-                value = right(values)  # Python formats integers the same way, but faster
+                value = right(values)  # for integers, % is equivalent and faster
                 return pattern % value if type(value) is int else formatted(pattern, value)
 
             return run_format
@@ -149,7 +149,7 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of an expression, which is its number of nodes.
+    """Return the cost of evaluating an expression, which is its number of nodes.
 
     A long string counts as several nodes.
     """
@@ -159,24 +159,27 @@ def size(expression: Expression) -> int:
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
-    """Return an expression that calls `function`.
+    """Return an expression that calls `function` with the values of `parts`.
 
-    If all `parts` are constant, the function is called immediately, and its result is returned
-    instead.
+    If all `parts` are constant, call the function immediately, and return its result instead.
     """
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
             return _compiled(result)({})
         except (NczarrError, *_FAILURES):
-            # The call may be in a branch that is never taken, so it raises only when it is
-            # evaluated.
+            # The failing call may be in a branch that is never taken. Keep it, so that it raises an
+            # error only if it is evaluated.
             return result
     return result
 
 
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Return the parts of a concatenation without nesting, and with adjacent constants merged."""
+    """Flatten the operands of a concatenation.
+
+    Nested concatenations are replaced with their operands, and adjacent constants are merged into
+    one.
+    """
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
         group = list(run)
@@ -220,7 +223,7 @@ def product(left: Value, right: Value) -> Value:
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return an integer raised to the power of another integer."""
+    """Return ``base ** exponent`` for an integer and a non-negative integer exponent."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError(
             "a power in a template requires an integer base and a non-negative integer exponent"
@@ -231,7 +234,10 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """Return the remainder of two numbers, or the result of formatting a string with ``%``."""
+    """Return the result of ``left % right``.
+
+    This is the remainder of two numbers, or formatted text if `left` is a string.
+    """
     if isinstance(left, str):
         return formatted(left, right)
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
@@ -240,14 +246,14 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def whole(value: Value) -> int:
-    """Return a number truncated to an integer."""
+    """Truncate a number to an integer."""
     if isinstance(value, _NUMBERS):
         return int(value)
     raise TypeError(_NO_NUMBER)
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
-    """Return a number rounded to `precision` decimals (at most 15)."""
+    """Round a number to `precision` decimal places (at most 15)."""
     if type(precision) is not int or not 0 <= precision <= 15:
         raise TypeError(
             f"the precision is {quote(repr(precision))}; expected an integer from 0 to 15"
@@ -256,7 +262,10 @@ def rounded(value: Value, precision: Value = 0) -> Value:
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Fill in ``%d``, ``%s`` and ``%x`` in a pattern, padded to at most 64 characters."""
+    """Replace each ``%d``, ``%s`` and ``%x`` in a pattern with one of the values.
+
+    A width such as the 4 in ``%04d`` pads a value to at most 64 characters.
+    """
     remaining = iter(values)
 
     def replacement(match: re.Match[str]) -> str:

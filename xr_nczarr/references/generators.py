@@ -1,10 +1,11 @@
-"""Generators (``gen``): one template declares many keys, which are found without expanding it.
+"""Generators (``gen``), in which one template declares many keys.
 
-The key template is inverted once, into a regular expression and one solver per dimension. From the
-parts of a key that depend only on its dimension, a solver determines the dimension's value: it
-solves ``scale * value + shift``, or looks up the parts in a table of rendered values. The template
-is then rendered with the values of all dimensions, and the result is compared with the key. A
-generator is expanded instead if some of its keys might not be found in this way.
+A key is looked up without expanding the generator. For this purpose, the key template is inverted
+once, into a regular expression and one solver per dimension. A solver determines the value of its
+dimension from the parts of a key that depend only on that dimension. It solves the equation
+``part = scale * value + shift``, or looks up the parts in a table of rendered values. The template
+is then rendered with the values of all dimensions, and the result is compared with the key. If some
+keys might not be found in this way, the generator is expanded instead.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 class _Solver(NamedTuple):
     """A rule that determines the value of one dimension from a key.
 
-    `positions` are the regex groups in the key that depend on the dimension. `table` maps the
-    strings in these groups to the value. Without a table (None), the string in the first group is
-    the number ``scale * value + shift``.
+    `positions` are the regex groups that match the parts of a key that depend on the dimension.
+    `table` maps the texts of these groups to the value of the dimension. If `table` is None, the
+    text of the first group is the number ``scale * value + shift``.
     """
 
     name: str
@@ -77,18 +78,20 @@ class _Templates(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ByFields):
-    """One item of ``gen``: templates for keys and their references.
+    """One item of ``gen`` in a reference document: templates for keys and for their references.
 
     Attributes
     ----------
     key, url
-        The templates for the key and the URL, as parts to be concatenated.
+        The templates for the key and the URL, each as a tuple of parts to be concatenated.
     offset, length
         The templates for the offset and the length in bytes, or None for whole objects.
     dimensions
-        Values of each dimension, in the order of the document (the last dimension varies fastest).
+        Mapping from the name of each dimension to its values, in document order. The last dimension
+        varies fastest.
     most
-        Maximum cost of the lookup tables of dimension values, in which each value costs `weight`.
+        Maximum cost of a lookup table for the values of a dimension. Each value in the table costs
+        `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -100,18 +103,18 @@ class Generator(ByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once, which is 1 for templates of usual size."""
+        """Cost of evaluating all templates once. It is 1 for templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
     @property
     def tabulated(self) -> int:
-        """Number of dimension values in lookup tables, which the generator keeps in memory."""
+        """Number of dimension values that the generator keeps in lookup tables in memory."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
     def literal(self) -> str:
-        """The constant string with which every key begins."""
+        """The constant text with which every key begins. It may be empty."""
         return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
 
     @property
@@ -151,16 +154,16 @@ class Generator(ByFields):
             self._reference(self._templates.key(values), values)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference; the last dimension varies fastest."""
+        """Yield every key with its reference. The last dimension varies fastest."""
         for combination in combinations(tuple(self.dimensions.values())):
             values = dict(zip(self.dimensions, combination, strict=True))
             key = self._templates.key(values)
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference that the templates render for these dimension values.
+        """Return the reference that the templates render for the given dimension values.
 
-        `key` is the result of the key template.
+        `key` is the key that the key template renders for the same values.
         """
         if is_metadata(key) or not key:
             raise ReferenceSetError(
@@ -179,9 +182,9 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """A pattern that matches the keys, and one solver per dimension.
+        """The inverse of the key template, or None if it cannot be inverted with certainty.
 
-        None if the key template cannot be inverted with certainty.
+        The inverse is a pattern that matches the keys, and one solver per dimension.
         """
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
@@ -200,8 +203,9 @@ class Generator(ByFields):
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
         """Return a regular expression for the keys, with a group for each part that varies.
 
-        Return None if the end of a group is ambiguous, because the character that follows the
-        group, or a slash, can also occur within it.
+        Return None if the end of a group is ambiguous. This is the case if the values of the group
+        may contain a slash or the character that follows the group, or if another group follows
+        directly.
         """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
@@ -240,9 +244,10 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], limit: int
 ) -> _Solver | None:
-    """Return the solver for a dimension, or None if its table would exceed `limit` values.
+    """Return the solver for a dimension, or None if its lookup table would exceed `limit` values.
 
-    `parts` are the parts of the key template that depend on the dimension, by position.
+    `parts` maps the number of a regex group to the part of the key template that the group matches.
+    It contains the parts that depend on the dimension.
     """
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
@@ -267,8 +272,8 @@ def _solver(
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    Return None for any other expression, and if values can have more digits than the regular
-    expression for the keys matches.
+    `domain` contains the values of the variable. Return None for any other expression. Also return
+    None if the result can have more digits than the regular expression for the keys matches.
     """
     scale, shift = 1, 0
     if type(part) is int:

@@ -1,8 +1,9 @@
-"""Scan regular members of a reference document into columns, without a Python object for each.
+"""Scan regular members of a JSON reference document into columns.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
-text block splits all members in the block at once. Every byte is checked: it must be the expected
-punctuation, a digit, or part of a URL or an array's prefix. URLs and prefixes are decoded as JSON.
+block of text splits all members in the block at once, without creating a Python object for each
+member. Every byte is checked: it must be the expected punctuation, a digit, or part of a URL or of
+an array's prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from xr_nczarr.references.columns import MIN_ROWS, Family, TableBuilder, split_c
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
-_MIN_FAMILY_ROWS = 6  # average in a block
+_MIN_FAMILY_ROWS = 6  # average number of members per array in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARK = "\0stretch "
-# Keys with a comma or colon do not match. Two strings of a JSON document are always separated by
-# one of these characters, so the first quotation mark of a match opens a string.
+# Keys that contain a comma or colon do not match. In a JSON document, one of these characters is
+# always between two strings. The first quotation mark of a match therefore opens a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
 _SPELLED = re.compile(rb'": ?\["')
@@ -37,7 +38,8 @@ _ZEROS, _SIXES, _UPPER, _LOWER, _HIGHEST, _ONES = (
     np.uint64(byte * 0x0101010101010101) for byte in (0x30, 0x06, 0xF0, 0x0F, 0x80, 0x01)
 )
 _ONE, _BYTE = np.uint64(1), np.uint64(0xFF)
-# Combine digits, pairs, then groups of four: the lower half of the word is more significant.
+# These constants combine digits into pairs, pairs into groups of four, and these into one number.
+# The lower half of a word is always more significant.
 _PAIRS = tuple(
     (np.uint64(bits), np.uint64(mask), np.uint64(10 ** (bits // 8)))
     for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0xFFFFFFFF))
@@ -45,11 +47,11 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move runs of regular members from a JSON document into `builder`.
+    """Move the regular members of a JSON document into `builder`.
 
-    Return the document with a marker in place of each run, and the number of markers. Return None
-    if too little of the document is regular; `builder` must then not be used, because it may
-    already contain some references.
+    Return the remaining document, in which a marker replaces each sequence of members that was
+    moved, and the number of markers. Return None if too little of the document is regular. In that
+    case, `builder` must not be used, because it may already contain some references.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -78,7 +80,10 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def take_marks(members: dict[str, object]) -> int:
-    """Remove the markers that `scan_document` put into `members`, and return their number."""
+    """Remove from `members` the markers that `scan_document` inserted.
+
+    Return the number of markers that were removed.
+    """
     marks = [name for name in members if name.startswith(_MARK)]
     for name in marks:
         del members[name]
@@ -88,12 +93,13 @@ def take_marks(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    A document in which only whitespace separates two values is invalid, and is returned unchanged.
+    The document is returned unchanged if only whitespace separates two of its values, because it is
+    then invalid.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
     quotes, slashes = np.flatnonzero(text == _QUOTE), np.flatnonzero(text == _BACKSLASH)
-    if b"\0" in document or not len(quotes):  # never occurs in UTF-8
+    if b"\0" in document or not len(quotes):  # JSON in UTF-8 contains no NUL
         return document
     if len(slashes):
         # A quotation mark after an odd number of backslashes does not end a string.
@@ -115,15 +121,18 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return a mask of the 256 byte values that is true for `characters`."""
+    """Return a boolean array of length 256 that is true at the byte values of `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A part of the document that begins with a member, as text and as NumPy arrays."""
+    """A block of the document's text that begins with a member.
+
+    The attributes contain the same text as bytes and as NumPy arrays.
+    """
 
     def __init__(self, text: bytes | memoryview) -> None:
-        # Padding, because reads may pass the end by a few bytes.
+        # Pad the text, because some reads extend beyond its end.
         self.text = b"".join((text, bytes(2 * _MAX_COMPARED_BYTES)))
         escape = _ESCAPE.search(self.text) if b"\\" in self.text else None
         self.bytes = np.frombuffer(self.text, np.uint8)
@@ -131,15 +140,17 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members at the beginning into `builder`, unless there are too few.
+        """Move the regular members at the start of the block into `builder`.
 
-        Return the number of members moved, the position where the regular members end, and whether
-        more regular members may follow the block.
+        If there are too few of them, move no members. Return the number of members that were moved,
+        the position at which the regular members end, and whether more regular members may follow
+        the block.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
             return 0, 0, False
-        # The four quotation marks of each row, and the first of the next one.
+        # The positions of the four quotation marks in each row, and of the first one in the next
+        # row.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
         following = self.quotes[4 : 4 * count + 1 : 4]
@@ -172,13 +183,18 @@ class _Block:
         return rows, length, rows == count
 
     def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Return the separator of chunk indices, and the position of the index in each key."""
+        """Find the chunk index in each key.
+
+        `keys` and `colons` contain the positions of the quotation marks before and after each key.
+        Return the separator between the numbers of an index, and the position at which each index
+        begins.
+        """
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
         rows = self._changed_rows(keys + 1, starts)[1:2]
         if len(rows):
-            # In keys of other arrays, the index begins after the last slash.
+            # In the keys of all further arrays, assume that the index begins after the last slash.
             spans = zip((keys[rows[0] :] + 1).tolist(), colons[rows[0] :].tolist(), strict=True)
             starts[rows[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
@@ -188,10 +204,10 @@ class _Block:
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Parse the chunk index at each position.
+        """Parse the chunk index between each start and stop position.
 
-        Return the indices, padded to the same number of dimensions, the number of dimensions of
-        each index, and a mask of the valid indices.
+        Return three arrays: the indices, padded to the same number of dimensions; the number of
+        dimensions of each index; and a mask that is true for valid indices.
         """
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
@@ -212,8 +228,10 @@ class _Block:
     ) -> tuple[list[Family | None], Numbers]:
         """Group the keys by the array to which they belong.
 
-        Return the family of each array's chunk keys, and for each key the position of its family in
-        this list. The family is None for keys that are not chunk keys.
+        `starts` and `stops` delimit the text before the chunk index in each key, and `ranks`
+        contains the number of dimensions of each index. Return the family of each array's chunk
+        keys, and for each key the position of its family in this list. The family is None for keys
+        that are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -227,10 +245,11 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the positions of the members that differ from the preceding member.
+        """Return the positions of the rows that differ from the preceding row.
 
-        Members are compared by their text between start and stop, and by their values in `others`.
-        If a text is too long to be compared, the positions of all members are returned.
+        Rows are compared by their text between start and stop, and by their values in `others`. The
+        first row always counts as different. If a text is too long to be compared, the positions of
+        all rows are returned.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
@@ -246,16 +265,19 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return a mask of the `starts` at which `expected` (at most eight bytes) occurs."""
+        """Return a mask that is true for the `starts` at which the text `expected` occurs.
+
+        `expected` has at most eight bytes.
+        """
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         matches: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return matches
 
     def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
-        """Parse the number at each position.
+        """Parse the number at each of the positions in `starts`.
 
-        Return the numbers, the positions at which they end, and a mask of the valid numbers. A
-        valid number is a JSON integer of at most 15 digits.
+        Return three arrays: the numbers, the positions at which they end, and a mask that is true
+        for valid numbers. A valid number is a JSON integer of at most 15 digits.
         """
         words = self.words[starts]
         values, digits = _parse_digits(words)
@@ -273,10 +295,10 @@ class _Block:
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
     """Parse the digits at the start of each eight-byte word.
 
-    Return the numbers and how many digits each of them has.
+    Return the resulting numbers, and how many digits each number has.
     """
-    # A digit is 0x30 to 0x39: its upper half is 3, even after adding 6. The carry of greater bytes
-    # does not affect the bytes before them.
+    # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
+    # byte produces a carry, the carry does not affect the bytes before it.
     non_digits = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
     before = ((non_digits & (~non_digits + _ONE)) - _ONE) & _HIGHEST
     digits = (((before >> np.uint64(7)) * _ONES) >> np.uint64(56)).view(np.int64)
@@ -287,18 +309,18 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the left shift that discards all but the first `lengths` bytes of each word.
+    """Return the left shift, in bits, that discards all but the first bytes of a word.
 
-    Words are little-endian, so the first byte is in the lowest bits. The shift is 64 or more if no
-    byte is kept.
+    `lengths` contains the number of bytes to keep in each word. Words are little-endian, so the
+    first byte is in the lowest bits. The shift is 64 or more if no byte is kept.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys with a JSON-escaped prefix.
+    """Return the family of chunk keys that begin with `prefix`, which is escaped as in JSON.
 
-    Return None if the prefix is not valid JSON, or if a key with this prefix would be split into
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` would assign such keys to
     another family.
     """
     try:

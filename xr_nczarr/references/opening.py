@@ -1,4 +1,4 @@
-"""Open the reference set at a location."""
+"""Open the reference set at a given location."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 RECORDS = ".zmetadata"
-"""Name of the metadata document in a folder of parquet files, and in consolidated Zarr v2."""
-# Options only for reference sets; chained URLs also use fo, target_protocol and target_options.
+"""Name of the metadata document in a folder of parquet files or a consolidated Zarr v2 store."""
+# Options that only reference sets use. The options fo, target_protocol and target_options are not
+# among them, because chained URLs use them too.
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 
 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
     """Open the reference set or any other kind of store at a location.
 
-    A folder of parquet files whose name does not end in ``.parq`` or ``.parquet`` is not recognized
-    here; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
-    Reference sets, which are read-only, are then not considered.
+    This function does not recognize a folder of parquet files unless its name ends in ``.parq`` or
+    ``.parquet``; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
+    Reference sets are then not considered, because they are read-only.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
@@ -47,8 +48,8 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     These targets are reference sets:
 
     - a document that is passed as a dictionary
-    - ``reference://`` with the option `fo`, or an fsspec ``ReferenceFileSystem``
-    - a path or URL with a name like that of a JSON document (compressed or not), or of a folder of
+    - ``reference://`` with the storage option `fo`, or an fsspec ``ReferenceFileSystem``
+    - a path or URL whose suffix is that of a JSON document (compressed or not) or of a folder of
       parquet files
     - any URL after ``reference::``
     - any target with storage options that only reference sets use
@@ -97,7 +98,10 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document, with `protocol` added to a URL that has none."""
+    """Return the location of the document, adding `protocol` to a URL that has none.
+
+    The location is unchanged if `protocol` is None or means local files.
+    """
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -112,9 +116,9 @@ def open_record_set(
     Parameters
     ----------
     location
-        The location of `store`. URLs in the set are relative to the folder that contains it.
+        The location of the folder. Relative URLs in the set start from the folder's parent.
     store
-        The store of the parquet files.
+        The store that contains the parquet files.
     document
         The content of ``.zmetadata`` in `store`.
 
@@ -140,7 +144,7 @@ def _record_set(
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     """Open the reference set at a location: a JSON document or a folder of parquet files.
 
-    If the URL does not show which of the two it is, both are tried.
+    If the URL does not show which of the two is at the location, try both.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
@@ -191,7 +195,10 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target is a reference set, judged by its content, name or options."""
+    """Return whether a target is a reference set.
+
+    A dictionary is judged by its values, and a path or URL by its suffix and its storage options.
+    """
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)
@@ -207,7 +214,7 @@ def _has_own(options: Mapping[str, Any]) -> bool:
 
 
 def is_parquet(url: str) -> bool:
-    """Return whether a path or URL is named like a directory of parquet files."""
+    """Return whether a path or URL ends in ``.parq`` or ``.parquet``, as parquet directories do."""
     return split_query(url)[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
 
 

@@ -1,8 +1,8 @@
 """The parquet layout of kerchunk and fsspec: metadata in one document, chunks in record files.
 
-``.zmetadata`` contains all metadata documents, and the number of rows per record file. The record
-files of an array, ``{array}/refs.{record}.parq``, contain a row for each of its chunks in C order,
-even if the chunk does not exist.
+The document ``.zmetadata`` contains all metadata, and the number of rows per record file. The
+record files of an array, ``{array}/refs.{record}.parq``, contain one row for each chunk in C order,
+even for chunks that do not exist.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
         Function that yields the contents of the requested files in order, with None for missing
         files. It is called when chunks are looked up, and it is pickled with the reference set.
     limits
-        `max_consolidated_bytes` limits the text in each file.
+        `max_consolidated_bytes` limits the size of the URLs and inline data in each file.
 
     Raises
     ------
@@ -79,25 +79,28 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
 
 @dataclass(frozen=True)
 class ParquetTable(ByFields):
-    """The references in a directory of parquet files, which are fetched on demand."""
+    """The references in a directory of parquet files, which are fetched when they are needed."""
 
     documents: Table
     records: RecordFiles
 
     @property
     def count(self) -> int:
-        """Number of keys in the table, including those of missing chunks."""
+        """Number of keys in the table, including the keys of missing chunks."""
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
-        """Fetch the record files that contain `keys` in one call, as many as fit in the cache."""
+        """Fetch the record files with the references for `keys` into the cache, in one call.
+
+        If the cache cannot hold all of these files, only the first ones are fetched.
+        """
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
 
     def find(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the table does not contain the key.
 
-        A chunk whose row in the record file is empty is not contained.
+        The table does not contain a chunk whose row in the record file is empty.
         """
         place = self._row_of(key)
         if place is None:
@@ -113,11 +116,11 @@ class ParquetTable(ByFields):
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
     def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, except for chunks."""
+        """Return the sorted names directly below `prefix`, without the names of chunks."""
         return self.documents.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key together with its reference."""
+        """Yield each key with its reference."""
         yield from self.documents.items()
         for array, grid in self._grids.items():
             for key in chunk_keys(array, grid or ()):
@@ -145,12 +148,14 @@ class ParquetTable(ByFields):
         return ParquetTable(Table(entries), self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the record file of a chunk and its row in that file, or None for any other key.
+        """Return the name of the record file that contains a chunk, and the chunk's row in it.
+
+        Return None if `key` is not the key of a chunk.
 
         Raises
         ------
         ReferenceSetError
-            If the metadata of the array is invalid, so that the row is unknown.
+            If the array's metadata is invalid, because the row is then unknown.
         """
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
@@ -168,9 +173,10 @@ class ParquetTable(ByFields):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Number of chunks along each dimension, by the path of the array with a slash at the end.
+        """Mapping from the path of each array to its number of chunks along each dimension.
 
-        The value is None for an array with invalid metadata.
+        A path ends with a slash, except that the path of the root is empty. The value is None for
+        an array with invalid metadata.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
@@ -182,12 +188,15 @@ class ParquetTable(ByFields):
 def render_parquet_references(
     table: Table | ParquetTable, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Render a table as a directory of parquet files; yield the name and content of each file.
+    """Render a table as a directory of parquet files, and yield the name and content of each file.
 
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed, or for Zarr v3, whose chunks the layout cannot express.
+        If pyarrow is not installed. Also if a reference does not belong to a chunk of a Zarr v2
+        array, because the layout cannot express such references.
+    ReferenceSetError
+        If the metadata of an array is invalid.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError(
@@ -217,7 +226,8 @@ def render_parquet_references(
     others = table.count - placed
     if others:
         raise UnsupportedError(
-            f"{others:,} references are not chunks of Zarr v2 arrays, which parquet files require",
+            f"{others:,} references do not belong to chunks of Zarr v2 arrays; parquet files "
+            "support no other references",
             remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}
@@ -228,7 +238,7 @@ def render_parquet_references(
 def _parsed(text: str) -> Json:
     """Parse a JSON document, or return the text unchanged if it is not JSON.
 
-    netcdf-c can write metadata that are not valid JSON.
+    Metadata that netCDF-C writes is not always valid JSON.
     """
     try:
         return json.loads(text)
@@ -254,7 +264,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
     """Yield the chunk keys of an array in C order.
 
-    `array` is the path of the array with a slash at the end, or empty for the root.
+    `array` is the path of the array with a slash at the end, or an empty string for the root.
     """
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))

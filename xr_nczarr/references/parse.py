@@ -1,6 +1,6 @@
 """Parse reference documents of version 0 and 1, and expand them to version 0.
 
-Declaring a key twice, in ``refs`` or in ``gen``, is an error. A name in a template refers to an
+It is an error to declare a key twice, in ``refs`` or in ``gen``. A name in a template refers to an
 argument of the template call if there is one, otherwise to a dimension, otherwise to another
 template. Templates that the caller passes replace templates of the same name in the document.
 """
@@ -44,16 +44,16 @@ from xr_nczarr.references.record_files import Fetch
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language, Templates
 
-# This also keeps the number of values of a dimension below 2⁶³.
+# Largest absolute value of a dimension. It also keeps the number of values below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
 
-_MAX_TRIES = 10  # lookups in generators, per reference of `max_references`
+_MAX_TRIES = 10  # lookups in generators, for each of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
 def _is_record_set(value: Any) -> bool:
-    """Return whether an inline ``.zmetadata`` belongs to a folder of parquet files."""
+    """Return whether inline ``.zmetadata`` comes from a folder of parquet files."""
     if isinstance(value, Mapping):
         return "record_size" in value
     return isinstance(value, str) and is_record_document(value.encode())
@@ -73,15 +73,15 @@ def parse_references(
     document
         The document as JSON, or as a dictionary.
     template_overrides
-        Templates by name. They are added to those in the document, and replace templates of the
-        same name.
+        A mapping from names to templates. They are added to the templates in the document, and
+        replace those of the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
-        ``"jinja2"`` allows everything in jinja2's immutable sandbox. Such templates can run
-        forever: use it only for trusted sets.
+        ``"jinja2"`` allows everything in jinja2's immutable sandbox. Use it only for trusted sets,
+        because such templates can run forever.
     limits
-        `max_references` limits how many references are expanded from generators that cannot be
-        kept as formulas. References whose templates have hundreds of terms count several times.
+        `max_references` limits how many references are expanded from generators that cannot be kept
+        as formulas. A reference whose templates have hundreds of terms counts several times.
         `max_consolidated_bytes` limits the size of the document.
 
     Raises
@@ -89,7 +89,7 @@ def parse_references(
     ReferenceSetError
         If the document or an entry violates the specification.
     RefusedError
-        For template syntax that needs ``templates="jinja2"``.
+        If a template uses syntax that requires ``templates="jinja2"``.
     LimitError
         If a limit is exceeded.
 
@@ -140,7 +140,7 @@ def parse_references(
 def parse_parquet_references(
     metadata: bytes, fetch: Fetch, limits: Limits = DEFAULT_LIMITS
 ) -> ReferenceSet:
-    """Return the reference set in a directory of parquet files; see `parse_parquet_table`."""
+    """Parse a directory of parquet files into a reference set; see `parse_parquet_table`."""
     return ReferenceSet(parse_parquet_table(metadata, fetch, limits))
 
 
@@ -153,8 +153,8 @@ def expand(
 ) -> dict[str, str | list[str | int]]:
     """Expand a document to version 0, which lists every reference explicitly.
 
-    The result contains inline data as a string, a whole object as ``[url]``, and a byte range as
-    ``[url, offset, length]``. The parameters and errors are those of `parse_references`.
+    In the result, inline data is a string, a whole object is ``[url]``, and a byte range is
+    ``[url, offset, length]``. The parameters and errors are the same as in `parse_references`.
 
     Examples
     --------
@@ -188,16 +188,17 @@ def _load(
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
     """Move the regular references of a document into columns, and parse the remaining JSON.
 
-    Return the members of the document, its references, a builder with the references that
-    `scan_document` moved, and the remaining text. The remaining text is None for a dict that cannot
+    Return four values: the members of the document, its references, a builder with the references
+    that were moved, and the remaining text. The text is None if the document is a dict that cannot
     be serialized as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
     if isinstance(document, Mapping):
         members = dict(document)
-        # Scanning text is several times as fast as iterating over a million lists.
-        # If an entry is not text, the error below names its key.
+        # Scan the document as text, which is several times as fast as iterating over a million
+        # lists. If an entry cannot be serialized, the entries are checked one by one later, and the
+        # error names the key.
         with suppress(TypeError, ValueError):
             data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
     else:
@@ -211,11 +212,12 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        # The error below has the position in the original document.
+        # If this fails, the original document is parsed below, so that an error has the right
+        # position.
         with suppress(ReferenceSetError):
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
-            # If all markers are among the references, so was every scanned run.
+            # If all markers are among the references, so were all members that the markers replace.
             if take_marks(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
@@ -225,7 +227,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a Python object that `json` cannot serialize to a JSON value."""
+    """Convert a Python object that `json` cannot serialize into one that it can serialize."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -241,7 +243,10 @@ def _inline_text(value: bytes) -> str:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object with the references: ``refs``, or the whole document in version 0."""
+    """Return the JSON object that contains the references.
+
+    This is the member ``refs`` in version 1, and the whole document in version 0.
+    """
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -317,9 +322,10 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return a table of the references in `refs` and those that were added to `builder`.
+    """Return a table of the references in `refs` and of those that were added to `builder`.
 
-    References to the chunks of large arrays are moved from `refs` to columns of the table.
+    References to the chunks of large arrays are moved from `refs` to columns of the table. The
+    function `render_url` renders the templates in a URL.
     """
     builder = builder or TableBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
@@ -417,10 +423,10 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Add to `refs` every reference that a generator declares.
+    """Add every reference that a generator declares to `refs`.
 
-    This is necessary if the key template cannot be inverted. `remaining` is the number of
-    references that the limits still allow after this generator.
+    Generators are expanded only if their key templates cannot be inverted. `remaining` is the
+    number of references that the limits still allow after this generator.
 
     Raises
     ------

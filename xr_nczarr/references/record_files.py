@@ -1,4 +1,4 @@
-"""Fetch and cache record files: the parquet files that contain the references to chunks."""
+"""Fetch and cache record files, which are parquet files with the references to chunks."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ from xr_nczarr.storage.shared_cache import SharedCache
 
 COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_FILES = 16
-_NUMBER_BYTES = 16  # in a row: offset and size
+_NUMBER_BYTES = 16  # per row, for offset and size
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
-"""Function that yields files of a directory in order, with None for files that do not exist."""
+"""Function that takes the names of files in a directory, and yields their contents in order.
+
+It yields None for a file that does not exist.
+"""
 
 _Columns = Mapping[str, Any]
-"""The values in each column of a file, by column name."""
+"""Mapping from the name of each column in a file to the values in that column."""
 
 
 class _Parquet(NamedTuple):
     """An open parquet file.
 
     `rows` contains the number of rows in each row group, and `size` is the uncompressed size of the
-    file in bytes. `read` takes the number of a row group, and returns its columns.
+    file in bytes. The function `read` takes the number of a row group, and returns its columns.
     """
 
     rows: tuple[int, ...]
@@ -49,7 +52,7 @@ class _Parquet(NamedTuple):
 
 
 class RecordFiles:
-    """The record files in a directory. Cached files are not pickled.
+    """The record files in a directory, with a cache that is not pickled.
 
     Parameters
     ----------
@@ -58,7 +61,7 @@ class RecordFiles:
     max_rows
         Maximum number of rows in a file. A file with more rows raises LimitError.
     max_bytes
-        Maximum uncompressed size of a file, not counting its numeric columns.
+        Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     """
 
     def __init__(self, fetch: Fetch, max_rows: int, max_bytes: int) -> None:
@@ -71,14 +74,17 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return record files by name, fetching all files that are not cached in one call.
+        """Return a mapping from names to record files.
 
-        If there are more files than the cache can hold, only the first ones are returned.
+        All files that are not cached are fetched in one call. If there are more names than the
+        cache can hold files, only the first ones are returned.
         """
         return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
-        """Return the values of a row by column, or None if the file or the row does not exist.
+        """Return a dict of the values in a row, with column names as keys.
+
+        Return None if the file or the row does not exist.
 
         Raises
         ------
@@ -102,17 +108,20 @@ class RecordFiles:
 
 
 class _RecordFile:
-    """One record file, which caches the row group that was read last."""
+    """One record file, which caches the row group that was read most recently."""
 
     def __init__(self, data: Bytes | None, max_rows: int, max_bytes: int) -> None:
         self._data = data
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._columns = lru_cache(1)(lambda group: self._opened.read(group))
-        self._reading = ProcessLock()  # pyarrow's files serve one thread at a time
+        self._reading = ProcessLock()  # a pyarrow file serves one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return the values of a row by column, or None if the row does not exist."""
+        """Return a dict of the values in a row, with column names as keys.
+
+        Return None if the row does not exist.
+        """
         for group, count in enumerate(self._opened.rows):
             if row < count:
                 with self._reading:
@@ -162,7 +171,7 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
     def plain(values: Any) -> Any:
         if not types.is_dictionary(values.type):
             return values.to_numpy(zero_copy_only=False)
-        # Rows with the same text share one object. A small file may repeat a long text.
+        # Let rows with the same text share one object, because a small file may repeat a long text.
         values, missing = values.combine_chunks(), np.array([None], object)
         distinct = np.append(values.dictionary.to_numpy(zero_copy_only=False), missing)
         return distinct[values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]

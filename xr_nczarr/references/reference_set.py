@@ -1,4 +1,4 @@
-"""Reference sets: a table of explicit references, and generators of further references."""
+"""Reference sets, which combine a table of explicit references with generators of others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.storage import Listing
 
 _FEW = 3
-"""Maximum number of generators for which a lookup tries all, regardless of their folders."""
+"""If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
 
 
 @dataclass(frozen=True)
 class ReferenceSet(ByFields):
-    """An immutable mapping from keys to references. Generators are pickled unexpanded.
+    """An immutable mapping from keys to references. Generators are pickled without being expanded.
 
     Attributes
     ----------
@@ -30,7 +30,8 @@ class ReferenceSet(ByFields):
     generators
         Generators, each of which declares many keys and their references.
     digest
-        Digest of the document, which is equal for equal documents. Empty if there is no document.
+        Digest of the reference document. Equal documents have equal digests. Empty if there is no
+        document.
     """
 
     table: Table | ParquetTable
@@ -50,22 +51,30 @@ class ReferenceSet(ByFields):
         if reference is not None and generated is not None:
             raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
         if reference is None and generated is None and key.endswith("/0"):
-            # VirtualiZarr up to 2.5 omits the index of a scalar's chunk.
+            # In the chunk key of a scalar, VirtualiZarr up to 2.5 omits the index.
             return self.table.find(key[:-1])
         return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return all references to the chunks of one array as a column.
+        """Return a column with the references to all chunks of an array.
 
-        Return None if the table has no column for the array, or if generators may declare some of
-        its chunks.
+        `keys` are the chunk keys of the array, and `rank` is its number of dimensions. Return None
+        if the table has no column for the array, or if generators may declare some of its chunks.
         """
         if self.generators or isinstance(self.table, ParquetTable):
             return None
         return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
-        """Return the reference that a generator declares for `key`, or None if there is none."""
+        """Return the reference that a generator declares for `key`.
+
+        Return None if no generator declares the key.
+
+        Raises
+        ------
+        ReferenceSetError
+            If two generators declare the key.
+        """
         result = None
         few = len(self.generators) <= _FEW
         for generators in (self.generators,) if few else self._near(key):
@@ -81,7 +90,7 @@ class ReferenceSet(ByFields):
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # a key can end in a slash
+        folder = f"{key}|"  # keeps a slash at the end of the key
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())
@@ -89,13 +98,13 @@ class ReferenceSet(ByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
 
-        Chunks in columns, in parquet files and in generators are left out, because there may be
-        very many, and groups and arrays can be found without them.
+        Chunks in columns, parquet files and generators are left out, because there may be very many
+        of them. Groups and arrays can be found without these chunks.
         """
         return self.table.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference, including those that generators declare."""
+        """Yield each key with its reference, including the keys that generators declare."""
         yield from self.table.items()
         for generator in self.generators:
             yield from generator.items()
@@ -103,18 +112,20 @@ class ReferenceSet(ByFields):
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs to which the set refers.
 
-        In each part of the set, at most `limit` references are examined.
+        At most `limit` references are examined in each part of the set, such as a column or a
+        generator.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(limit)
 
     def subset(self, prefix: str) -> ReferenceSet:
-        """Return a set for one array, with the references to chunks whose keys begin with `prefix`.
+        """Return a smaller set that still contains all references to chunks of one array.
 
-        The set may contain other references as well.
+        The keys of these chunks begin with `prefix`. The smaller set may contain other references
+        as well.
         """
-        # Keep generators whose literal is compatible with the prefix.
+        # Keep the generators that may declare a key with this prefix.
         generators = (
             generator
             for generator in self.generators
@@ -124,7 +135,7 @@ class ReferenceSet(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys, including those that generators declare."""
+        """Number of keys, including the keys that generators declare."""
         return self.table.count + sum(generator.count for generator in self.generators)
 
     @cached_property

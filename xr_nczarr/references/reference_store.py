@@ -1,4 +1,4 @@
-"""A store that looks up keys in a reference set, and fetches the bytes from their targets."""
+"""A store that looks up keys in a reference set, and fetches the bytes to which the set refers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
 _SAMPLED_URLS = 16
 _MIN_PARTS = 8
-"""Minimum number of chunks for which looking them up together is worthwhile."""
+"""Minimum number of chunks for which it is worthwhile to look them up together."""
 _MAX_PICKLED_BYTES = 64 << 10
-"""Maximum pickled size of a set. The receiver of a larger set reads the document instead."""
+"""Maximum size in bytes of a pickled reference set.
+
+A larger set is not pickled. The receiver reads the document instead.
+"""
 
 
 class _TargetRange(NamedTuple):
-    """The bytes of a target that belong to a key: `length` bytes from `start`.
+    """The byte range of a target to which a key refers: `length` bytes from offset `start`.
 
     `length` is None for a whole target. `path` is the key of the target in `store`.
     """
@@ -55,12 +58,12 @@ class ReferenceStore(Store):
 
     A small set is pickled with the store. For a large set, the location of its document is pickled
     instead, and each process reads the document once. To send the store to workers, pickle the
-    smaller result of `narrowed`.
+    result of `narrowed`, which is smaller.
 
     Parameters
     ----------
     references
-        The reference set. If it is None, the set is read from `document`.
+        The reference set. If None, the set is read from `document`.
     targets
         The rules for resolving and opening the targets of the set.
     name
@@ -99,7 +102,7 @@ class ReferenceStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier of the references, equal for all stores of the same reference set."""
+        """An identifier that is equal for all stores that share the same reference set."""
         return f"{self.name} {id(self.references)}"
 
     @cached_property
@@ -114,7 +117,10 @@ class ReferenceStore(Store):
 
     @cached_property
     def _small(self) -> bool:
-        """Whether the set itself is pickled, because it is small or has no document."""
+        """Whether the reference set itself is pickled with the store.
+
+        This is the case if the set is small or has no document.
+        """
         return self.document is None or (
             self._references is not None
             and len(pickle.dumps(self._references)) <= _MAX_PICKLED_BYTES
@@ -124,23 +130,23 @@ class ReferenceStore(Store):
     def remote(self) -> bool:
         """Whether the document, or any of the first few targets, is remote.
 
-        The targets of a remote document are not examined, because for parquet files this would need
-        requests.
+        If the document is remote, the targets are not examined, because reading their URLs from
+        parquet files would require requests.
         """
         if local_path(self.targets.document) is None:
             return True
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store for the chunks of one array.
+        """Return a store for the chunks of one array, which is smaller when it is pickled.
 
-        When it is pickled, only their references are.
+        Only the references to these chunks are pickled with it, instead of the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
     def bounded(self, max_bytes: int) -> ReferenceStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return the same store with a limit on the size of each object. See `Store.bounded`."""
         store = self._with(self.references, self.prefix)
         store.max_bytes = min(max_bytes, self.max_bytes)
         return store
@@ -156,7 +162,7 @@ class ReferenceStore(Store):
         Raises
         ------
         StorageError
-            If a target cannot be read, or does not exist although the set declares it.
+            If a target cannot be read, or does not exist although the set refers to it.
         RefusedError
             If the set is not allowed to refer to a target.
         """
@@ -167,8 +173,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are looked up together if the set lists all of them explicitly, and all are byte
-        ranges of files in one local store.
+        If possible, many chunks are looked up together, which is faster. This requires that the set
+        lists all of them explicitly, as byte ranges of files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -178,8 +184,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None] | None:
         """Return an iterator over the bytes of chunks that can be looked up together.
 
-        Return None if the chunks must be looked up one by one: if there are only a few, or if any
-        of them is not a byte range of a file in one local store.
+        Return None if the chunks must be looked up one by one. This is the case if there are only a
+        few chunks, or if any chunk is not a byte range of a file in one local store.
         """
         if len(chunks) < _MIN_PARTS or self.remote:
             return None
@@ -205,9 +211,10 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`, or fetch the remaining chunks by key as soon as one of the parts fails.
+        """Yield `parts`, the bytes of the chunks, until one of them cannot be read.
 
-        The error for a chunk then contains its key.
+        From that chunk on, fetch the chunks by key instead, so that an error contains the key of
+        its chunk.
         """
         count = 0
         with suppress(NczarrError):
@@ -238,8 +245,7 @@ class ReferenceStore(Store):
     def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
         """Return the size in bytes that the set declares for each key.
 
-        The size is 0 for a key that is not declared, and None if the reference is to a whole
-        object.
+        The size is 0 for a key that is not declared, and None for a reference to a whole object.
         """
         sizes: list[int | None] = []
         self.references.table.load(keys)
@@ -249,7 +255,10 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests for byte ranges. Nearby ranges share one request."""
+        """Return how many requests are needed to fetch byte ranges.
+
+        Nearby ranges share one request.
+        """
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -270,7 +279,7 @@ class ReferenceStore(Store):
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object below `prefix`.
 
-        The size is None if the reference is to a whole object.
+        The size is None for a reference to a whole object.
 
         Raises
         ------
@@ -309,10 +318,11 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Return the bytes of an inline object, or the place of the bytes in a target.
+        """Find the bytes of an object in this store, or of a byte range of the object.
 
-        Return None if the set does not declare the object. A negative length stands for the whole
-        object. `urls` caches the result of `_place` for each URL.
+        Return the bytes themselves if they are stored inline. Otherwise, return their range in a
+        target. Return None if the set does not declare the object. A negative length in `wanted`
+        stands for the whole object. `urls` caches the result of `_place` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -341,7 +351,11 @@ class ReferenceStore(Store):
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
     def _place(self, text: str) -> tuple[str, Store, str]:
-        """Return the absolute form of a URL in the set, the store with this object, and its key."""
+        """Resolve the URL of a target.
+
+        Return the absolute URL, the store that contains the target, and the key of the target in
+        that store.
+        """
         url = self.targets.url(text)
         place = self.targets.place_of(url)
         if place not in self._stores:
@@ -350,9 +364,9 @@ class ReferenceStore(Store):
         return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
-        """Yield the bytes of ranges in one store, in order.
+        """Yield the bytes of each of the `pieces`, in order.
 
-        Either all of them or none of them are whole objects.
+        All pieces are in one store. Either all or none of them are whole objects.
         """
         store = pieces[0].store
         if pieces[0].length is None:
@@ -367,7 +381,7 @@ class ReferenceStore(Store):
             except NczarrError as error:
                 failed = [item for item in pieces if item.path == error.key] or [piece]
                 if len(failed) > 1 and type(error) is StorageError and error.place is None:
-                    # Request merged pieces one by one, to find the one that fails.
+                    # Request the merged pieces one by one, to find the one that fails.
                     for item in failed:
                         next(self._request([item]))
                 error.store, error.key, url = self.name, failed[0].key, failed[0].url
@@ -390,5 +404,8 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size in bytes that a reference declares, or None for a whole object."""
+    """Return the size in bytes that a reference declares.
+
+    Return None for a reference to a whole object.
+    """
     return reference.length if isinstance(reference, Target) else len(reference.data)

@@ -35,7 +35,7 @@ _BATCH_KEYS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenReferences:
-    """A summary of the reference set that `write` has written.
+    """A summary of the reference set that `write` wrote.
 
     Attributes
     ----------
@@ -60,8 +60,9 @@ class WrittenReferences:
         lines = [f"{references} of {arrays} → {self.target}"]
         if self.generators:
             lines.append(
-                f"{self.generators:,} of its entries are generators (gen), which VirtualiZarr does "
-                "not read; fsspec and kerchunk read them only with simple_templates=False"
+                f"{self.generators:,} of the set's entries are generators (gen), which "
+                "VirtualiZarr does not read; fsspec and kerchunk read them only with "
+                "simple_templates=False"
             )
         return "\n".join(lines)
 
@@ -69,7 +70,7 @@ class WrittenReferences:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as a dictionary of JSON values."""
+        """Return the attributes as a dictionary of values that can be serialized as JSON."""
         return asdict(self)
 
 
@@ -87,9 +88,9 @@ def write(
 ) -> WrittenReferences:
     """Write a reference set that refers to the chunks of an existing Zarr or NCZarr store.
 
-    The set contains the metadata of the store and refers to its chunks, which may be byte ranges of
-    a zip file. kerchunk, fsspec and VirtualiZarr can read the sets of Zarr v2 stores. fsspec, and
-    VirtualiZarr since 2.8, can also read JSON sets of Zarr v3 stores.
+    The set contains the store's metadata and refers to its chunks, which may be byte ranges of a
+    zip file. kerchunk, fsspec and VirtualiZarr can read sets for Zarr v2 stores. fsspec, and
+    VirtualiZarr since 2.8, can also read JSON sets for Zarr v3 stores.
 
     Parameters
     ----------
@@ -99,10 +100,11 @@ def write(
         Path or URL of a JSON document (version 1), or of a directory of parquet files if it ends in
         ``.parq`` or ``.parquet``. An existing set is replaced.
     generators
-        Whether to write generators (``gen``), which describe many regularly spaced chunks by one
-        formula and make the document small. This package reads generators. fsspec and kerchunk
-        read them only with ``simple_templates=False``; without that option, they silently return
-        missing values, as VirtualiZarr always does. Parquet files cannot contain generators.
+        Whether to write generators (``gen``). A generator describes many regularly spaced chunks
+        with one formula, which makes the document small. This package reads generators. fsspec and
+        kerchunk read them only with ``simple_templates=False``; without that option, they silently
+        return missing values. VirtualiZarr always returns missing values. Parquet files cannot
+        contain generators.
     inline_below
         Chunks smaller than this number of bytes are stored inline in the set.
     record_size
@@ -112,13 +114,14 @@ def write(
     limits
         Limits for reading `source`: a `Limits`, or a mapping with some of its fields.
     progress
-        Whether to show the number of references written.
+        Whether to show how many references have been written.
 
     Raises
     ------
     UnsupportedError
-        If chunks are deflated entries of a zip file, which cannot be referenced. Also if parquet
-        files cannot be written: with `generators`, for Zarr v3, or without pyarrow.
+        If chunks are deflated entries of a zip file, because references cannot point to such
+        chunks. Also if `source` is a group inside a store. For a directory of parquet files, also
+        if `generators` is true, the store is Zarr v3, or pyarrow is not installed.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -160,7 +163,7 @@ def _open_source(location: Location, access: Access) -> Store:
     Raises
     ------
     UnsupportedError
-        If the location is a group in a store.
+        If the location is a group inside a store.
     """
     if location.group:
         raise UnsupportedError(
@@ -197,9 +200,10 @@ def _another_kind(place: str) -> ConflictError:
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Replace a set of parquet files with new files, or remove the new files if that fails.
+    """Write a directory of parquet files, replacing any existing set in it.
 
-    Local directories are replaced atomically.
+    A local directory is replaced atomically. In a remote directory, the new files are removed again
+    if an error occurs.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
@@ -209,10 +213,11 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             for name, data in items:
                 staging.put([(name, data)])
                 names.append(name)
-            # If the file system treats two names as one, the second file has replaced the first.
+            # A file system may treat two names as equal, for example if it ignores case. The second
+            # file has then replaced the first.
             staging.check_new_keys(names, ())
         return
-    # The document is written last: without it, the objects are not a set.
+    # The document is the last item. Without it, the objects do not form a reference set.
     folder.delete(".zmetadata")
     written: list[str] = []
     try:
@@ -226,9 +231,9 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key of a store with a reference to its object.
+    """Yield each key in a store with a reference to its object.
 
-    Metadata and small chunks become inline bytes.
+    For metadata, and for chunks smaller than `inline_below` bytes, yield inline bytes instead.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -247,9 +252,9 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
 
 
 def _all_keys(store: Store) -> Iterator[str]:
-    """Yield the keys of all objects.
+    """Yield the keys of all objects in a store.
 
-    If the store cannot be listed, the keys are derived from the metadata.
+    If the store cannot be listed, the keys are derived from its metadata.
     """
     keys = store.list_keys()
     try:
@@ -272,7 +277,11 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return references to the objects that need not be stored inline, by key."""
+    """Return a dict from keys to references, without the keys of objects to store inline.
+
+    Objects are stored inline if they are smaller than `inline_below` bytes, or if they have no
+    address at which other programs can read them.
+    """
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
     return {key: Target(*address) for key, address in store.addresses(keys).items()}

@@ -21,10 +21,10 @@ from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 
 _MIN_REFERENCES = 16
-"""Minimum average number of references per generator for which generators are worthwhile."""
+"""Minimum average number of references per generator for generators to be worthwhile."""
 
 _MAX_SLICES = 64
-"""Maximum number of generators per array, because a lookup tries them one after another."""
+"""Maximum number of generators per array. It is small because a lookup tries them one by one."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
@@ -39,10 +39,10 @@ def render_references(references: References, *, generators: bool = False) -> by
     Parameters
     ----------
     references
-        A reference set, a table, or pairs of a key and its reference.
+        A reference set, a table, or an iterable of (key, reference) pairs.
     generators
-        Whether to render regularly spaced chunks as generators (``gen``), which refer to the same
-        bytes.
+        Whether to render the references to regularly spaced chunks as generators (``gen``). The
+        generators refer to the same bytes.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def render_references(references: References, *, generators: bool = False) -> by
 
 
 def tabulated(references: References) -> Table:
-    """Return references as a table, with generators expanded.
+    """Convert references to a table, in which all generators are expanded.
 
     Raises
     ------
@@ -98,14 +98,20 @@ def tabulated(references: References) -> Table:
 
 
 def portable(table: Table) -> Table:
-    """Return the same references, with Zarr v2 metadata that kerchunk and VirtualiZarr understand.
+    """Return a copy of a table whose Zarr v2 metadata kerchunk and VirtualiZarr understand.
 
-    The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8 supports
-    no other form. Codec parameters that netcdf-c writes as strings become numbers. netcdf-c writes
-    an element size of 0 for the shuffle codec, which is replaced with the actual size. A
-    floating-point `_FillValue` is encoded as xarray does for Zarr v3, because VirtualiZarr converts
-    the set to v3. Other readers of v2 ignore this attribute and use the array's own fill value.
-    Documents of netcdf-c that are not valid JSON stay unchanged.
+    The references to chunks stay the same. The metadata changes as follows:
+
+    - The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8
+      supports no other form.
+    - Codec parameters that netCDF-C writes as strings become numbers.
+    - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
+      actual size.
+    - A floating-point `_FillValue` is encoded as xarray does for Zarr v3, because VirtualiZarr
+      converts the set to v3. Other readers of v2 ignore this attribute, and use the fill value in
+      the array metadata.
+
+    Metadata from netCDF-C that is not valid JSON stays unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():
@@ -133,7 +139,11 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec configuration with correct numbers where netcdf-c writes strings or 0."""
+    """Return a codec configuration with correct numbers.
+
+    netCDF-C writes numbers as strings, and the element size of the shuffle codec as 0. `members` is
+    the metadata of the array, whose dtype determines the element size.
+    """
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -147,10 +157,10 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 
 
 def _with_packed_fill(attributes: str) -> str:
-    """Return attributes as JSON, with a numeric `_FillValue` as a Base64-encoded double.
+    """Replace a numeric `_FillValue` in JSON attributes with a Base64-encoded double.
 
-    The rest of the JSON keeps its exact text, by which netcdf-c's character attributes are
-    recognized.
+    All other text stays exactly the same, because readers recognize the character attributes of
+    netCDF-C by their exact text. Attributes without a numeric `_FillValue` are returned unchanged.
     """
     value = _members(attributes).get("_FillValue")
     if isinstance(value, list) and len(value) == 1:
@@ -168,7 +178,10 @@ def _with_packed_fill(attributes: str) -> str:
 
 
 def _next_value(text: str, at: int) -> int:
-    """Return the position at which the next name or value in the text of a JSON object begins."""
+    """Return the position of the next name or value in the text of a JSON object.
+
+    The search begins at the position `at`, after the previous name or value.
+    """
     while text[at] in " \t\r\n,:":
         at += 1
     return at
@@ -186,21 +199,21 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _GridSlice:
-    """A slice of the chunk grid that one generator can declare.
+    """A slice of an array's chunk grid that one generator can declare.
 
-    The grid is sliced along the first dimension. The chunks are at regular distances in one file,
-    or each is a separate object.
+    The grid is sliced along its first dimension. Either the chunks in the slice are at regular
+    distances in one file, or each chunk is a separate object.
 
     Attributes
     ----------
     start, stop
         Range of the chunk indices along the first dimension.
     url
-        The URL of all chunks, or the text before the key if each URL ends in the chunk's key.
+        The URL of all chunks. If each URL ends in the key of its chunk, the text before the key.
     offset
         Offset of the first chunk in bytes, or -1 for whole objects.
     strides
-        Distance in bytes between neighbors along each dimension, or 0 for whole objects.
+        Distance in bytes between neighboring chunks along each dimension, or 0 for whole objects.
     length
         Length of each chunk in bytes, or -1 for whole objects.
     """
@@ -215,7 +228,8 @@ class _GridSlice:
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
         """Return the item of ``gen`` that declares these chunks.
 
-        If `keyed`, each URL ends in the chunk's key.
+        `column` contains the references to all chunks of the array. If `keyed` is True, each URL
+        ends in the key of its chunk.
         """
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
@@ -228,7 +242,8 @@ class _GridSlice:
             terms += [
                 f"{step} * {name}" for step, name in zip(self.strides, names, strict=True) if step
             ]
-            # The space separates a minus sign, because "{{-" has another meaning.
+            # The space keeps a minus sign apart from the braces, because jinja2 gives "{{-" another
+            # meaning.
             member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
             member["length"] = str(self.length)
         member["dimensions"] = {
@@ -239,10 +254,10 @@ class _GridSlice:
 
 
 def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
-    """Return slices of the chunk grid that contain all chunks of a column.
+    """Split the chunk grid of a column into slices that generators can declare.
 
     The list is empty if the references are too irregular to be written as generators. `beginning`
-    is the text that precedes the key in every URL, or None; see `_common_beginning`.
+    is the text that precedes the chunk key in every URL, or None; see `_common_beginning`.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -280,8 +295,8 @@ def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the distance in bytes between neighboring chunks along each dimension.
 
-    Return None if a distance varies. `distances` contains the distance of each chunk from the first
-    one, in C order.
+    Return None if the distances along a dimension vary. `distances` contains the distance of each
+    chunk from the first one, in C order.
     """
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(
@@ -297,7 +312,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 def _common_beginning(column: Column) -> str | None:
     """Return the text that precedes the chunk key in every URL of a column.
 
-    Return None if a URL does not end in its key, or if the text before the key varies.
+    Return None if a URL does not end in the key of its chunk, or if the text before the key varies.
     """
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):

@@ -1,6 +1,6 @@
 """Render templates of trusted sets with all features of jinja2's immutable sandbox.
 
-The sizes of results, powers and products are limited, but time and memory are not: nested loops and
+The sizes of results, powers and products are limited. Time and memory are not, so nested loops and
 repeated concatenation can exhaust them.
 """
 
@@ -46,7 +46,10 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """A picklable function that renders a jinja2 template, given a value for each dimension."""
+    """A picklable function that renders a jinja2 template from a value for each dimension.
+
+    `templates` maps names to the sources of other templates that the template may use.
+    """
 
     text: str
     templates: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The storage options for a reference set, and for the objects to which it refers."""
+"""The storage options for a reference set and for the objects to which the set refers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from xr_nczarr.storage.url import (
 
 _CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose URLs do not contain a host: credentials sign requests, but are not sent."""
+"""Protocols whose URLs contain no host. Credentials are never sent, but only sign requests."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
-# Options that only apply to fsspec's own ReferenceFileSystem.
+# Options that are ignored, because they apply only to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(
     {
         *("asynchronous", "loop", "protocol", "skip_instance_cache", "use_listings_cache"),
@@ -38,7 +38,7 @@ _CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """The ``storage_options`` of a reference set. Most of them mean the same as in fsspec.
+    """The ``storage_options`` for a reference set. Most of them mean the same as in fsspec.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class ReferenceOptions:
         The reference set (a path, a URL or a dictionary) if the target is ``reference://``.
     target_protocol, target_options
         Protocol and options for the document, and for targets with the same scheme and host (or
-        bucket).
+        bucket) as the document.
     remote_protocol, remote_options
         Protocol and options for the targets. Without a protocol, the options apply to all
         protocols.
@@ -54,18 +54,19 @@ class ReferenceOptions:
         See `parse_references`.
     allow
         URL prefixes, or paths, to which a remote set may refer in addition to its own host or
-        bucket. For any set, they also permit URLs whose protocol does more than transfer bytes.
+        bucket. For any set, they also allow URLs whose protocol does more than transfer bytes.
     by_place
-        Storage options, or an fsspec filesystem, by URL prefix (``"s3://bucket/"``) or by protocol
-        (``"s3"``). fsspec's option ``fs``, a filesystem or a mapping by protocol, is merged in.
+        Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
+        or fsspec filesystems. It includes fsspec's option ``fs``, which is one filesystem or a
+        mapping from protocols.
     own
-        All other options, which apply to the host or bucket of the document.
+        All other options. They apply to the host or bucket of the document.
     filesystem
         The filesystem of the document, if the target is an fsspec mapper or open file. It is used
-        in place of options.
+        instead of options.
     access
-        Options for reading the document and its targets. Unless ``trusted``, the set may only refer
-        to its own folder and the places in `allow`.
+        Options for reading the document and its targets. If ``access.trusted`` is
+        false, the set may refer only to its own folder and to the places in `allow`.
     """
 
     fo: Any = None
@@ -85,7 +86,7 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` contains further storage options, which are part of the target itself.
+        `implied` contains additional storage options that the target itself implies.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})
@@ -123,7 +124,7 @@ class ReferenceOptions:
 
         `document` is the path or URL of the set, or None if the set is in memory.
         """
-        # A cache of the document does not apply to its targets.
+        # A cache for the document does not apply to the document's targets.
         place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
         options = _by_prefix(
             {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
@@ -131,8 +132,8 @@ class ReferenceOptions:
         allow = self.allow
         origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
-            # Options for a place also allow that place; options for a protocol do not allow its
-            # hosts.
+            # Options for a URL prefix, or for a protocol with buckets, also allow the set to refer
+            # to URLs there. Options for any other protocol do not allow its hosts.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
@@ -146,8 +147,8 @@ class ReferenceOptions:
                 "or under the prefix of their URLs",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
-        # A path can be in a bucket; local paths and paths on web servers are relative to the
-        # document.
+        # A URL without a protocol may begin with a bucket of the remote protocol. With the
+        # protocols below, such a URL is relative to the document instead.
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None
@@ -176,7 +177,10 @@ class ReferenceOptions:
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return these options, completed with the filesystem and storage options of `location`."""
+        """Return a copy of these options for the set at `location`.
+
+        The copy also contains the filesystem and the storage options of `location`.
+        """
         merged = merge_options(location.storage_options, self.own)
         return replace(self, own=merged, filesystem=location.filesystem)
 
@@ -194,10 +198,11 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Return the filesystems in fsspec's option `fs` by protocol, and the default protocol.
+    """Parse fsspec's option `fs`, which is one filesystem or a mapping from protocols.
 
-    `fs` is one filesystem, or a mapping from protocols to filesystems or their options. The default
-    protocol applies to URLs that have none; it is None if `fs` does not determine it.
+    The values of the mapping are filesystems or their options. Return a dict from protocols to
+    these values, and the default protocol, which applies to URLs without a protocol. The default
+    protocol is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -221,9 +226,9 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return `options` by URL prefix, with keys that are protocols replaced.
+    """Replace each protocol among the keys of `options` with its URL prefixes.
 
-    The key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
+    For example, the key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
     """
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
@@ -231,7 +236,7 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 def _prefixes(place: str) -> list[str]:
     """Return the URL prefixes of a protocol and its aliases.
 
-    A key that is already a URL prefix is returned unchanged.
+    A `place` that already is a URL prefix is returned unchanged, as the only item.
     """
     if not place or "://" in place:
         return [place]

@@ -29,7 +29,7 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 class _WholePaths(FilesystemClient):
     """A client whose keys are complete paths in a filesystem, or complete chained URLs.
 
-    One client can therefore read all targets with the same protocol and options.
+    One such client can therefore read all targets with the same protocol and options.
     """
 
     def path(self, key: str) -> str:
@@ -43,19 +43,19 @@ class Targets:
     Attributes
     ----------
     document
-        Absolute path or URL of the document, against which relative URLs are resolved.
+        Absolute path or URL of the reference document. Relative URLs are resolved against it.
     trust
         The places to which the set may refer.
     protocol
-        Protocol for URLs without a protocol. If None, such URLs are relative to the document.
+        Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
         Pairs of a URL prefix and the storage options, or the fsspec filesystem, for URLs with that
         prefix. The longest prefix comes first. An empty prefix applies to all remote targets.
     retry
         The rules for retrying failed requests. None means the default rules.
     max_object_bytes
-        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
-        allocated.
+        Maximum size of an object in bytes. A larger object raises LimitError before memory for it
+        is allocated.
     """
 
     document: str
@@ -66,7 +66,7 @@ class Targets:
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
-        """Return the absolute path or URL for the URL in a reference.
+        """Resolve the URL of a reference to an absolute path or URL.
 
         Raises
         ------
@@ -79,12 +79,13 @@ class Targets:
             text = scheme.lower() + mark + rest
             document = normalize(self.document)
             if "::" not in text + document and origin_of(normalize(text)) == origin_of(document):
-                # The protocols may be aliases: the options and rules of the document apply.
+                # The protocols may be aliases. Use the document's protocol, so that the document's
+                # options and rules apply.
                 text = self.document.partition("://")[0] + mark + rest
         elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
         elif is_rooted(text) and remote:
-            self.trust.check(text)  # a local path, independent of the set
+            self.trust.check(text)  # a local path, wherever the set is
             return text
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
@@ -103,14 +104,17 @@ class Targets:
         return local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
-        """Return the longest prefix of a URL that has options, together with these options."""
+        """Return the longest prefix of a URL for which there are options, and these options.
+
+        Without such a prefix, return an empty string and a mapping without options.
+        """
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
         """Return a name for the store that contains the object at `url`.
 
-        All URLs with the same name are opened as one store. Such a store is a local drive, a
-        bucket, a single chained URL, or all URLs with the same protocol and options.
+        All URLs for which this name is equal are opened as one store. Such a store is a local
+        drive, a bucket, a single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
@@ -121,7 +125,7 @@ class Targets:
         return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> Store:
-        """Return the store that contains the object at `url`, without making a request."""
+        """Open the store that contains the object at `url`, without making a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
         rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
@@ -135,7 +139,7 @@ class Targets:
 
 
 def key_in(store: Store, url: str) -> str:
-    """Return the key under which `store` contains the object at `url`."""
+    """Return the key by which `store` identifies the object at `url`."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
     assert isinstance(store, RemoteStore)
@@ -149,9 +153,9 @@ def key_in(store: Store, url: str) -> str:
 
 
 def _bucket_of(url: str) -> str | None:
-    """Return the URL of the bucket that contains an object.
+    """Return the URL of the bucket that contains the object at `url`.
 
-    Return None if the URL is not in a bucket, or if the key is not a plain path.
+    Return None if the URL is not in a bucket, or if the key of the object is not a plain path.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")

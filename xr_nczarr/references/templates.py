@@ -1,8 +1,8 @@
 """Compile the templates of a reference set, which may use a safe subset of jinja2's syntax.
 
-The subset contains names, constants, arithmetic, comparisons, conditional expressions, some
-filters, and names and calls of other templates, which are inlined. Each template is parsed by
-jinja2 and compiled once.
+The subset contains names, constants, arithmetic, comparisons, conditional expressions and some
+filters. A template may also name or call other templates, which are inlined. jinja2 parses each
+template, and the template is compiled only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Language = Literal["safe", "jinja2"]
 _MAX_DEPTH = 64
 _MAX_NODES = 10_000
 _PARSING = 64
-"""Cost of parsing a template. A reference without templates costs 1."""
+"""Cost of parsing a template, where a reference without templates costs 1."""
 _ORDINARY_TEXT = 128
 _LEAST = 1 << 14  # minimum budget in references, enough for some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
@@ -50,7 +50,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Functions by the type of a syntax node, all of whose fields are the arguments."""
+"""Functions for the types of syntax nodes.
+
+Each function takes all fields of a node as its arguments.
+"""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -66,15 +69,18 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Functions for filters, each with its maximum number of arguments besides the filtered value."""
+"""Functions for the filters, each with its maximum number of arguments.
+
+The filtered value does not count as an argument.
+"""
 
 
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
-    Each argument comes with the scope in which it is evaluated. All scopes of one template share
-    `budget`, an iterator that yields one item for each syntax node that may still be compiled.
-    `within` contains the names of the enclosing templates.
+    Each argument is stored with the scope in which it is evaluated. All scopes of one template
+    share `budget`, an iterator that yields one item for each syntax node that may still be
+    compiled. `within` contains the names of the enclosing templates.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -92,11 +98,11 @@ class Templates:
     Parameters
     ----------
     texts
-        Source of each template by name.
+        Mapping from the name of each template to its source.
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
     most
-        Maximum cost of parsing and rendering. A reference without templates costs 1.
+        Maximum total cost of parsing and rendering, where a reference without templates costs 1.
     """
 
     def __init__(
@@ -112,14 +118,17 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into expressions. Its result is the concatenation of their values.
+        """Compile a template into expressions. It renders the concatenation of their values.
+
+        `dimensions` are the names of the dimensions that the template may use.
 
         Raises
         ------
         RefusedError
-            For syntax outside the safe subset.
+            If the template uses syntax outside the safe subset, which is allowed only for
+            ``"jinja2"``.
         ReferenceSetError
-            For a name that is neither a dimension nor a template, and for circular templates.
+            If a name is neither a dimension nor a template, or if a template contains itself.
         """
         variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING)
@@ -135,7 +144,8 @@ class Templates:
 
     def render(self, text: str) -> str:
         """Render a template that does not depend on any dimension."""
-        # A set may have as many URLs as references, most of them with at most one plain name.
+        # Handle simple templates without parsing them. A set may have as many URLs as references,
+        # and most of them contain at most one plain name.
         if _is_plain(text):
             return text
         plain = _NAME.sub(lambda match: self._texts.get(match[1], match[0]), text)
@@ -161,7 +171,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Compile a node of jinja2's syntax tree and its operands into one expression."""
+        """Compile a node of jinja2's syntax tree, with its operands, into one expression."""
         if scope.depth > _MAX_DEPTH or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template is nested more than {_MAX_DEPTH} levels deep, or has more than "
@@ -195,8 +205,8 @@ class Templates:
     ) -> Expression:
         """Compile a template that another template refers to by name.
 
-        `scope` contains the names that are visible where the template is referred to, and
-        `arguments` the arguments of the call.
+        `scope` contains the names that are visible at the reference, and `arguments` contains the
+        arguments of the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -210,18 +220,19 @@ class Templates:
 
 
 def _is_plain(text: str) -> bool:
-    # jinja2 also normalizes line ends, and removes a trailing one.
+    # Text with line breaks is not plain, because jinja2 normalizes them and removes a trailing one.
     return "{" not in text and "\n" not in text and "\r" not in text
 
 
 def _parse(text: str) -> list[Any]:
     """Parse a template into nodes of jinja2's syntax tree.
 
-    The result of the template is the concatenation of their values.
+    The template renders the concatenation of the nodes' values.
     """
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
-    # Imported here: most sets have no templates, and jinja2 costs more than opening them.
+    # Import jinja2 only here: most sets have no templates, and importing it takes longer than
+    # opening such a set.
     import jinja2
 
     try:
@@ -239,7 +250,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node represents, and the nodes of its operands.
+    """Return the function that a syntax node represents, and the nodes of the operands.
 
     Raises
     ------
