@@ -323,7 +323,7 @@ def test_an_unsupported_use_of_a_codec_raises_when_its_variable_is_loaded(tmp_pa
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
-    with pytest.warns(xr.SerializationWarning, match="/v is opened as it is stored"):
+    with pytest.warns(xr.SerializationWarning, match="/v is opened without decoding"):
         dataset = opened(objects)
     with pytest.raises(UnsupportedError, match="variable-length items"):
         dataset.load()

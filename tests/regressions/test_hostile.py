@@ -80,7 +80,7 @@ def test_the_keys_of_a_huge_generator_are_listed_lazily():
     ids=str,
 )
 def test_the_warning_for_an_attribute_that_xarray_cannot_decode_contains_its_name(attributes):
-    message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
+    message = r"^/a is opened without decoding: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")
     assert dataset["a"].values.tolist() == [1, 2]

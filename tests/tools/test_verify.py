@@ -420,7 +420,7 @@ def test_verify_reports_each_document_that_differs_from_consolidated_metadata(
     key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     array = names[0].rpartition("/")[2].replace("attrs", "array")
     problems = errors(store)
-    assert (names[0], f"the document is stale in {key}") in problems
+    assert (names[0], f"the copy of the document in {key} is stale") in problems
     assert (f"t/{array}", f"the document is in {key}, but missing from the store") in problems
     xr_nczarr.consolidate(store)
     assert not [problem for _, problem in errors(store) if key in problem]

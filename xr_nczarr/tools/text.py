@@ -13,7 +13,7 @@ _MIN_FIRST_COLUMN = 16  # characters
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with a noun, such as ``1 chunk`` or ``2 chunks``."""
+    """Return a count with its noun, such as ``1 chunk`` or ``2 chunks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -36,8 +36,8 @@ def extent_text(shape: Sequence[int] | None) -> str:
 def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
     """Yield the lines of a table with aligned columns. Empty columns are left out.
 
-    Rows with a single cell are not aligned. If the table is wider than `width`, the longest first
-    cells have lines of their own, above the other cells of their rows.
+    A row with a single cell is not aligned. If the table is wider than `width`, the first column is
+    made narrower. A first cell that no longer fits gets its own line, above the rest of its row.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -61,15 +61,18 @@ def dimension_text(dimension: Dimension) -> str:
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored size and the compression ratio of a variable that `StoreInfo` describes."""
+    """Format the stored size and the compression ratio of a variable as text.
+
+    `item` is a result of `StoreInfo.describe`.
+    """
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Wrap a line at `width` characters, and indent continuation lines.
+    """Indent a line, and wrap it at `width` characters. Continuation lines are indented further.
 
-    Words that are too long are not split.
+    Words that are longer than a line are not split.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]
