@@ -68,7 +68,7 @@ class NczarrAccessor:
         allow_duplicates: bool = False,
         overwrite: bool = False,
     ) -> Delayed | None:
-        """Write the object as NCZarr or Zarr; see `xr_nczarr.to_nczarr`."""
+        """Write the object to an NCZarr or Zarr store; see `xr_nczarr.to_nczarr`."""
         from xr_nczarr.writing.to_nczarr import to_nczarr
 
         return to_nczarr(
@@ -114,7 +114,7 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Predict how many requests and bytes a read takes; see `xr_nczarr.explain`."""
+        """Predict the requests and bytes of reading a selection; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
@@ -128,7 +128,8 @@ class NczarrAccessor:
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
         """Return the target from which the object was opened, and keyword arguments for `function`.
 
-        The arguments are those options with which the object was opened that `function` accepts.
+        The arguments are the options that were used to open the object, without those that
+        `function` does not accept.
 
         Raises
         ------
@@ -164,7 +165,7 @@ def _register() -> None:
 class _XarrayFinder:
     """An import hook that registers the accessors as soon as xarray is imported.
 
-    To find xarray, it uses the other finders on `sys.meta_path`.
+    It delegates the search for xarray to the other finders on `sys.meta_path`.
     """
 
     def find_spec(
@@ -190,7 +191,7 @@ class _XarrayFinder:
             sys.meta_path.remove(self)
             _register()
 
-        # Only this loader is changed, so that a call of find_spec("xarray") registers nothing.
+        # Only this loader is changed, so that calling find_spec("xarray") alone registers nothing.
         loader.exec_module = exec_module
 
 

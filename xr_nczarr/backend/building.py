@@ -149,7 +149,7 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
 
 
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
-    """Read the dimension coordinates, and return a dict from their names to their values.
+    """Read the dimension coordinates, and return their values, keyed by name.
 
     If a coordinate stays undecoded (`source.as_stored`), and one of its chunks is missing or
     unreadable, the coordinate is left out.
@@ -246,8 +246,8 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
         error = MetadataError(
             "the scalar variable has the same name as a dimension of other variables; xarray does "
             "not allow this in one Dataset",
-            remedy="Leave out either the scalar or the variables along the dimension with "
-            "drop_variables",
+            remedy="Pass drop_variables to leave out either the scalar or the variables along the "
+            "dimension",
             store=source.opened.store.name,
             variable=source.path_of(name),
         )

@@ -7,8 +7,8 @@ chunk applies them while the chunk is still in the processor's cache. The result
 bitwise identical.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables have these in common. Of such variables, xarray decodes the metadata of just one, and
-the result is applied to all others.
+most variables share these. xarray then decodes the metadata of only one of these variables, and the
+result is applied to the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PASSING = (StorageTimeoutError, StorageConnectionError)
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """A function that masks and scales stored numbers as the CF attributes specify.
+    """A function that masks and scales stored numbers according to their CF attributes.
 
     Attributes
     ----------
@@ -115,8 +115,8 @@ def decode_variables(
     variables
         Stored variables. Numeric variables may be changed in place and returned.
     arrays
-        Maps the names of the variables that can be read to their lazy arrays. The dtypes and the
-        conversions of these arrays are set in place.
+        Lazy arrays of the variables that can be read, keyed by name. The dtype and the conversion
+        of each array are set in place.
     attributes
         Attributes of the group.
     decoding
@@ -179,15 +179,15 @@ def find_undecodable(
     dropped: Set[Hashable] = frozenset(),
     failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
-    """Map the name of each variable that `decode_variables` cannot decode to the error.
+    """Return the errors of the variables that `decode_variables` cannot decode, keyed by name.
 
     Parameters
     ----------
     variables, arrays, decoding, dropped
         As in `decode_variables`. The variables are not changed.
     failed
-        Maps names of variables to errors that are already known. The chunks of these variables are
-        not read again to find the error.
+        Errors that are already known, keyed by variable name. The chunks of these variables are not
+        read again to find the error.
 
     Raises
     ------
@@ -380,7 +380,7 @@ def _attribute_key(value: Any) -> Hashable:
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
     """Return a function that converts stored values in the same way as xarray decodes them.
 
-    `decoded` is the variable with the metadata that xarray has decoded. Returns None if decoding
+    `decoded` is the variable after xarray has decoded its metadata. Returns None if decoding
     requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype

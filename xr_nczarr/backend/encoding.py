@@ -1,4 +1,4 @@
-"""Build the ``encoding`` of opened datasets and variables, with the keys of other engines."""
+"""Build the ``encoding`` of opened datasets and variables, with the same keys as other engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USUAL_LEVEL = 4
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
-"""Maps names of codecs to the encoding flags of the netCDF engines."""
+"""Mapping from names of codecs to the encoding flags of the netCDF engines."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
 """Codecs that every build of netCDF-C and HDF5 supports."""

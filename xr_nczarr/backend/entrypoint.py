@@ -1,7 +1,7 @@
 """Define the xarray engine ``nczarr``.
 
-To open any file, xarray imports the entry points of all engines, including this module. It
-therefore imports as little as possible.
+To open any file, xarray imports the entry points of all engines. This module therefore imports as
+little as possible.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         store: None = None,
         engine: None = None,
     ) -> dict[str, Dataset]:
-        """Open a group and all its descendants as a dict from paths to Datasets.
+        """Open a group and all its descendants as a dict of Datasets, keyed by path.
 
         As in other engines, the paths are absolute, or relative to `group` if it is passed. See
         `open_dataset` for the parameters.

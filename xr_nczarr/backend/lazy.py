@@ -23,7 +23,7 @@ from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
 
 Array = npt.NDArray[Any]
-_MAX_ASYNC_READS = 64  # as many as the concurrent requests to one store
+_MAX_ASYNC_READS = 64  # the maximum number of concurrent requests to one store
 
 
 @dataclass(eq=False, repr=False)

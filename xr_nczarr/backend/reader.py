@@ -53,7 +53,7 @@ class StoredGroup:
     drop_variables
         Names of variables to leave out.
     undecodable
-        Maps the names of variables that xarray cannot decode to the errors.
+        Errors of the variables that xarray cannot decode, keyed by name.
     coordinates
         Store from which to read small coordinates (see `fetching_coordinates`). Groups that are
         opened together share this store. None creates a store for this group.
@@ -61,19 +61,19 @@ class StoredGroup:
     Attributes
     ----------
     variables
-        Maps names to lazy variables. The variables named in `inert` are placeholders.
+        Lazy variables, keyed by name. The variables named in `inert` are placeholders.
     inert
-        Names of variables that must not be decoded. Their placeholders have no values, but
-        attributes of other variables can refer to them.
+        Names of variables that are not decoded, because they are dropped, unreadable or
+        undecodable. Their placeholders have no values, but attributes of other variables can refer
+        to them.
     as_stored
-        Maps names to the variables that are opened without decoding. `inert` also contains these
-        names.
+        Variables that are opened without decoding, keyed by name. `inert` contains their names too.
     unreadable
         Names of the variables in `as_stored` whose values cannot be read.
     problems
-        Maps the name of each variable that cannot be read or decoded to the error.
+        Errors of the variables that cannot be read or decoded, keyed by name.
     arrays
-        Maps the name of each variable that can be read to its lazy array.
+        Lazy arrays of the variables that can be read, keyed by name.
     """
 
     def __init__(
@@ -280,7 +280,10 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate, or an empty list for others."""
+    """Return the chunk keys of a small dimension coordinate.
+
+    Returns an empty list for any other variable.
+    """
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []

@@ -25,7 +25,7 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""Maps codecs to the parameter for the compression level, if it is not called ``level``."""
+"""Mapping from codecs to the parameter for the compression level, if it is not called ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
@@ -64,10 +64,10 @@ def dump(parser: argparse.ArgumentParser) -> Run:
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
-    """Describe a store: groups, dimensions, variables, chunks, codecs, sizes."""
+    """Describe a store: groups, dimensions, variables, chunks, codecs and sizes."""
     add_target(parser)
     add_json(parser)
-    about = "do not count the stored chunks, which requires listing the store"
+    about = "show only the metadata, without counting the stored chunks"
     parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
     return lambda parsed: xr_nczarr.info(parsed.target, **keywords(parsed, xr_nczarr.info))
 
@@ -208,14 +208,14 @@ def references(parser: argparse.ArgumentParser) -> Run:
         action="store_true",
         help="describe regularly spaced chunks by generators (gen). nczarr can read generators, "
         "fsspec and kerchunk only with simple_templates=False, and VirtualiZarr not at all. "
-        "Programs that cannot read them find no values there",
+        "Programs that cannot read generators find no values there",
     )
     parser.add_argument(
         "--inline-below",
         type=_number,
         default=0,
         metavar="BYTES",
-        help="store chunks of fewer bytes inline in the set",
+        help="store chunks smaller than BYTES inline in the reference set",
     )
     add_quiet(parser)
     add_storage_options(parser)

@@ -93,9 +93,9 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Run an option that takes the place of a subcommand, and return the exit code.
+    """Run an option that takes the place of a subcommand, such as ``--version``.
 
-    An example of such an option is ``--version``.
+    Returns the exit code.
 
     Raises
     ------

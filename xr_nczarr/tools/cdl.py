@@ -80,13 +80,13 @@ def dump(
     variables, groups
         Names of the variables and groups whose values are shown. None shows the values of all. A
         name that starts with a slash is an absolute path. Any other name matches every variable or
-        group whose path ends with that name.
+        group whose path ends in that name.
     name
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
     precision
-        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None shows as
-        many digits as a number needs to round-trip.
+        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None, alone
+        or in the tuple, shows as many digits as a number needs to round-trip.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
@@ -172,7 +172,7 @@ class Cdl:
 
     @property
     def left_out(self) -> list[str]:
-        """A sentence about each item that CDL cannot express."""
+        """Descriptions of the items that CDL cannot express, one sentence for each."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_notation(), *filter(None, reasons)]
 

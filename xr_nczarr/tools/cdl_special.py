@@ -12,7 +12,7 @@ from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
-"""Maps HDF5 filters to the special attributes that describe them, in the order of ncdump."""
+"""Mapping from HDF5 filters to the special attributes that describe them, in ncdump's order."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
@@ -53,5 +53,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return an int32 array, as ncdump shows, or an int64 array if a value is too large."""
+    """Convert integers to int32, like ncdump, or to int64 if a value does not fit."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

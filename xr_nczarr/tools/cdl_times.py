@@ -51,7 +51,7 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Map the name of each time variable in a group, and of its bounds, to the units.
+    """Map the names of the time variables in a group, and of their bounds, to their units.
 
     Bounds without units of their own have the units of their time variable.
     """

@@ -31,7 +31,7 @@ _TYPES = {
 # For each type that netCDF lacks, a netCDF type that represents its values exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
-"""Maps each floating-point type to the numbers of significant digits to try.
+"""Mapping from each floating-point type to the numbers of significant digits to try.
 
 The first of these that reproduces a value is used. If none of them does, the last one is used.
 """
@@ -59,7 +59,7 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def is_cdl_name(name: str) -> bool:
-    """Return whether ncgen accepts a name, possibly with escaped characters.
+    """Return whether ncgen accepts a name, provided that its special characters are escaped.
 
     Even with escapes, ncgen rejects some names, such as its own keywords and names that contain
     ``?``.
@@ -155,7 +155,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values to a netCDF type that represents them exactly, if netCDF lacks their type."""
+    """Convert values of a type that netCDF lacks to a netCDF type that represents them exactly.
+
+    Values of any other type are returned unchanged.
+    """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 

@@ -65,7 +65,7 @@ def consolidate(
         key = FORMATS[zarr_format].consolidated_key
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
-                "consolidated metadata cannot contain the annotations of netCDF-C 4.8.0",
+                "consolidated metadata cannot contain the NCZarr metadata of netCDF-C 4.8.0",
                 remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                 store=store.name,
             )

@@ -47,7 +47,7 @@ class Difference:
         The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
         not contain the item. If values differ, this is the first value that differs.
     note
-        If values differ: how many of them, where the first one is, and the largest difference.
+        If values differ: how many, the position of the first, and the largest difference.
     """
 
     path: str
@@ -288,7 +288,7 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether both attributes are JSON objects or lists with equal content.
+    """Return whether both attributes are JSON objects or lists with equal contents.
 
     netCDF-C reads such attributes as text, but programs format the same JSON differently.
     """

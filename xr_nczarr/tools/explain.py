@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xarray import Dataset, Variable
 
 Indexers = Mapping[Any, Any]
-"""Maps dimensions to positions or labels."""
+"""Mapping from dimensions to positions or labels."""
 
 _MAX_CHUNKS = 10_000_000
 """Maximum number of chunks to look up. Each lookup takes a few microseconds."""
@@ -62,9 +62,9 @@ class VariableReading:
     absent
         Number of chunks to read that are not in the store, or None if this number is unknown.
     decoded_bytes
-        Total size of the chunks to read after decoding.
+        Total decoded size of the chunks to read.
     result_bytes
-        Total size of the selected values after decoding.
+        Total decoded size of the selected values.
     """
 
     name: str
@@ -93,8 +93,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        Maps the path of each variable that is missing from `readings` to the reason why its cost is
-        unknown.
+        The reasons why the costs of other variables are unknown, keyed by path of the variable.
     """
 
     readings: tuple[VariableReading, ...]
@@ -112,7 +111,7 @@ class Explanation(Result):
         return page("Cost of reading", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary that can be serialized as JSON."""
+        """Return the result as a JSON-serializable dictionary."""
         readings = [
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
@@ -235,10 +234,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Map the path of each variable in a group and its descendants to the variable.
-
-    The paths are relative to the group.
-    """
+    """Return the variables in a group and its descendants, keyed by path relative to the group."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):
@@ -266,7 +262,7 @@ def _unreadable(error: NczarrError) -> str:
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
-    """Map paths to the datasets in an xarray object. Return None for any other target."""
+    """Return the datasets in an xarray object, keyed by path, or None for any other target."""
     xarray = sys.modules.get("xarray")
     if xarray is None:
         return None

@@ -51,7 +51,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value as text that is escaped for HTML and truncated to 200 characters."""
+    """Convert a value to text that is escaped for HTML and truncated to 200 characters."""
     return escape(quote(value))
 
 

@@ -53,8 +53,8 @@ class StoreInfo(Result):
     layout
         The releases of netCDF-C that write NCZarr metadata in this layout. Empty for plain Zarr.
     census
-        Maps the path of each variable to its stored chunks. None if counting was not requested, and
-        empty if the chunks could not be counted.
+        Mapping from the path of each variable to its stored chunks. None if counting was not
+        requested, and empty if the chunks could not be counted.
     unlisted
         The reason why the stored chunks could not be counted. Empty in all other cases.
     """
@@ -77,8 +77,8 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the total numbers of groups, variables, chunks and bytes.
 
-        Chunks and bytes are those of readable variables. Chunks are included only if they were
-        counted. A total is None if the number for one of these variables is unknown.
+        Chunks and bytes are totals of the readable variables only. Chunks are left out if they were
+        not counted. A total is None if it is unknown for any of these variables.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -119,7 +119,7 @@ class StoreInfo(Result):
         return page(self.name, summary, *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary that can be serialized as JSON."""
+        """Return the result as a JSON-serializable dictionary."""
         return {
             "schema_version": 1,
             "store": self.name,
@@ -144,7 +144,7 @@ class StoreInfo(Result):
         }
 
     def describe(self, variable: Variable) -> dict[str, Any]:
-        """Return the properties of a variable as a dictionary that can be serialized as JSON."""
+        """Return the properties of a variable as a JSON-serializable dictionary."""
         description: dict[str, Any] = {
             "path": variable.path,
             "name": variable.name,

@@ -1,4 +1,4 @@
-"""Call functions of netCDF-C directly, in the library that netCDF4-python installs.
+"""Call netCDF-C functions directly, in the library that netCDF4-python installs.
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
 strings in attributes, and it leaves out variables of unknown types. If groups define several
@@ -22,7 +22,7 @@ from xarray.backends.locks import HDF5_LOCK, NETCDFC_LOCK, combine_locks
 from xr_nczarr.errors import StorageError, UnsupportedError
 
 DTYPES = dict(enumerate(["i1", "S1", "i2", "i4", "f4", "f8", "u1", "u2", "u4", "i8", "u8"], 1))
-"""Maps the numbers of netCDF types (``nc_type``) to NumPy dtypes."""
+"""Mapping from the numbers of netCDF types (``nc_type``) to NumPy dtypes."""
 CHAR, STRING = 2, 12
 GLOBAL, CHUNKED, LITTLE_ENDIAN, BIG_ENDIAN = -1, 0, 1, 2
 LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
@@ -57,8 +57,8 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. Unpickling opens the file again, but only
-    once per process.
+    Only a file that is open for reading can be pickled. A process that unpickles it opens the file
+    again, but only once.
 
     Parameters
     ----------

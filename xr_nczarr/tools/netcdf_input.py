@@ -44,7 +44,7 @@ _MAX_DIMENSIONS = 1024
 
 @dataclass(slots=True)
 class NetcdfFile:
-    """An open netCDF file, and those of its contents that NCZarr can express.
+    """An open netCDF file, with the part of its contents that NCZarr can express.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class NetcdfFile:
         The root group. It contains all groups, dimensions, variables and attributes in the same
         order as in the file.
     values
-        Maps the path of each variable to its values.
+        Mapping from the path of each variable to its values.
     unsupported
         Descriptions of types, variables and attributes that NCZarr cannot express.
     """
@@ -135,7 +135,7 @@ class _Reader:
     Attributes
     ----------
     dimensions
-        Maps netCDF-C's identifiers to the dimensions that have been read so far.
+        Mapping from netCDF-C's identifiers to the dimensions that have been read so far.
     """
 
     handle: Handle
@@ -212,8 +212,8 @@ class _Reader:
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
-        A contiguous variable has no chunks. For this variable, the result is the chunk shape that
-        would be chosen by default when it is written.
+        A contiguous variable has no chunks. The result is then the chunk shape that writing the
+        variable would choose by default.
         """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)

@@ -1,4 +1,4 @@
-"""Write a tree of groups and variables to a netCDF-4 file through netCDF-C, as an exact copy."""
+"""Write exact copies of netCDF groups to netCDF-4 files, through netCDF-C."""
 
 from __future__ import annotations
 
@@ -111,9 +111,10 @@ class _FileWriter:
     Attributes
     ----------
     dimensions
-        Maps the paths of the dimensions defined so far to netCDF-C's identifiers.
+        Mapping from the paths of the dimensions defined so far to netCDF-C's identifiers.
     variables, nodes
-        Map the paths of the variables defined so far to the variables and to their array nodes.
+        Mappings from the paths of the variables defined so far to these variables and to their
+        array nodes.
     underway
         Counter of the assignments in progress. The file is not closed before they end.
     """
@@ -258,7 +259,7 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return the chunk lengths of a variable, at most as long as its fixed dimensions.
+    """Return the chunk lengths of a variable, clipped to the lengths of its fixed dimensions.
 
     netCDF does not allow a chunk to be longer than a fixed dimension.
     """

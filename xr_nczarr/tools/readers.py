@@ -26,12 +26,12 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     """Yield findings about the programs that can read a store.
 
     Notes name the features that every program needs in order to read the store. Warnings name the
-    parts that some programs cannot read or misread.
+    parts that some programs misread or cannot read.
 
     Parameters
     ----------
     documents
-        Maps the keys of the store's metadata documents to their contents.
+        A mapping from keys to the store's metadata documents. None stands for a missing document.
     """
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")

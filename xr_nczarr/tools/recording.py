@@ -48,7 +48,7 @@ class ObjectSizes:
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
-        """Return the size of the object at each key in bytes.
+        """Return the size in bytes of the object at each key.
 
         The size is 0 for a missing object, and None if it is unknown.
 

@@ -15,7 +15,7 @@ class Result:
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary that can be serialized as JSON."""
+        """Return the result as a JSON-serializable dictionary."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def _repr_html_(self) -> str:

@@ -11,7 +11,7 @@ _BYTES = 32 << 20
 def counts(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
     """Return the number of chunks of shape `parts` along each dimension of `shape`.
 
-    A partial chunk at the end of a dimension is counted.
+    A partial chunk at the end of a dimension counts as one.
     """
     return tuple([-(-size // part) for size, part in zip(shape, parts, strict=True)])
 
@@ -24,7 +24,7 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield selections of at most `limit` bytes that together cover an array, in C order.
+    """Yield selections that together cover an array, in C order, each with at most `limit` bytes.
 
     If possible, each selection consists of whole chunks, so that every chunk is decoded only once.
     If `whole_rows` is True, the last dimension is never split, and selections may exceed `limit`.

@@ -38,8 +38,8 @@ class StoredChunks:
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        The position of each existing object, which is its index in the flattened grid (C order).
-        Empty unless `count_stored_chunks` was called with `others`.
+        Positions of the existing objects: their indices in the flattened grid (C order). Empty
+        unless `count_stored_chunks` was called with `others`.
     """
 
     node: ArrayNode
@@ -85,8 +85,8 @@ def count_stored_chunks(
     Returns
     -------
     tuple
-        A mapping from the path of each variable to its stored objects, and an empty string. If the
-        objects cannot be counted, an empty mapping, and the reason as a string.
+        The stored objects of each variable, keyed by path, and an empty string. If the objects
+        cannot be counted, an empty mapping and the reason as a string.
     """
     progress = progress or Progress(False)
     try:
@@ -133,7 +133,7 @@ def _counted(
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
-    """Map the path of each readable variable to its stored objects, none of them counted yet."""
+    """Build a `StoredChunks` for each readable variable, keyed by path. Nothing is counted yet."""
     return {
         variable.path: StoredChunks(readable_node(variable))
         for variable in opened.root.all_variables()
@@ -149,7 +149,7 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the variable to which the chunk or shard at `key` belongs, and its position.
+    """Return the array to which the chunk or shard at `key` belongs, and the chunk's position.
 
     The position is the index in the flattened grid (C order). Returns None and 0 if `key` is not
     the key of a chunk or shard.

@@ -39,8 +39,8 @@ class Subset:
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
         """Return the groups of the subset, and the source variables that are part of the subset.
 
-        Both results are dictionaries. Their keys are paths in the subset. The variables in the
-        returned groups have the dimensions of the subset, but still the array nodes of the source.
+        Both are dictionaries, keyed by path in the subset. The variables in the returned groups
+        have the dimensions of the subset, but keep the array nodes of the source.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Subset:
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
-    """Yield those of `paths` to which the ``coordinates`` attribute of a variable refers.
+    """Yield each of `paths` to which the ``coordinates`` attribute of a variable refers.
 
     As the CF conventions specify, each name is looked up in the variable's group, then in the
     ancestors of that group.
@@ -138,7 +138,7 @@ def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return those of `paths` that match any of the requested names.
+    """Return the members of `paths` that match any of the requested names.
 
     A name that starts with a slash is an absolute path. Any other name matches every path that ends
     with that name. If `requested` is None, all paths match. `what` is the kind of item to mention
@@ -235,9 +235,10 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _number(label: Any) -> int | float:
-    """Convert a label to a number. Text becomes an integer if possible, and otherwise a float.
+    """Convert a label to a number.
 
-    A float cannot represent all large integers.
+    Text becomes an integer if possible, because a float cannot represent every large integer. Any
+    other label becomes a float.
     """
     with suppress(ValueError):
         if isinstance(label, str):

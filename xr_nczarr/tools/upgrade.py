@@ -140,7 +140,7 @@ def upgrade(
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
     """Render the metadata documents of a store in another dialect (NCZarr layout).
 
-    Returns the documents by key, and the dialect that a reader detects in these documents.
+    Returns a mapping from keys to documents, and the dialect that a reader detects in them.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Yield lists of document keys. The documents in one list are written before the next list.
+    """Yield lists of document keys. All documents in one list must be written before the next.
 
     The documents that receive the new annotations come first. Then come the documents from which
     old annotations are removed, and finally the consolidated document. `in_attributes` states
@@ -233,7 +233,7 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy`, with metadata of `source` that an upgrade must not change.
+    """Return the nodes of `hierarchy`, with metadata of `source` that an upgrade must keep.
 
     These are reserved attributes other than annotations, and the absence of a fill value.
     """

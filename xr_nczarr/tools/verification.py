@@ -25,13 +25,13 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` means that values or metadata are damaged or contradictory, or that a coordinate
-        is incomplete. ``"warning"`` means other missing chunks, leftover objects, or problems that
-        other programs have with the store. ``"note"`` means a requirement of other programs.
+        ``"error"`` is for damaged or contradictory values and metadata, and for incomplete
+        coordinates. ``"warning"`` is for other missing chunks, leftover objects, and problems that
+        other programs have with the store. ``"note"`` is for requirements of other programs.
     place
         Key of the object, or path of the group or array, that the finding is about.
     detail
-        Details that apply only to this place, while other places may have the same problem.
+        Details about this place only. Other places may have the same problem with other details.
     """
 
     severity: Severity
@@ -75,8 +75,8 @@ class Verification(Result):
     Attributes
     ----------
     chunks
-        Maps the path of each array to the number of existing chunks (or shards) and the total
-        number of chunks (or shards). Empty if these numbers are unknown.
+        Mapping from the path of each array to the number of existing chunks (or shards) and the
+        total number. Empty if these numbers are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """
@@ -113,7 +113,7 @@ class Verification(Result):
         return [*kinds.values()]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary that can be serialized as JSON."""
+        """Return the result as a JSON-serializable dictionary."""
         return {
             "schema_version": 1,
             "store": self.store,

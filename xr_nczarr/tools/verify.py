@@ -136,9 +136,9 @@ def _open(
 ) -> tuple[OpenedStore, Group]:
     """Open a store, and read the metadata from its individual documents.
 
-    Consolidated metadata are used if there are no individual documents, or if these cannot be found
-    because the store cannot be listed. All of this applies only if ``options.consolidated`` is
-    None. Otherwise, that option decides. The documents that are read are added to `documents`.
+    If ``options.consolidated`` is None, consolidated metadata are used only if there are no
+    individual documents, or if these cannot be found because the store cannot be listed. Any other
+    value of this option is respected. The documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
@@ -194,7 +194,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents have equal contents. False if one of them cannot be parsed."""
+    """Return whether two documents have equal contents, or False if either cannot be parsed."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -222,8 +222,8 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
     """Return whether a variable is a coordinate that has lost values with its `absent` chunks.
 
     The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
-    omit a chunk that contains only the fill value, so it is normal that a single value is absent.
-    It is not normal if the fill value marks missing values, which a coordinate cannot have.
+    omit a chunk that contains only the fill value. A single absent value is therefore normal,
+    unless the fill value marks missing values, which a coordinate cannot have.
     """
     if not variable.is_coordinate:
         return False
@@ -266,7 +266,7 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """The number of threads that read, or 0 if chunks are too small for threads to help."""
+        """The number of threads to read with, or 0 if chunks are too small for threads to help."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
@@ -297,7 +297,7 @@ def _discard(*_: Any) -> None:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of an array whose elements the object at a grid index contains."""
+    """Return the region of an array, as slices, that is stored in the object at a grid index."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]
@@ -334,7 +334,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each leftover object, such as one that no array or group uses.
+    """Yield a finding for each object that should not be in the store, such as a leftover lock.
 
     `keys` contains the keys of all objects that are not chunks. Documents are skipped, and so are
     objects below a group or array that cannot be read.
@@ -362,7 +362,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path followed by all its ancestors, nearest first. For None, the list is empty."""
+    """Return a path followed by all its ancestors, nearest first, or an empty list for None."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
