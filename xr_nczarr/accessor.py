@@ -1,7 +1,7 @@
 """Define the accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
-xarray has no entry point for accessors, and importing this module does not import xarray. The
-accessors are registered as soon as xarray is imported, whether before or after this module.
+Importing this module does not import xarray, and xarray has no entry point for accessors. The
+accessors are therefore registered as soon as both modules are imported, in either order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NczarrAccessor:
         origin = f" opened from {self._obj.encoding.get('source')}" if is_opened else ""
         methods = {
             "to_nczarr(target)": "write it as NCZarr or Zarr",
-            "explain(selection)": "show the requests, bytes and chunks that reading it takes",
+            "explain(selection)": "predict the requests, bytes and chunks of a read",
         }
         if is_opened:
             methods |= {
@@ -68,7 +68,7 @@ class NczarrAccessor:
         allow_duplicates: bool = False,
         overwrite: bool = False,
     ) -> Delayed | None:
-        """Write the object as NCZarr or Zarr; see `xr_nczarr.to_nczarr`."""
+        """Write the object to an NCZarr or Zarr store; see `xr_nczarr.to_nczarr`."""
         from xr_nczarr.writing.to_nczarr import to_nczarr
 
         return to_nczarr(
@@ -114,7 +114,7 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Return the requests and bytes that reading a selection takes; see `xr_nczarr.explain`."""
+        """Predict the requests and bytes of reading a selection; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
@@ -128,8 +128,8 @@ class NczarrAccessor:
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
         """Return the target from which the object was opened, and keyword arguments for `function`.
 
-        The arguments are the options with which the object was opened, as far as `function` accepts
-        them.
+        The arguments are the options that were used to open the object, without those that
+        `function` does not accept.
 
         Raises
         ------
@@ -165,7 +165,7 @@ def _register() -> None:
 class _XarrayFinder:
     """An import hook that registers the accessors as soon as xarray is imported.
 
-    It does not find xarray itself, but asks the other finders on `sys.meta_path`.
+    It delegates the search for xarray to the other finders on `sys.meta_path`.
     """
 
     def find_spec(
@@ -191,7 +191,7 @@ class _XarrayFinder:
             sys.meta_path.remove(self)
             _register()
 
-        # Replaced on this loader only, so that find_spec("xarray") alone registers nothing.
+        # Only this loader is changed, so that calling find_spec("xarray") alone registers nothing.
         loader.exec_module = exec_module
 
 

@@ -101,7 +101,7 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
 def test_undecodable_variable_is_opened_undecoded(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
-    message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
+    message = f"^/t is opened without decoding: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
         dataset = opener(store)
     assert len(caught) == 1
@@ -146,11 +146,11 @@ def test_invalid_decoding_option_raises_xarray_error(store):
 
 def test_coordinate_with_invalid_units_is_indexed_by_raw_values(store):
     change(store, "time", units="months since 2000-01-01")
-    with pytest.warns(xr.SerializationWarning, match=r"^/time is opened as it is stored: .*units"):
+    with pytest.warns(xr.SerializationWarning, match=r"^/time is opened without decoding: .*units"):
         dataset = xr.open_dataset(store, engine="nczarr")
     assert dataset.t.sel(time=3, x=1) == 6
     assert dataset.time.attrs["units"] == "months since 2000-01-01"
-    with pytest.warns(xr.SerializationWarning, match="/time is opened as it is stored"):
+    with pytest.warns(xr.SerializationWarning, match="/time is opened without decoding"):
         joined = xr.open_mfdataset([store], engine="nczarr", combine="by_coords")
     assert sorted(joined.xindexes) == ["time", "x"]
 
@@ -160,7 +160,7 @@ def test_time_coordinate_with_missing_chunk_gets_no_index(number, store, served)
     (store / f"time/{number}").unlink()
     target, options = served(store)
     message = (
-        f"^/time is opened as it is stored and without an index: .*time/{number}: the chunk is m"
+        f"^/time is opened without decoding and without an index: .*time/{number}: the chunk is m"
     )
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(target, engine="nczarr", **options)
@@ -186,7 +186,7 @@ def test_time_coordinate_with_damaged_chunk_gets_no_index(number, store, served)
     path = store / f"time/{number}"
     path.write_bytes(path.read_bytes()[:-3])
     target, options = served(store)
-    message = f"^/time is opened as it is stored and without an index: .*time/{number}, codec zlib"
+    message = f"^/time is opened without decoding and without an index: .*time/{number}, codec zlib"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(target, engine="nczarr", **options)
     assert list(dataset.xindexes) == ["x"]
@@ -212,7 +212,9 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
 def test_coordinate_with_missing_chunk_is_not_indexed_if_missing_chunks_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
-    with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
+    with pytest.warns(
+        xr.SerializationWarning, match="^/x is opened without decoding and without an index: .*x/0"
+    ):
         dataset = xr.open_dataset(store, engine="nczarr", missing_chunks="raise")
     assert list(dataset.xindexes) == ["time"]
     with pytest.raises(MissingChunkError, match="x/0"):
@@ -238,7 +240,7 @@ def test_bounds_with_invalid_units_do_not_prevent_time_decoding(tmp_path):
         {"t": ("t", [0.0], {"units": "days since 2000-01-01", "bounds": "bounds"})},
     )
     xr_nczarr.to_nczarr(dataset, tmp_path / "s")
-    with pytest.warns(xr.SerializationWarning, match="^/bounds is opened as it is stored"):
+    with pytest.warns(xr.SerializationWarning, match="^/bounds is opened without decoding"):
         opened = xr.open_dataset(tmp_path / "s", engine="nczarr")
     assert opened.t.dtype.kind == "M"
     np.testing.assert_array_equal(opened.bounds, bounds)
@@ -293,7 +295,7 @@ def test_warnings_point_to_caller(store):
 
 def test_decoding_warning_can_be_turned_into_error(store):
     change(store, "t", **IMPOSSIBLE["units"])
-    with pytest.raises(xr.SerializationWarning, match=r"^/t is opened as it is stored"):
+    with pytest.raises(xr.SerializationWarning, match=r"^/t is opened without decoding"):
         xr.open_dataset(store, engine="nczarr")
 
 
@@ -366,7 +368,7 @@ def test_damaged_chunk_needed_for_decoding_is_read_once(http_server):
         "v/0": b"not zlib",
     }
     put(Path(http_server.root), {"s/" + key: value for key, value in members.items()})
-    with pytest.warns(xr.SerializationWarning, match="v is opened as it is stored"):
+    with pytest.warns(xr.SerializationWarning, match="v is opened without decoding"):
         xr.open_dataset(f"{http_server.url}/s", engine="nczarr")
     # xarray 2025.7 replaces the error by one that does not name the variable.
     reads = 1 if Version(xr.__version__) >= Version("2025.8") else 2

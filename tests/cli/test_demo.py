@@ -16,6 +16,6 @@ def test_demo_prints_dataset_and_means(netcdf_is_installed, monkeypatch, capsys)
         assert importlib.util.find_spec("netCDF4")
     assert main(["demo"]) == 0
     printed = capsys.readouterr().out
-    assert ("netcdf-c wrote" in printed) == netcdf_is_installed
+    assert ("netCDF-C wrote" in printed) == netcdf_is_installed
     assert "2026-01-01  277.500 K" in printed
     assert "2026-01-07  279.000 K" in printed

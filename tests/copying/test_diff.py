@@ -36,7 +36,7 @@ def store(path: Path, change: Callable[[xr.Dataset], xr.Dataset] | None = None, 
 CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = {
     "a value": (
         lambda ds: ds.assign(t=ds.t.where(ds.t != 7, 7.5)),
-        [("/t", "7", "7.5", "1 of 12 values differ, first at (2, 1), at most by 0.5")],
+        [("/t", "7", "7.5", "1 of 12 values differ, first at (2, 1), by at most 0.5")],
     ),
     "a missing value": (
         lambda ds: ds.assign(t=ds.t.where(ds.t != 0)),
@@ -48,7 +48,7 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
     ),
     "a scalar": (
         lambda ds: ds.assign(n=((), np.int16(4))),
-        [("/n", "3", "4", "1 of 1 values differ, at most by 1")],
+        [("/n", "3", "4", "1 of 1 values differ, by at most 1")],
     ),
     "a type": (
         lambda ds: ds.assign(n=((), np.int32(3))),

@@ -321,7 +321,7 @@ def test_unsupported_codec_use_raises_when_variable_is_loaded(tmp_path, strange_
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
-    with pytest.warns(xr.SerializationWarning, match="/v is opened as it is stored"):
+    with pytest.warns(xr.SerializationWarning, match="/v is opened without decoding"):
         dataset = opened(objects)
     with pytest.raises(UnsupportedError, match="variable-length items"):
         dataset.load()

@@ -80,7 +80,7 @@ def test_huge_generator_keys_are_listed_lazily():
     ids=str,
 )
 def test_undecodable_attribute_warning_includes_attribute_name(attributes):
-    message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
+    message = r"^/a is opened without decoding: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")
     assert dataset["a"].values.tolist() == [1, 2]

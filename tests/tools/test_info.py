@@ -113,8 +113,8 @@ def test_info_reports_unlistable_store(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
     overview = xr_nczarr.info(Unlistable(store))
-    assert "chunks are not counted: plain HTTP cannot list objects" in repr(overview)
-    assert "chunks are not counted" in overview._repr_html_()
+    assert "chunks were not counted: plain HTTP cannot list objects" in repr(overview)
+    assert "chunks were not counted" in overview._repr_html_()
     assert "objects" not in variables(overview)["/v"]
 
 
@@ -198,8 +198,8 @@ def test_info_notes_missing_chunks_only_for_coordinates(dataset, tmp_path):
     assert "note:" not in repr(xr_nczarr.info(tmp_path))
     (tmp_path / "time/0").unlink()
     assert repr(xr_nczarr.info(tmp_path)).splitlines()[-2:] == [
-        "  note: chunks of coordinates are missing: nczarr verify lists them (time)",
-        "  note: missing chunks without a fill value are read as zero (time)",
+        "  note: chunks of coordinates are missing; nczarr verify lists them (time)",
+        "  note: missing chunks are read as zero for lack of a fill value (time)",
     ]
 
 

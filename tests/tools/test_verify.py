@@ -368,7 +368,7 @@ def leave_a_journal(store: Path) -> None:
 DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
     cut_chunk: ("t/0", "expected 4,096 (chunk (512,)"),
-    make_consolidated_stale: ("a/.zattrs", "stale in .zmetadata"),
+    make_consolidated_stale: ("a/.zattrs", "in .zmetadata is stale"),
     cut_consolidated: (".zmetadata", "the document is not valid JSON"),
     hide_from_consolidated: ("b/.zarray", "missing from .zmetadata"),
     remove_array: ("/", "missing"),
@@ -422,7 +422,7 @@ def test_verify_reports_documents_that_differ_from_consolidated_metadata(
     key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     array = names[0].rpartition("/")[2].replace("attrs", "array")
     problems = errors(store)
-    assert (names[0], f"the document is stale in {key}") in problems
+    assert (names[0], f"the copy of the document in {key} is stale") in problems
     assert (f"t/{array}", f"the document is in {key}, but missing from the store") in problems
     xr_nczarr.consolidate(store)
     assert not [problem for _, problem in errors(store) if key in problem]

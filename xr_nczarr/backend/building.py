@@ -1,4 +1,4 @@
-"""Build Datasets from netCDF groups, although some variables may be unreadable or undecodable."""
+"""Build Datasets from netCDF groups, even if some variables cannot be read or decoded."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAG
 def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
-    """Build a Dataset for a group and for each of its descendants, by path relative to the group.
+    """Build a Dataset for a group and for each of its descendants.
 
-    The key of the group itself is ``"/"``. See `build_dataset` for `indexed`.
+    The keys of the returned dict are paths relative to the group. The group itself has the key
+    ``"/"``. See `build_dataset` for `decoding` and `indexed`.
     """
     coordinates = fetching_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
@@ -60,20 +61,20 @@ def build_dataset(
 ) -> Dataset:
     """Build the Dataset of one group, decoded as xarray decodes netCDF files.
 
-    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept and raises its
-    error on access. A variable that cannot be decoded keeps its stored values and attributes, and a
-    warning is issued.
+    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and accessing
+    its values raises the error. A variable that can be read but not decoded keeps its stored values
+    and attributes, and a warning is issued.
 
     Parameters
     ----------
     decoding
-        Values of xarray's decoding options, by name.
+        xarray's decoding options, as a mapping from names to values.
     indexed
         Whether xarray will create indexes for dimension coordinates. If so, the coordinates are
-        read here, because an error raised within xarray would prevent opening the whole dataset.
+        read here, because an error raised within xarray would make opening the dataset fail.
     coordinates
-        Store from which to read small coordinates, shared by groups that are opened together. None
-        creates a store for this group.
+        Store from which to read small coordinates. Groups that are opened together share this
+        store. None creates a store for this group.
     """
     if coordinates is None:
         coordinates = fetching_coordinates(opened, [group])
@@ -97,9 +98,9 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """An internal signal that variables cannot be decoded.
+    """An internal signal that some variables cannot be decoded.
 
-    `problems` maps their names to errors.
+    `problems` maps the names of these variables to errors.
     """
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
@@ -114,8 +115,8 @@ class _Decoded:
     Attributes
     ----------
     coordinates
-        Names of the variables that decoding turns into coordinates, such as those listed in an
-        attribute ``coordinates``.
+        Names of the variables that decoding turns into coordinates, such as those listed in a
+        ``coordinates`` attribute.
     """
 
     variables: dict[Any, Variable]
@@ -148,9 +149,10 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
 
 
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
-    """Read the values of the dimension coordinates, by name.
+    """Read the dimension coordinates, and return their values, keyed by name.
 
-    A coordinate in `source.as_stored` is left out if a chunk is missing or unreadable.
+    If a coordinate stays undecoded (`source.as_stored`), and one of its chunks is missing or
+    unreadable, the coordinate is left out.
 
     Raises
     ------
@@ -201,7 +203,7 @@ def _assemble(
         if name in source.as_stored:
             has_index = name in values or not (indexed and along_itself and variable.size)
             ordinary |= set() if has_index else {name}
-            qualifiers = [] if name in source.unreadable else ["as it is stored"]
+            qualifiers = [] if name in source.unreadable else ["without decoding"]
             qualifiers += [] if has_index else ["without an index"]
             if qualifiers:
                 subject = quote(source.path_of(name))
@@ -213,7 +215,7 @@ def _assemble(
         data_variables, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes
     )
     for name, item in dataset.variables.items():
-        # Set afterwards, because xarray makes another copy of variables that have attributes.
+        # Attributes are set afterwards, because xarray copies variables with attributes once more.
         item.attrs, item.encoding = variables[name].attrs, variables[name].encoding
     ordinary &= coordinates.keys()
     if ordinary:
@@ -228,10 +230,14 @@ def _nothing_to_close() -> None:
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove each scalar variable that has the name of a dimension.
+    """Remove each scalar variable that has the same name as a dimension, in place.
 
-    A Dataset cannot contain both. Returns the messages of the warnings to issue. With
-    ``on_unsupported="raise"``, a MetadataError is raised instead.
+    A Dataset cannot contain both. Returns the messages of the warnings to issue.
+
+    Raises
+    ------
+    MetadataError
+        If there is such a variable, and ``on_unsupported="raise"``.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -240,8 +246,8 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
         error = MetadataError(
             "the scalar variable has the same name as a dimension of other variables; xarray does "
             "not allow this in one Dataset",
-            remedy="Leave out either the scalar or the variables along the dimension with "
-            "drop_variables",
+            remedy="Pass drop_variables to leave out either the scalar or the variables along the "
+            "dimension",
             store=source.opened.store.name,
             variable=source.path_of(name),
         )

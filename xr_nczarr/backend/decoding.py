@@ -1,14 +1,14 @@
-"""Decode variables by CF conventions, and mask and scale their values chunk by chunk.
+"""Decode variables according to the CF conventions, and mask and scale values chunk by chunk.
 
 xarray first decodes the metadata of a variable, which determines its dtype, attributes and
-encoding. If the values only need to be masked, scaled or swapped to another byte order, xarray's
-operations on the whole array are replaced by the same operations on each chunk. The thread that
-decompresses a chunk applies them while the chunk is in the processor's cache. The resulting values
-are bitwise identical.
+encoding. If the values only need to be masked, scaled or byte-swapped, xarray's operations on the
+whole array are replaced with the same operations on each chunk. The thread that decompresses a
+chunk applies them while the chunk is still in the processor's cache. The resulting values are
+bitwise identical.
 
-How xarray decodes numbers depends only on their dtype and a few attributes, which most variables of
-a large dataset share. xarray then decodes the metadata of just one of these variables, and the
-result is applied to all others.
+How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
+most variables share these. xarray then decodes the metadata of only one of these variables, and the
+result is applied to the others.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELAT
 """Names of the attributes that affect how xarray decodes a variable."""
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
-"""Transient errors, which are passed on because they do not mean that a variable is damaged."""
+"""Transient errors, which are re-raised because they do not mean that a variable is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """A function that masks and scales stored numbers as the CF attributes specify.
+    """A function that masks and scales stored numbers according to their CF attributes.
 
     Attributes
     ----------
     missing
         Stored values that mark missing data and become NaN.
     scale_factor, add_offset
-        Factor by which values are multiplied, and offset that is then added, in the dtype of the
-        result. None skips the step.
+        Factor by which values are multiplied, and offset that is added afterwards. Both steps are
+        computed in the dtype of the result. None skips a step.
     """
 
     missing: tuple[Any, ...] = ()
@@ -65,8 +65,8 @@ class Unpacking:
         """Write the unpacked values into `target`, which may be the same array as `stored`."""
         if target is not stored:
             target[...] = stored
-        # Compared after the conversion to the target's dtype, as in xarray: large integers that
-        # differ may become equal floats.
+        # As in xarray, values are compared after conversion to the target's dtype. This matters
+        # because different large integers may become equal floats.
         masks = [target == value for value in self.missing]
         for mask in masks:
             target[mask] = np.nan
@@ -96,7 +96,7 @@ class TruthValues:
                     f"boolean data contain the missing value {value}, which dtype bool cannot "
                     "represent",
                     remedy="Open the dataset with mask_and_scale=False, which decodes every value "
-                    "except 0 to True",
+                    "except 0 as True",
                 )
         target[...] = stored
 
@@ -115,19 +115,20 @@ def decode_variables(
     variables
         Stored variables. Numeric variables may be changed in place and returned.
     arrays
-        Lazy arrays of the variables that can be read. Their dtype and conversion are set in place.
+        Lazy arrays of the variables that can be read, keyed by name. The dtype and the conversion
+        of each array are set in place.
     attributes
         Attributes of the group.
     decoding
-        Values of xarray's decoding options, by name.
+        xarray's decoding options, as a mapping from names to values.
     dropped
         Names of variables to leave out of the result. They can still affect other variables, for
-        example if an attribute ``bounds`` refers to them.
+        example if a ``bounds`` attribute refers to them.
 
     Returns
     -------
     tuple
-        The decoded variables, the remaining attributes and the names of coordinates.
+        The decoded variables, the remaining attributes of the group, and the names of coordinates.
     """
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
@@ -137,7 +138,7 @@ def decode_variables(
     for name, kind in _decoding_keys(variables, arrays, decoding).items():
         if name not in dropped:
             alike.setdefault(kind, []).append(name)
-    # Dropped variables are passed on too, because attributes of other variables refer to them.
+    # Dropped variables are passed on too, because attributes of other variables may refer to them.
     later = {name for names in alike.values() for name in names[1:]}
     once, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
@@ -159,7 +160,8 @@ def decode_variables(
             for attribute in removed:
                 del decoded[name].attrs[attribute]
     if later:
-        # Decoding a time changes the attributes of its bounds, which may be decoded already.
+        # Copies are decoded, because decoding a time changes the attributes of its bounds, which
+        # may already be decoded.
         copies = {name: variable.copy(deep=False) for name, variable in variables.items()}
         redecoded, _, more_coordinates = decode_cf_variables(
             copies, {}, **{**decoding, "drop_variables": variables.keys() - later}
@@ -177,29 +179,30 @@ def find_undecodable(
     dropped: Set[Hashable] = frozenset(),
     failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
-    """Return the error of each variable that `decode_variables` cannot decode, by name.
+    """Return the errors of the variables that `decode_variables` cannot decode, keyed by name.
 
     Parameters
     ----------
     variables, arrays, decoding, dropped
         As in `decode_variables`. The variables are not changed.
     failed
-        Errors that are already known, by the name of the variable. The chunks of these variables
-        are not read again to find the error.
+        Errors that are already known, keyed by variable name. The chunks of these variables are not
+        read again to find the error.
 
     Raises
     ------
     Exception
-        If an option in `decoding` is invalid, so that no variable at all can be decoded.
+        If an option in `decoding` is invalid, so that no variable can be decoded.
     """
 
     def failure(
         name: Any, *owners: Any, without: str | None = None, zeros: bool = False
     ) -> Exception | None:
-        """Return the error that decoding the variable raises, or None.
+        """Return the error that decoding the variable raises, or None if decoding succeeds.
 
-        The variable is decoded alone, or together with the `owners` whose bounds it contains. The
-        attribute `without` is removed first. With `zeros`, the values are replaced by zeros.
+        The variable is decoded alone, or together with the `owners` whose bounds it contains. If
+        `without` is passed, the attribute with that name is removed first. If `zeros` is True, the
+        values are replaced with zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -218,7 +221,7 @@ def find_undecodable(
     def reason(name: Any, error: Exception) -> NczarrError:
         if isinstance(error, NczarrError):
             return error
-        # `units` is tried last: without it, even an invalid calendar does no harm.
+        # `units` is tried last, because without `units` even an invalid calendar raises no error.
         present = _DECODED_BY.intersection(variables[name].attrs)
         ordered = sorted(present, key=lambda attribute: (attribute == "units", attribute))
         guilty = (key for key in ordered if failure(name, without=key) is None)
@@ -255,12 +258,12 @@ def undecodable(
         The error raised by xarray or by reading the values.
     array
         The stored array if its values cause the error, else None. The array is searched for a
-        missing chunk, whose fill value xarray may be unable to decode.
+        missing chunk, because xarray may be unable to decode the fill value that replaces it.
     attribute
-        Name of the attribute that causes the error, or None if it is unknown.
+        Name of the attribute that causes the error, or None if that attribute is unknown.
     whole
-        Whether all values were decoded. Otherwise only the first and the last value were decoded,
-        from which xarray infers the dtype of times.
+        Whether all values were decoded. If not, only the first and the last value were decoded,
+        because xarray infers the dtype of times from them.
     """
     if isinstance(error, NczarrError):
         return error
@@ -286,7 +289,7 @@ def undecodable(
 def without_frames(error: Exception) -> Exception:
     """Remove the tracebacks from an error and its causes, and return the error.
 
-    Tracebacks refer to local variables, which would keep large arrays in memory.
+    Tracebacks refer to local variables, and would therefore keep large arrays in memory.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -315,18 +318,18 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
 
 
 def strictly(array: LazyArray) -> LazyArray:
-    """Return a copy of an array that raises MissingChunkError for missing chunks."""
+    """Return a copy of a lazy array that raises MissingChunkError if a chunk is missing."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def _widen_scale(attributes: dict[Any, Any]) -> None:
-    """Replace an integer ``scale_factor`` by a Python number, in place.
+    """Replace an integer ``scale_factor`` with a Python number, in place.
 
-    With a NumPy integer, xarray would decode to the type of that integer, which may overflow and
-    cannot represent missing values as NaN. The number is a float if any value can be missing, and
-    an int otherwise.
+    With a NumPy integer, xarray would decode values to the dtype of that integer, which may
+    overflow and cannot represent missing values as NaN. The Python number is a float if the
+    attributes declare a missing value, and an int otherwise.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
@@ -341,10 +344,11 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return a key for each variable. Variables with equal keys are decoded in the same way.
+    """Map each variable to a key. Variables with equal keys are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    Bounds and all other variables have unique keys.
+    Bounds, and variables that are not numeric, have unique keys. All keys are unique if a decoding
+    option has different values for different variables.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
@@ -365,7 +369,7 @@ def _decoding_keys(
 def _attribute_key(value: Any) -> Hashable:
     """Return a hashable key for an attribute's value.
 
-    Keys are equal only for equal dtypes and bits.
+    Two keys are equal only if the values have the same dtype, shape and bits.
     """
     if isinstance(value, str):
         return value
@@ -374,9 +378,10 @@ def _attribute_key(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return a function that converts stored values as xarray decodes the variable.
+    """Return a function that converts stored values in the same way as xarray decodes them.
 
-    Returns None if decoding requires more than masking and scaling numbers.
+    `decoded` is the variable after xarray has decoded its metadata. Returns None if decoding
+    requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype
     encoding = decoded.encoding
@@ -390,7 +395,7 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
         values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        # Integers and booleans cannot represent NaN.
+        # NaN is skipped, because integers and booleans cannot be NaN, and masked floats become NaN.
         missing += [item for item in values if item == item and item not in missing]
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
@@ -407,10 +412,10 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     """Unpack a ``_FillValue`` attribute if it is a packed value of a ``fixedscaleoffset`` filter.
 
     In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
-    the CF packing attributes to a ``fixedscaleoffset`` filter but left ``_FillValue`` packed
-    (VirtualiZarr issue 670). A value that fits the packed dtype could therefore be packed or
-    unpacked. It is unpacked if no chunk can decode to it. A warning is issued unless both
-    interpretations are the same number. All other values are returned unchanged.
+    the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue`` packed
+    (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous. It
+    is treated as packed only if no packed value decodes to it. A warning is issued unless both
+    interpretations are the same number. All other fill values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -1,4 +1,4 @@
-"""Build the ``encoding`` of opened datasets and variables, with keys that other engines use."""
+"""Build the ``encoding`` of opened datasets and variables, with the same keys as other engines."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""The ``complevel`` to report for a level that netCDF does not have, such as zlib's -1."""
+"""The ``complevel`` to report for a level that netCDF does not support, such as zlib's -1."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
-"""Encoding flags of netCDF, by the codec's name."""
+"""Mapping from names of codecs to the encoding flags of the netCDF engines."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
-"""Codecs that every build of netcdf-c and HDF5 supports."""
+"""Codecs that every build of netCDF-C and HDF5 supports."""
 _LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opening:
-    """The target and the options with which a dataset was opened, kept in its encoding.
+    """The target and the options with which a dataset was opened, kept in the dataset's encoding.
 
     Attributes
     ----------
     target
-        The target that the caller passed. A path or URL is pickled; in another process, any other
-        target is None.
+        The target that the caller passed. It is pickled only if it is a path or URL. In another
+        process, any other target is None.
     """
 
     target: Any
@@ -68,7 +68,8 @@ def stored_encoding(
         "original_shape": node.shape,
     }
     if node.chunk_runs:
-        # xarray's notation for chunks of different lengths. A copy chooses its own chunk grid.
+        # This is xarray's notation for chunks of different lengths. A copy chooses its own chunk
+        # grid, because ``chunks`` is not set.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: run_lengths(runs, size) for dim, runs, size in sizes}
     else:
@@ -88,12 +89,12 @@ def stored_encoding(
 
 
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
-    """Describe codecs by encoding keys: by the flags of netCDF, and by the key ``codecs``.
+    """Return the encoding keys that describe codecs: ``codecs``, and the flags of netCDF engines.
 
-    The key ``codecs`` lists numcodecs configurations in the order of encoding, so that a copy can
-    be written in the same way. Other writers ignore ``codecs`` but apply the flags, and fail if
-    they cannot. In `plain` Zarr, a flag is therefore set for a compressor only if every build of
-    HDF5 supports it. No flag is set for Blosc, because netCDF writers reject that flag without the
+    ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written with
+    the same codecs. Other writers ignore ``codecs`` but apply the flags, and fail if they do not
+    support a flag. In plain Zarr (`plain`), a compressor therefore has a flag only if every build
+    of HDF5 supports it. Blosc never has a flag, because netCDF writers reject its flag without the
     name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
@@ -108,7 +109,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
         if name in _COMPRESSORS:
-            # netcdf-c writes levels as strings. An invalid level raises on access to the values.
+            # netCDF-C writes levels as strings. An invalid level raises an error when values are
+            # read.
             level = str(configuration.get("level", configuration.get("clevel")))
             encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
         if name == "blosc":
@@ -119,6 +121,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
     """Return the lengths of all chunks along a dimension of length `size`.
 
+    `runs` contains pairs of a chunk length and the number of consecutive chunks with that length.
     If there are more than 10,000 chunks, only the largest length is returned, as an int.
     """
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
@@ -134,9 +137,9 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
     """Return the attributes of a group or variable in the form that xarray expects.
 
-    In a store with NCZarr metadata, a list of one string becomes a string. In plain Zarr, it stays
-    a list. Attributes that declare the width of fixed-width strings are left out, because they
-    belong to the encoding.
+    With NCZarr metadata, a list that contains one string becomes that string. In plain Zarr, it
+    stays a list. Attributes that declare the width of fixed-width strings are left out, because
+    they belong to the encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

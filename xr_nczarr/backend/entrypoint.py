@@ -31,16 +31,16 @@ DECODE_DEFAULTS: Mapping[str, Any] = {
     "use_cftime": None,
     "decode_timedelta": None,
 }
-"""xarray's own decoding options; `xarray.open_dataset` documents them."""
+"""xarray's own decoding options and their defaults; see `xarray.open_dataset`."""
 
 AS_STORED: Mapping[str, Any] = {
     name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
 }
-"""Decoding options under which xarray returns stored values unchanged."""
+"""Decoding options with which xarray returns stored values unchanged."""
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of the zarr engine that have no effect here, each with the values that are accepted.
+# Options of the zarr engine that have no effect in this engine, and the values that it accepts.
 _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "mode": ("r", None),
     "cache_members": (True, False),
@@ -60,7 +60,7 @@ _REMEDIES = {
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
-    """The xarray engine for NCZarr and Zarr of every version, and for reference sets."""
+    """The xarray engine for all versions of NCZarr and Zarr, and for reference sets."""
 
     description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
@@ -69,8 +69,8 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return whether the target is clearly meant for this engine, without network access.
 
-        This is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote
-        URL that ends in ``.nczarr``, and a local store with NCZarr metadata.
+        This is the case for URLs with ``mode=nczarr`` or ``mode=zarr`` in the fragment, for remote
+        URLs that end in ``.nczarr``, and for local stores with NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 
@@ -120,8 +120,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
             Options of the zarr engine, accepted for compatibility. `zarr_version` is an alias of
-            `zarr_format`. The other options have no effect. They raise a TypeError for values that
-            this engine does not support.
+            `zarr_format`. The other options have no effect, but a value that this engine does not
+            support raises a TypeError.
         open_dataset_options
             Further arguments for `xarray.open_dataset`, as in the kerchunk engine.
         """
@@ -139,8 +139,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             names = ", ".join(quote(name) for name in islice(groups, _MAX_NAMED_GROUPS))
             more = ", …" if len(groups) > _MAX_NAMED_GROUPS else ""
             _log.warning(
-                "%s: group %s has no variables. Open one of its groups with group=, or all of them "
-                "with xarray.open_datatree: %s%s",
+                "%s: group %s has no variables. Open one of its subgroups with group=, or all of "
+                "them with xarray.open_datatree: %s%s",
                 opened.store.name,
                 quote(netcdf_group.path),
                 names,
@@ -180,10 +180,10 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         store: None = None,
         engine: None = None,
     ) -> dict[str, Dataset]:
-        """Open a group and all its descendants as a dict of Datasets by path.
+        """Open a group and all its descendants as a dict of Datasets, keyed by path.
 
-        As in other engines, the paths are absolute, or relative to `group` if it is passed. The
-        parameters are described in `open_dataset`.
+        As in other engines, the paths are absolute, or relative to `group` if it is passed. See
+        `open_dataset` for the parameters.
         """
         indexed = _makes_indexes(sys._getframe(1))
         datasets = _open_groups(filename_or_obj, *_split(locals()), indexed)
@@ -224,7 +224,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
     ) -> DataTree:
         """Open a group and all its descendants as a DataTree.
 
-        The parameters are described in `open_dataset`.
+        See `open_dataset` for the parameters.
         """
         indexed = _makes_indexes(sys._getframe(1))
         return DataTree.from_dict(_open_groups(filename_or_obj, *_split(locals()), indexed))
@@ -243,9 +243,9 @@ def _open_groups(
 def _makes_indexes(caller: FrameType) -> bool:
     """Return whether the calling xarray function will create default indexes.
 
-    If not, the coordinates do not have to be read. xarray does not pass its argument
-    ``create_default_indexes`` to engines, so the value is taken from the frame of the caller. A
-    caller without this argument is assumed to create indexes.
+    If it will not, the coordinates do not have to be read. xarray does not pass its argument
+    ``create_default_indexes`` to engines, so the value is taken from `caller`, the frame of the
+    xarray function. A function without this argument is assumed to create indexes.
     """
     return bool(caller.f_locals.get("create_default_indexes", True))
 

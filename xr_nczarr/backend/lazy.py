@@ -23,12 +23,12 @@ from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
 
 Array = npt.NDArray[Any]
-_MAX_ASYNC_READS = 64  # as many as requests of one store
+_MAX_ASYNC_READS = 64  # the maximum number of concurrent requests to one store
 
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """The values of a variable in a store, which are read only when they are selected.
+    """The values of a variable in a store, which are read only on request.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class LazyArray:
     shape
         Shape of the variable. It is empty for a scalar, even if the stored array has one dimension.
     convert
-        Function that converts stored elements to values. If None, they are copied unchanged.
+        Function that converts stored elements to values. None copies the elements unchanged.
     """
 
     stored: ChunkedArray
@@ -63,7 +63,7 @@ class LazyArray:
 
 
 def decode_text(stored: Array, text: Array) -> None:
-    """Decode fixed-width strings, and write them into the array `text`."""
+    """Decode fixed-width strings from `stored`, and write them into the array `text`."""
     text[...] = decode_strings(stored)
 
 
@@ -84,8 +84,8 @@ class UnreadableArray:
 def _async_readers() -> ThreadPoolExecutor:
     """Return the thread pool for asynchronous reads.
 
-    The default pool of an event loop has only four threads more than the machine has processors,
-    but these threads spend most of their time waiting for responses.
+    The default pool of an event loop has only four more threads than the machine has processors.
+    More threads are useful here, because they spend most of their time waiting for responses.
     """
     return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
 
@@ -105,7 +105,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
     async def async_get_duck_array(self) -> Any:
-        """Read and decode the values in a worker thread, so that the event loop is not blocked."""
+        """Read and decode the values in a worker thread, without blocking the event loop."""
         read = copy_context().run
         return await asyncio.get_running_loop().run_in_executor(
             _async_readers(), read, self.get_duck_array
@@ -157,8 +157,8 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    Errors from the coders are re-raised as MetadataError, because invalid attributes can make any
-    coder fail, for example a string in ``scale_factor`` or a date out of range.
+    Invalid attributes can make any coder fail, for example a string in ``scale_factor`` or a date
+    that is out of range. Errors from the coders are therefore re-raised as MetadataError.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class CodedArray(_Selectable):
     coders
         xarray's lazy array wrappers, innermost first, each detached from the array that it wrapped.
     joins
-        Whether a coder joins the characters along the last dimension into strings.
+        Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name
         Name of the store and path of the variable, for error messages.
     """
@@ -239,7 +239,8 @@ class CodedArray(_Selectable):
 
     def get_duck_array(self) -> Any:
         """Read and decode the selected values."""
-        if 0 in self.shape:  # xarray's coders read the first date to determine the calendar
+        # xarray's coders would read the first date to determine the calendar.
+        if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         values: Any = self.array.get_duck_array()
         with failing_as_metadata(self.store, self.name):
@@ -252,13 +253,16 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Raise errors of xarray's decoders as MetadataError. Errors of this package stay unchanged."""
+    """Convert errors from xarray's decoders to MetadataError.
+
+    Errors from this package and MemoryError are passed on unchanged.
+    """
     try:
         yield
     except (NczarrError, MemoryError):
         raise
     except Exception as error:
-        # xarray adds a note that names the variable and prints its whole value.
+        # xarray's note names the variable and contains its whole value, which is cut off here.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         reason = ": ".join([*notes, reason_of(error)])
         raise MetadataError(

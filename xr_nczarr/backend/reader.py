@@ -1,4 +1,4 @@
-"""Open the variables of netCDF groups as lazy xarray variables that are not decoded yet."""
+"""Open the variables of netCDF groups as lazy xarray variables, without decoding them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from xr_nczarr.storage import PrefetchGroup, PrefetchingStore, Store
 NONE_NAME = "__values__"
 """The name under which xarray stores a DataArray without a name."""
 
-# Maximum number and decoded size of chunks in a coordinate that is prefetched from a remote store.
+# A coordinate in a remote store is prefetched if it has at most this many chunks, each of which
+# decodes to at most this many bytes.
 _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum size counted for each chunk of a coordinate in bytes, because each takes a request."""
+"""Minimum number of bytes to count for each chunk of a coordinate, since each takes a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -52,26 +53,27 @@ class StoredGroup:
     drop_variables
         Names of variables to leave out.
     undecodable
-        Errors of variables that xarray cannot decode, by name.
+        Errors of the variables that xarray cannot decode, keyed by name.
     coordinates
-        Store from which to read small coordinates, shared by groups that are opened together (see
-        `fetching_coordinates`). None creates a store for this group.
+        Store from which to read small coordinates (see `fetching_coordinates`). Groups that are
+        opened together share this store. None creates a store for this group.
 
     Attributes
     ----------
     variables
-        Lazy variables by name, with placeholders for the names in `inert`.
+        Lazy variables, keyed by name. The variables named in `inert` are placeholders.
     inert
-        Names of variables that are not decoded. Their placeholders have no values, but attributes
-        of other variables can refer to them.
+        Names of variables that are not decoded, because they are dropped, unreadable or
+        undecodable. Their placeholders have no values, but attributes of other variables can refer
+        to them.
     as_stored
-        The variables in `inert` that are opened undecoded, by name.
+        Variables that are opened without decoding, keyed by name. `inert` contains their names too.
     unreadable
         Names of the variables in `as_stored` whose values cannot be read.
     problems
-        For each variable that cannot be read or decoded, the error that explains why.
+        Errors of the variables that cannot be read or decoded, keyed by name.
     arrays
-        Lazy arrays of all variables that can be read, by name.
+        Lazy arrays of the variables that can be read, keyed by name.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class StoredGroup:
     def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
         variable, dimensions, _ = item
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        if dtype.hasobject:  # to choose chunks, xarray would read an item of an object array
+        if dtype.hasobject:  # xarray would read an item of an object array to choose chunks
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
             # The variable's dimensions are unknown. As a scalar with the name of a dimension, it
-            # would displace all variables along that dimension.
+            # could not be in one Dataset with the variables along that dimension.
             dimensions, shape = (name,), (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
@@ -210,15 +212,15 @@ class StoredGroup:
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.independent_fill and node.fill_value is not None:
-            encoding["fill_value"] = node.fill_value  # independent of `_FillValue` in plain v3
+            encoding["fill_value"] = node.fill_value  # plain v3: independent of `_FillValue`
         values = SelectedArray(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
-        """Convert the attribute ``_FillValue`` to the type that xarray's zarr engine returns.
+        """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr, this is a Python number. In version 2, it is a Python number only if the
-        array itself has no fill value. All other values are returned unchanged.
+        In plain Zarr, a NumPy number becomes a Python number. In Zarr version 2, it does so only if
+        the array itself has no fill value. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
@@ -227,18 +229,18 @@ class StoredGroup:
             return fill_value
         if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":
             largest = np.iinfo(f"i{fill_value.itemsize}").max
-            if int(fill_value) > largest:  # xarray cannot decode with such a Python integer
+            if int(fill_value) > largest:  # as a Python integer, it would make xarray fail
                 return fill_value
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Return the error to raise when values are read, or None if all codecs are available.
 
-        This method also caches the keys of the encoding that describe the codecs.
+        This method also caches the encoding keys that describe the codecs.
         """
         options, node = self.opened.options, variable.node
         assert node is not None
-        shared = id(node.codecs), id(node.shards)  # equal metadata are parsed into one object
+        shared = id(node.codecs), id(node.shards)  # equal metadata share the parsed objects
         if shared not in self._codecs:
             try:
                 check_codec(node, custom=options.codecs, plugins=options.trust is None)
@@ -278,7 +280,10 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate, or no keys for any other variable."""
+    """Return the chunk keys of a small dimension coordinate.
+
+    Returns an empty list for any other variable.
+    """
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -293,8 +298,8 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":
-        # Native byte order: xarray swaps bytes only of numbers, and does so too late to interpret
-        # a big-endian fill value of `_Unsigned` correctly.
+        # Use native byte order, because xarray byte-swaps nothing but numbers. It does so too late
+        # to interpret the big-endian fill value of an `_Unsigned` variable correctly.
         return stored.newbyteorder("=")
     if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
         return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas does not support multiples of a unit

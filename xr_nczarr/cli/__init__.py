@@ -1,1 +1,1 @@
-"""Implement the ``nczarr`` command, whose entry point is `main`, and its subcommands."""
+"""Implement the ``nczarr`` command and its subcommands. The entry point is `main`."""

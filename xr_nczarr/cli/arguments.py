@@ -18,7 +18,7 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """The arguments of a command are invalid, regardless of what the store contains."""
+    """Raised if the arguments of a command are invalid, regardless of the contents of a store."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,14 +27,14 @@ class Parser(argparse.ArgumentParser):
     Parameters
     ----------
     program
-        Name of the program in messages, such as ``nczarr copy``.
+        Name of the program to show in messages, such as ``nczarr copy``.
     add
         Function that adds the arguments of the subcommand to the parser, and returns the function
         that runs the subcommand.
     """
 
     def __init__(self, program: str, add: Callable[[argparse.ArgumentParser], Run]) -> None:
-        # In dump, -h means the same as in ncdump.
+        # Subcommands may redefine -h. In dump, -h has the same meaning as in ncdump.
         super().__init__(program, allow_abbrev=False, conflict_handler="resolve")
         self.description = add.__doc__
         self._run = add(self)
@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
 
         Returns
         -------
-        The result of the subcommand, and the options that determine how to print it.
+        tuple
+            The result of the subcommand, and the options that determine how to print it.
 
         Raises
         ------
@@ -66,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with a message from argparse and the usage of the subcommand."""
+        """Raise UsageError with argparse's message and the usage of the subcommand."""
         arguments = [str(action.metavar) for action in self._get_positional_actions()]
         problem = message.removeprefix("argument ").replace(
             "the following arguments are required: ", "missing "
@@ -74,7 +75,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{problem}. Usage: {self.prog} [OPTIONS] {' '.join(arguments)}")
 
     def in_flags(self, message: str) -> str:
-        """Replace keyword arguments in a message, such as overwrite=True, by flags."""
+        """Replace Python keyword arguments in a message with the flags of the subcommand.
+
+        For example, ``overwrite=True`` becomes ``--overwrite``.
+        """
         from ast import literal_eval
         from shlex import quote as shell_quote
 
@@ -110,13 +114,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a store and for the options with which to open it."""
+    """Add the argument for a store, and the options for opening the store."""
     parser.add_argument(
         "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
     )
     add_storage_options(parser)
     add_limits(parser)
-    about = "other option of the engine, such as consolidated=false or group=/model"
+    about = "any other option of the engine, such as consolidated=false or group=/model"
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
 
@@ -129,7 +133,7 @@ def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--limit``."""
-    about = "limit on what reading may allocate, such as max_nodes=1000000"
+    about = "limit on the memory that reading can allocate, such as max_nodes=1000000"
     parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
 
 
@@ -147,7 +151,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
     """Return the parsed arguments that a function accepts as keyword arguments.
 
-    If the function can show progress, it does so on a terminal, unless ``--quiet`` was passed.
+    If the function has a `progress` parameter, progress is shown if standard error is a terminal
+    and ``--quiet`` was not passed.
     """
     names = function.__kwdefaults__ or {}
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -159,12 +164,14 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options for opening a store that `add_target` defines, as keyword arguments.
+    """Return the options for opening a store as keyword arguments for a function.
+
+    These are the options that `add_target` defines.
 
     Raises
     ------
     UsageError
-        If an option is unknown, or does not accept its value.
+        If an option is unknown, is set twice, or has an invalid value.
     """
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
@@ -190,7 +197,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
-    """Add options that select a part of a dataset by variables, positions, labels or group."""
+    """Add options that select part of a dataset by variables, positions, labels or group."""
     variables = "select only these variables, and the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
@@ -210,7 +217,7 @@ def selection(text: str) -> dict[str, Any]:
     """Parse a selection such as ``time=0:10,lat=45.5``.
 
     Integers, and ranges of integers with colons, are positions. Everything else is a label. Two
-    labels with a slash between them are a range that includes both.
+    labels separated by a slash form a range that includes both labels.
     """
     by_name: dict[str, Any] = {}
     for item in filter(None, text.split(",")):

@@ -1,8 +1,8 @@
-"""Define the subcommands, one function each.
+"""Define a function for each subcommand.
 
-Each function adds the arguments of its subcommand to a parser, and returns the function that runs
-the subcommand. That function returns the result to print (a value of `xr_nczarr.tools`), or None.
-Slow imports are postponed until a subcommand runs.
+Each function adds the arguments of its subcommand to a parser, and returns another function that
+runs the subcommand. The latter returns the result to print, which comes from `xr_nczarr.tools`, or
+None. Slow imports are postponed until a subcommand runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""The parameter that sets a codec's compression level, if it is not called ``level``."""
+"""Mapping from codecs to the parameter for the compression level, if it is not called ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
 
 def dump(parser: argparse.ArgumentParser) -> Run:
-    """Print a store as CDL, as ncdump does; ncgen can recreate the dataset from it."""
+    """Print a store as CDL, like ncdump; ncgen can recreate the dataset from the output."""
     add_target(parser)
     parser.add_argument("-h", dest="header", action="store_true", help="print no values")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
@@ -64,16 +64,16 @@ def dump(parser: argparse.ArgumentParser) -> Run:
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
-    """Describe a store: groups, dimensions, variables, chunks, codecs, sizes."""
+    """Describe a store: groups, dimensions, variables, chunks, codecs and sizes."""
     add_target(parser)
     add_json(parser)
-    about = "do not list the store to count its chunks"
+    about = "show only the metadata, without counting the stored chunks"
     parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
     return lambda parsed: xr_nczarr.info(parsed.target, **keywords(parsed, xr_nczarr.info))
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
-    """Predict the requests, bytes and chunks that reading a selection requires."""
+    """Predict how many requests, bytes and chunks reading a selection takes."""
     add_target(parser)
     add_json(parser)
     add_subset(parser, group=False)
@@ -83,7 +83,7 @@ def explain(parser: argparse.ArgumentParser) -> Run:
 
 
 def verify(parser: argparse.ArgumentParser) -> Run:
-    """Read all chunks and compare all metadata; the exit code is 1 if there are errors."""
+    """Check all chunks and all metadata; the exit code is 1 if there are errors."""
     add_target(parser)
     add_json(parser)
     add_quiet(parser)
@@ -97,7 +97,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
-    """Copy a store, a netCDF file or any file that xarray opens; run again to resume."""
+    """Copy a store, a netCDF file or any file that xarray can open; rerun to resume."""
     parser.add_argument("source", metavar="SOURCE", help="store, reference set or file")
     parser.add_argument(
         "target",
@@ -199,23 +199,23 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
 
 
 def references(parser: argparse.ArgumentParser) -> Run:
-    """Write the reference set of a store: JSON, or parquet if the target ends in .parq."""
+    """Write a reference set for a store, as JSON, or as parquet if the target ends in .parq."""
     parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
     parser.add_argument("target", metavar="TARGET", help="file or directory to write")
     parser.add_argument(
         "--compact",
         dest="generators",
         action="store_true",
-        help="describe regularly spaced chunks by generators (gen), which nczarr reads; fsspec and "
-        "kerchunk read them only with simple_templates=False, and VirtualiZarr never: without "
-        "support, values are missing",
+        help="describe regularly spaced chunks by generators (gen). nczarr can read generators, "
+        "fsspec and kerchunk only with simple_templates=False, and VirtualiZarr not at all. "
+        "Programs that cannot read generators find no values there",
     )
     parser.add_argument(
         "--inline-below",
         type=_number,
         default=0,
         metavar="BYTES",
-        help="store chunks of fewer bytes inline in the set",
+        help="store chunks smaller than BYTES inline in the reference set",
     )
     add_quiet(parser)
     add_storage_options(parser)
@@ -250,7 +250,8 @@ COMMANDS = {
 
 def _add_opening(parser: argparse.ArgumentParser) -> None:
     """Add the options for opening any kind of source: the engine, and the byte order of chunks."""
-    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
+    engine = "xarray engine for a file that is neither a store nor a netCDF file"
+    parser.add_argument("--engine", help=engine)
     order = "byte order of the chunks, overriding the metadata of the store"
     parser.add_argument("--assume-endian", choices=("little", "big"), help=order)
 

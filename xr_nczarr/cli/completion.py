@@ -1,4 +1,7 @@
-"""Complete command lines in a shell. The shell's script asks the command for candidates."""
+"""Complete command lines in a shell.
+
+A script for the shell obtains the possible completions from ``nczarr --complete``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from xr_nczarr.cli.arguments import Parser, UsageError
 from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.errors import unknown
 
-# Without candidates, the shell completes file names.
+# If there are no candidates, the shell completes file names.
 _SCRIPTS = {
     "bash": """\
 _nczarr() {
@@ -44,7 +47,7 @@ def script(shell: str = "", *_: str) -> str:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last word on a command line."""
+    """Return the possible completions of the last word on a command line."""
     *before, last = words or [""]
     if not before:
         return [name for name in COMMANDS if name.startswith(last)]

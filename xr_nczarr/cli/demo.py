@@ -13,8 +13,8 @@ from typing import Any
 def demo() -> None:
     """Create a small NCZarr store, open it with xarray, and print the dataset and a mean.
 
-    If the netCDF4 package is installed, netcdf-c writes the store. Otherwise, the function opens a
-    store written by netcdf-c that is part of this package.
+    If the netCDF4 package is installed, netCDF-C writes the store. Otherwise, this function opens a
+    store written by netCDF-C that is included in this package.
     """
     import xarray as xr
 
@@ -22,7 +22,7 @@ def demo() -> None:
         if find_spec("netCDF4") is not None:
             url = f"file://{directory}/climate.nczarr#mode=nczarr,file"
             write_climate(url)
-            print(f"netcdf-c wrote {url}\n")
+            print(f"netCDF-C wrote {url}\n")
         else:
             path = Path(directory) / "climate.zip"
             with resources.as_file(resources.files(__package__) / "climate.zip") as shipped:
@@ -38,7 +38,7 @@ def demo() -> None:
 
 
 def write_climate(url: str) -> None:
-    """Write the demonstration store with netcdf-c. Its values are packed, shuffled and deflated."""
+    """Write the demonstration store with netCDF-C. Temperatures are packed and compressed."""
     import netCDF4
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Run the ``nczarr`` command, report errors, and set the exit code."""
+"""Run the ``nczarr`` command, report errors, and determine the exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if hasattr(sys.stdout, "reconfigure"):
-        # Names and text of a store are printed as their original bytes.
+        # Names and text from a store are printed as their original bytes.
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     command, *words = (sys.argv[1:] if arguments is None else arguments) or [""]
     program = f"nczarr {command}" if command in COMMANDS else "nczarr"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentences = [text, *getattr(error, "__notes__", ())]
         message = " ".join(". ".join(item.rstrip(". ") for item in sentences).split())
         message = message if parser is None else parser.in_flags(message)
-        # Escape control characters of terminals.
+        # Escape control characters, which a terminal would interpret.
         print(f"{program}: {''.join(map(quote, message))}", file=sys.stderr)
 
     try:
@@ -57,13 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = _show(result, **display)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the output, so that flushing it on exit would fail.
+        # The reader has closed the pipe, so flushing the output on exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except KeyboardInterrupt as error:
         complain(error, "interrupted")
         return _INTERRUPTED
-    except Exception as error:  # errors of other libraries are shown with their class
+    except Exception as error:  # errors from other libraries are shown with their class
         if sys.flags.dev_mode:
             raise
         is_expected = isinstance(error, NczarrError | OSError | UsageError)
@@ -79,13 +79,13 @@ def overview() -> str:
         [
             "Usage: nczarr COMMAND [OPTIONS] ...",
             "",
-            "Inspect and change NCZarr, Zarr and reference sets.",
+            "Inspect and change NCZarr stores, Zarr stores and reference sets.",
             "",
             "Commands:",
             *lines,
             "",
-            "nczarr COMMAND --help prints the options of a command, nczarr --version the version,",
-            "and nczarr --completion SHELL prints a completion script for bash, zsh or fish.",
+            "nczarr COMMAND --help prints the options of a command. nczarr --version prints the",
+            "version. nczarr --completion SHELL prints a completion script for bash, zsh or fish.",
             "",
             "Exit codes: 0 for success, 1 for problems or differences found, 2 for failure.",
         ]
@@ -93,7 +93,9 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Run an option that replaces a subcommand, such as ``--version``.
+    """Run an option that takes the place of a subcommand, such as ``--version``.
+
+    Returns the exit code.
 
     Raises
     ------
@@ -119,7 +121,7 @@ def _other(option: str, words: Sequence[str]) -> int:
 
 
 def _show(result: Any, *, json: bool, quiet: bool) -> int:
-    if isinstance(result, Iterable):  # text may come in pieces
+    if isinstance(result, Iterable):  # text that is generated in pieces
         sys.stdout.writelines(result)
     elif json and result is not None:
         from json import dumps

@@ -41,11 +41,13 @@ class Difference:
     Attributes
     ----------
     path
-        Path of the group, dimension or variable. For an attribute, a colon and its name follow.
+        Path of the group, dimension or variable that differs. For an attribute, the path of its
+        owner is followed by a colon and the attribute's name, as in ``/t:units``.
     first, second
-        The item in each dataset, as CDL, or None if the dataset does not contain it.
+        The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
+        not contain the item. If values differ, this is the first value that differs.
     note
-        For values: how many differ, the position of the first, and the largest difference.
+        If values differ: how many, the position of the first, and the largest difference.
     """
 
     path: str
@@ -75,7 +77,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether all content of the datasets was comparable and equal."""
+        """Whether everything in the datasets could be compared and is equal."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -114,8 +116,9 @@ def diff(
 ) -> Comparison:
     """Compare two datasets, which can be stores, reference sets, netCDF files or other files.
 
-    Stored (not decoded) values are compared, part by part. NaN equals NaN. The order of dimensions,
-    variables and attributes in a group does not matter, nor does whitespace in JSON attributes.
+    Values are compared as stored, without decoding, and part by part to limit memory use. NaN
+    equals NaN. The order of the dimensions, variables and attributes in a group does not matter.
+    Neither does whitespace in attributes that contain JSON.
 
     Parameters
     ----------
@@ -130,11 +133,11 @@ def diff(
     rtol, atol
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
     assume_endian
-        Byte order of the chunks, overriding the metadata of both Zarr stores; see `copy`.
+        Byte order of the chunks in both Zarr stores, overriding their metadata; see `copy`.
     storage_options, second_options
         Storage options for `first` and for `second`.
     limits
-        Limits for reading both datasets, as `Limits` or a mapping from names of limits to values.
+        Limits for reading both datasets: a `Limits`, or a mapping from names of limits to values.
 
     Raises
     ------
@@ -153,7 +156,7 @@ def diff(
     < mapping
     > mapping
     /t:units  "m"  "km"
-    /t        2.5  3     1 of 2 values differ, first at (1), at most by 0.5
+    /t        2.5  3     1 of 2 values differ, first at (1), by at most 0.5
     """
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
@@ -176,7 +179,7 @@ def diff(
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """The options of one call of `diff`, and the differences found so far."""
+    """The options of a call to `diff`, and the differences found so far."""
 
     metadata: bool
     special: bool
@@ -221,7 +224,7 @@ class _Comparing:
                 self._values(first, *(tree.written[path].data for tree in trees))
 
     def _values(self, variable: Variable, first: Any, second: Any) -> None:
-        """Compare the values of a variable part by part, to limit memory."""
+        """Compare the values of a variable part by part, to limit memory use."""
         assert variable.node is not None
         shape, count, largest = first.shape, 0, 0.0
         place: tuple[int, ...] = ()
@@ -242,7 +245,7 @@ class _Comparing:
             largest = max(largest, distance)
         if count:
             at = f", first at ({', '.join(map(str, place))})" if place else ""
-            by = f", at most by {largest:g}" if largest else ""
+            by = f", by at most {largest:g}" if largest else ""
             note = f"{count:,} of {math.prod(shape):,} values differ{at}{by}"
             self.differences.append(
                 Difference(path=variable.path, first=texts[0], second=texts[1], note=note)
@@ -285,9 +288,9 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether both attributes are JSON objects or lists with equal content.
+    """Return whether both attributes are JSON objects or lists with equal contents.
 
-    netCDF-C reads such attributes as text, which writers indent differently.
+    netCDF-C reads such attributes as text, but programs format the same JSON differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):

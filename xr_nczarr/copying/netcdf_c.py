@@ -1,8 +1,9 @@
-"""Call netcdf-c directly, through the library that netCDF4-python includes.
+"""Call netCDF-C functions directly, in the library that netCDF4-python installs.
 
-netCDF4-python itself cannot be used for exact copies. In attributes, it does not distinguish
-characters from strings. It leaves out variables of unknown types. If several dimensions have the
-same name, it takes the nearest one, and truncates the values of the variable.
+netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
+strings in attributes, and it leaves out variables of unknown types. If groups define several
+dimensions with the same name, it always uses the nearest one, and may therefore truncate the values
+of a variable.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from xarray.backends.locks import HDF5_LOCK, NETCDFC_LOCK, combine_locks
 from xr_nczarr.errors import StorageError, UnsupportedError
 
 DTYPES = dict(enumerate(["i1", "S1", "i2", "i4", "f4", "f8", "u1", "u2", "u4", "i8", "u8"], 1))
-"""NumPy dtypes by nc_type."""
+"""Mapping from the numbers of netCDF types (``nc_type``) to NumPy dtypes."""
 CHAR, STRING = 2, 12
 GLOBAL, CHUNKED, LITTLE_ENDIAN, BIG_ENDIAN = -1, 0, 1, 2
 LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
-"""The lock of xarray's own engines, because netcdf-c and HDF5 are not thread-safe."""
+"""The lock that xarray's own engines hold, because netCDF-C and HDF5 are not thread-safe."""
 
 MAX_NAME = 256
 _NC_NETCDF4 = 0x1000
@@ -33,7 +34,7 @@ _NC_NETCDF4 = 0x1000
 
 @cache
 def _library() -> ctypes.CDLL:
-    # The extension module exposes the symbols of the libraries it is linked with.
+    # The extension module exposes the symbols of the libraries that it is linked to.
     try:
         extension = str(import_module("netCDF4._netCDF4").__file__)
     except ModuleNotFoundError as error:
@@ -48,18 +49,22 @@ def _library() -> ctypes.CDLL:
                 library.nc_strerror.restype = ctypes.c_char_p
                 return library
     raise UnsupportedError(
-        "the installed package netCDF4 does not expose its netcdf-c library",
+        "the installed package netCDF4 does not expose its netCDF-C library",
         remedy="Copy the file with another xarray engine, such as engine='h5netcdf'",
     )
 
 
 class Handle:
-    """An open netCDF file. An unpickled copy opens the file again for reading, once per process.
+    """An open netCDF file.
+
+    Only a file that is open for reading can be pickled. A process that unpickles it opens the file
+    again, but only once.
 
     Parameters
     ----------
     create
-        Whether to create a new netCDF-4 file, which replaces an existing file.
+        Whether to create a netCDF-4 file, replacing any existing file. By default, the file is
+        opened for reading.
     """
 
     def __init__(self, path: str, *, create: bool = False) -> None:
@@ -84,15 +89,18 @@ class Handle:
                 self.call("nc_close", ncid)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of netcdf-c.
+        """Call a netCDF-C function.
 
-        If it fails, raise StorageError with the message of netcdf-c.
+        Raises
+        ------
+        StorageError
+            If the function fails. The message includes the error message of netCDF-C.
         """
         status = self.status(function, *arguments)
         if status:
             reason = _library().nc_strerror(status).decode()
             raise StorageError(
-                f"netcdf-c cannot {'write' if self.created else 'read'} the file: {reason}",
+                f"netCDF-C cannot {'write' if self.created else 'read'} the file: {reason}",
                 remedy=""
                 if self.created
                 else "Copy the file with another xarray engine, such as engine='h5netcdf'",
@@ -100,17 +108,24 @@ class Handle:
             )
 
     def status(self, function: str, *arguments: Any) -> int:
-        """Call a function of netcdf-c, and return its status, which is 0 for success."""
+        """Call a netCDF-C function, and return its status code, which is 0 for success."""
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
-        """Return the integer that a function of netcdf-c writes to its last argument."""
+        """Call a netCDF-C function whose last parameter is an output integer. Return the integer.
+
+        `arguments` contains all arguments but the last.
+        """
         result = ctypes.c_int()
         self.call(function, *arguments, ctypes.byref(result))
         return result.value
 
     def ids(self, function: str, group: int, *rest: Any) -> list[int]:
-        """Return the identifiers that a function such as ``nc_inq_grps`` lists for a group."""
+        """Return the identifiers of the items that a netCDF-C function lists in a group.
+
+        The function starts with the same parameters as ``nc_inq_grps``: the group, an output count
+        and an output array. `rest` contains the arguments that follow.
+        """
         count = ctypes.c_int()
         self.call(function, group, ctypes.byref(count), None, *rest)
         listed = (ctypes.c_int * count.value)()
@@ -118,20 +133,27 @@ class Handle:
         return list(listed)
 
     def name(self, function: str, *arguments: Any) -> str:
-        """Return the name that a function of netcdf-c writes to its last argument."""
+        """Call a netCDF-C function whose last parameter is an output name. Return the name.
+
+        `arguments` contains all arguments but the last.
+        """
         name = ctypes.create_string_buffer(MAX_NAME + 1)
         self.call(function, *arguments, name)
         return text_of(name.value)
 
     def group(self, path: str) -> int:
-        """Return the netcdf-c identifier of the group at an absolute path."""
+        """Return netCDF-C's identifier for the group at an absolute path."""
         assert self.ncid is not None
         if path == "/":
             return self.ncid
         return self.integer("nc_inq_grp_full_ncid", self.ncid, os.fsencode(path))
 
     def strings(self, count: int, function: str, *arguments: Any) -> list[str]:
-        """Return the strings that a function of netcdf-c allocates, and free their memory."""
+        """Call a netCDF-C function that outputs `count` strings, and return them.
+
+        `arguments` contains all arguments but the last, which is the output array. The memory that
+        netCDF-C allocates for the strings is freed.
+        """
         listed = (ctypes.c_char_p * count)()
         self.call(function, *arguments, listed)
         texts = [text_of(text or b"") for text in listed]
@@ -141,14 +163,15 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Return the handle for a file in this process, given its path, modification time and size.
+    """Open a file, or return the handle if this process has already opened the file.
 
-    The file stays open until the process ends. Closing it acquires the lock of the HDF5 library,
-    which must not happen at the unpredictable times when the garbage collector runs.
+    The other arguments are the modification time and the size of the file, so that a changed file
+    is opened again. The file stays open until the process ends, and is not closed by the garbage
+    collector: closing acquires the HDF5 lock, which must not happen at unpredictable times.
     """
     return Handle(path)
 
 
 def text_of(data: bytes) -> str:
-    """Decode UTF-8 from netcdf-c. Invalid bytes become lone surrogates."""
+    """Decode UTF-8 text from netCDF-C. Invalid bytes become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")

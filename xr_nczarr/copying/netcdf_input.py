@@ -1,4 +1,4 @@
-"""Read netCDF files through netcdf-c, as sources of exact copies."""
+"""Read netCDF files through netCDF-C, so that they can be copied exactly."""
 
 from __future__ import annotations
 
@@ -44,16 +44,17 @@ _MAX_DIMENSIONS = 1024
 
 @dataclass(slots=True)
 class NetcdfFile:
-    """The content of a netCDF file that NCZarr can express.
+    """An open netCDF file, with the part of its contents that NCZarr can express.
 
     Attributes
     ----------
     handle
         The open file.
     root
-        Groups, dimensions, variables and attributes, in the order of the file.
+        The root group. It contains all groups, dimensions, variables and attributes in the same
+        order as in the file.
     values
-        Values of the variables, by path.
+        Mapping from the path of each variable to its values.
     unsupported
         Descriptions of types, variables and attributes that NCZarr cannot express.
     """
@@ -65,14 +66,14 @@ class NetcdfFile:
 
 
 def open_file(path: str) -> NetcdfFile:
-    """Open a netCDF file, and return its content. Values are read only when they are indexed.
+    """Open a netCDF file, and read its metadata. Values are read later, when they are indexed.
 
     Raises
     ------
     StorageError
-        If netcdf-c cannot read the file.
+        If netCDF-C cannot read the file.
     UnsupportedError
-        If netCDF4-python does not expose its netcdf-c library.
+        If netCDF4-python is not installed, or does not expose its netCDF-C library.
     """
     handle = Handle(path)
     file = NetcdfFile(handle)
@@ -86,7 +87,7 @@ def open_file(path: str) -> NetcdfFile:
 
 @dataclass(eq=False, repr=False)
 class Values(BackendArray):
-    """The values of a variable in a netCDF file, which are read when they are indexed."""
+    """The values of a variable in a netCDF file, which are read only when they are indexed."""
 
     handle: Handle
     group: str
@@ -101,7 +102,7 @@ class Values(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of the selected elements, and return these elements."""
+        """Read the bounding box of the selected elements, and return only the selected ones."""
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
@@ -129,12 +130,12 @@ class Values(BackendArray):
 
 @dataclass(slots=True)
 class _Reader:
-    """The state of one call of `open_file`.
+    """The state of a call to `open_file`.
 
     Attributes
     ----------
     dimensions
-        The dimensions read so far, by netcdf-c identifier.
+        Mapping from netCDF-C's identifiers to the dimensions that have been read so far.
     """
 
     handle: Handle
@@ -203,13 +204,17 @@ class _Reader:
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
-            return False  # fixed in the classic format
+            return False  # the classic format has a fixed byte order
         return self.handle.integer("nc_inq_var_endian", ncid, varid) == BIG_ENDIAN
 
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the chunk shape. A contiguous variable has the shape that a write would choose."""
+        """Return the chunk shape of a variable.
+
+        A contiguous variable has no chunks. The result is then the chunk shape that writing the
+        variable would choose by default.
+        """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
@@ -272,14 +277,14 @@ class _Reader:
             return self.handle.strings(length, "nc_get_att", *place)
         values = np.empty(length, DTYPES[xtype])
         self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
-        if xtype == CHAR:  # without the terminating NUL that C programs write
+        if xtype == CHAR:  # C programs may terminate text with NULs
             return text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
 
 
-# Bytes that are not UTF-8 (decoded to lone surrogates), and characters that JSON escapes as \\u.
+# Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \\u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
-_UNFIT_REASON = "which contains characters that netcdf-c cannot read from JSON"
+_UNFIT_REASON = "which contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 

@@ -1,4 +1,4 @@
-"""Write a netCDF tree to a netCDF-4 file through netcdf-c, as the target of exact copies."""
+"""Write exact copies of netCDF groups to netCDF-4 files, through netCDF-C."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 class FileLayout(Layout):
     """The layout of netCDF-4 files.
 
-    It has the types of NCZarr, except that strings have variable length.
+    It supports the same types as NCZarr, except that its strings have variable length.
     """
 
     dialect: str = "netCDF-4"
@@ -51,10 +51,11 @@ class FileLayout(Layout):
 
 
 def unheld(root: Group) -> list[str]:
-    """Describe each dimension whose size a netCDF-4 file cannot express.
+    """Return a phrase for each dimension whose size a netCDF-4 file cannot express.
 
-    In such a file, the size of an unlimited dimension is the extent to which its variables are
-    written. A fixed dimension cannot have size 0, because 0 means unlimited.
+    In a netCDF-4 file, an unlimited dimension is only as long as the values that are written along
+    it. Without such values, its size is lost. A fixed dimension cannot have size 0, because 0 means
+    unlimited.
     """
     written: set[str] = set()
     for variable in root.all_variables():
@@ -71,18 +72,19 @@ def unheld(root: Group) -> list[str]:
 
 
 def write_file(tree: Tree, path: str, *, progress: bool) -> None:
-    """Write a tree and the values of its variables to a new file, and flush it to the disk.
+    """Write a tree and the values of its variables to a new file, and flush the file to disk.
 
     Raises
     ------
     StorageError
-        If netcdf-c cannot write the file.
+        If netCDF-C cannot write the file.
     """
     handle = Handle(path, create=True)
     with ExitStack() as on_error:
         on_error.callback(handle.close)
         writer = _FileWriter(handle, tree)
-        # Dask's threads continue after an error, and netcdf-c reuses the identifier of the file.
+        # After an error, dask's threads continue to write. They must end before the file is closed,
+        # because netCDF-C reuses the identifiers of closed files.
         on_error.callback(writer.underway.end)
         with LOCK:
             writer.define(tree.root, handle.group("/"))
@@ -104,16 +106,17 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The state of one call of `write_file`.
+    """The state of a call to `write_file`.
 
     Attributes
     ----------
     dimensions
-        netcdf-c's identifiers of the dimensions defined so far, by path.
+        Mapping from the paths of the dimensions defined so far to netCDF-C's identifiers.
     variables, nodes
-        The variables defined so far, and their array nodes, by path.
+        Mappings from the paths of the variables defined so far to these variables and to their
+        array nodes.
     underway
-        Counts assignments in progress, so that the file is not closed before they end.
+        Counter of the assignments in progress. The file is not closed before they end.
     """
 
     handle: Handle
@@ -191,7 +194,7 @@ class _FileWriter:
     def _can_use(self, number: int) -> bool:
         if number in (SHUFFLE, FLETCHER32):
             return True
-        # The Blosc filter fails for chunks that cannot be compressed.
+        # The Blosc filter is not used, because it fails for chunks that cannot be compressed.
         function, identifier = "nc_inq_filter_avail", ctypes.c_uint(number)
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
@@ -227,7 +230,7 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable in a file that is open for writing. Values can be assigned to its regions."""
+    """A variable in a file that is open for writing. Assigning to a region writes its values."""
 
     handle: Handle
     ncid: int
@@ -256,14 +259,20 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return chunk lengths that are at most as long as the fixed dimensions, as netCDF requires."""
+    """Return the chunk lengths of a variable, clipped to the lengths of its fixed dimensions.
+
+    netCDF does not allow a chunk to be longer than a fixed dimension.
+    """
     assert variable.node is not None
     lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
     return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
 
 
 def netcdf_value(value: Any) -> Any:
-    """Convert the value of an attribute to a netCDF type. JSON values become text or numbers."""
+    """Convert the value of an attribute to a type that netCDF supports.
+
+    JSON values become text or numbers.
+    """
     if isinstance(value, str | np.number) or (
         isinstance(value, list) and value == [*map(str, value)]
     ):

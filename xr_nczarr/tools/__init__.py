@@ -1,5 +1,5 @@
-"""Implement the commands of ``nczarr`` as functions that return their results.
+"""Implement each ``nczarr`` command as a function that returns its result.
 
-Results print as text. Some can also be converted to HTML for notebooks (`_repr_html_`) and to JSON
-(`as_dict`).
+Every result prints as text. Some results can also be rendered as HTML in notebooks (`_repr_html_`)
+or converted to JSON values (`as_dict`).
 """

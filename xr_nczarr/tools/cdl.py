@@ -1,12 +1,14 @@
-"""Print a store as CDL, the format of ``ncdump``, from which ``ncgen`` recreates the dataset.
+"""Print a store as CDL, the text format that ``ncdump`` writes and ``ncgen`` reads.
 
-The output equals the output of ncdump 4.9, except where ncgen would create another dataset:
+The output is the same as that of ncdump 4.9, except where ncgen would create a different dataset
+from ncdump's output:
 
-- Numbers have as many digits as necessary to distinguish them, unless `precision` is set.
-- A line break in character data does not end the row.
-- NULs at the end of a row are shown if ncgen would replace them with another fill value.
-- A percent sign in a name is escaped.
-- Comments describe what ncgen cannot express, such as a variable called ``float``.
+- Numbers have as many digits as they need to round-trip, unless `precision` is set.
+- Character data are not split into separate strings at line breaks.
+- NULs at the end of a row of characters are shown if ncgen would otherwise pad the row with a
+  different fill value.
+- Percent signs in names are escaped.
+- Comments describe anything that CDL cannot express, such as a variable named ``float``.
 """
 
 from __future__ import annotations
@@ -67,31 +69,32 @@ def dump(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Cdl:
-    """Return the content of a store as CDL.
+    """Return the contents of a store as CDL.
 
     Parameters
     ----------
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     header
-        Whether to leave out all values.
+        Whether to show only the header, without any values.
     variables, groups
-        Names of the variables and groups whose values to show. None shows all values. A name
-        without a slash refers to all variables or groups with that name. A name that begins with a
-        slash is a path.
+        Names of the variables and groups whose values are shown. None shows the values of all. A
+        name that starts with a slash is an absolute path. Any other name matches every variable or
+        group whose path ends in that name.
     name
-        Name of the dataset; by default the last part of the path, without its extension.
+        Name of the dataset in the CDL. By default, this is the last part of the path without its
+        extension.
     precision
-        Significant digits of floats and of doubles, as in ``ncdump -p``. None shows as many digits
-        as necessary to distinguish the numbers.
+        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None, alone
+        or in the tuple, shows as many digits as a number needs to round-trip.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
     coordinates
-        Whether to show only the values of coordinate variables, as ``ncdump -c`` does, and the
-        values of `variables`.
+        Whether to show values only for coordinate variables, as ``ncdump -c`` does, and for the
+        variables in `variables`.
     times
-        Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read such dates.
+        Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read these dates.
     group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \
 trust, limits
         See `xr_nczarr.options.OpenOptions`.
@@ -143,18 +146,18 @@ trust, limits
 
 @dataclass(frozen=True, repr=False)
 class Cdl:
-    """The CDL text of a store, generated on demand.
+    """The CDL text of a store, which is generated lazily.
 
-    Iteration yields pieces of CDL, and reads values when they are needed. `str` returns the
-    complete CDL.
+    Iterating over the object yields pieces of the text, and reads values only when they are needed.
+    `str` returns the complete text.
 
     Attributes
     ----------
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Of its ancestors, only the dimensions are shown, because variables of the
-        group can use them.
+        The group to show. Its ancestors appear only with their dimensions, because variables in the
+        group can use these dimensions.
     """
 
     opened: OpenedStore
@@ -169,7 +172,7 @@ class Cdl:
 
     @property
     def left_out(self) -> list[str]:
-        """Descriptions of everything that CDL cannot express, one sentence each."""
+        """Descriptions of the items that CDL cannot express, one sentence for each."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_notation(), *filter(None, reasons)]
 
@@ -187,7 +190,7 @@ class Cdl:
                 names |= variable.attributes.keys() - {"_FillValue"}
         for name in sorted(names):
             if not is_cdl_name(name):
-                yield f"ncgen does not accept the name {quote(name)!r} in any notation"
+                yield f"ncgen does not accept the name {quote(name)!r}, even if escaped"
 
     def __str__(self) -> str:
         return "".join(self).rstrip("\n")
@@ -276,7 +279,7 @@ class Cdl:
         indent: str,
         dates: Mapping[str, str] = _NO_DATES,
     ) -> Iterator[str]:
-        # ncgen would read these as the beginning of a section.
+        # Without the space, ncgen would read these names as the start of a section.
         owner += " " if owner in _SECTIONS else ""
         for name, value in attributes.items():
             prefix = "string " if isinstance(value, list) else ""
@@ -307,12 +310,16 @@ class Cdl:
     def _rows(
         self, variable: Variable, units: TimeUnits | None
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
-        """Yield the values row by row. A long row is yielded in several parts.
+        """Yield the values of a variable as CDL, row by row. A long row is split into parts.
 
-        Each item consists of the values of one part as CDL, the number of braces that open before
-        the part, and a tuple or None. The tuple contains the number of braces that close after the
-        part, and whether the part is the last of all. It is None if the row continues. Braces
-        enclose the elements along each unlimited dimension except the first dimension.
+        Each item is a tuple that describes one part of a row:
+
+        - the values, formatted as CDL; for characters, this is a single quoted string,
+        - the number of braces to open before the part,
+        - None if the row continues in the next item. Otherwise, a tuple of the number of braces to
+          close after the row, and whether this is the last row of the variable.
+
+        Braces enclose the elements along every unlimited dimension other than the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -342,9 +349,10 @@ class Cdl:
 
 
 class _Line:
-    """An output line that is wrapped as in ncdump: before an item that would not fit.
+    """The current output line, which is wrapped in the same way as in ncdump.
 
-    Lengths are counted in bytes.
+    A line break is inserted before an item that would make the line too long. Lengths are measured
+    in bytes.
     """
 
     def __init__(self, indent: str, start: int) -> None:
@@ -352,7 +360,7 @@ class _Line:
         self.position = start + len(indent)
 
     def fit(self, text: str) -> str:
-        """Return `text`. Insert a line break before it if it would not fit in the line."""
+        """Return `text`, preceded by a line break if the text does not fit on the current line."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
         self.position += size
         if self.position > _MAX_LINE_BYTES and size > 2:
@@ -366,7 +374,10 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return a dimension's name, or its path if the name refers to another dimension here."""
+    """Return the CDL name of a dimension, as seen from a group with the dimensions `visible`.
+
+    If the short name refers to another dimension in that group, the full path is returned instead.
+    """
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 

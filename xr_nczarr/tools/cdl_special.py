@@ -1,4 +1,4 @@
-"""Build the special attributes of ``ncdump -s``, which describe how values are stored."""
+"""Build the special attributes with which ``ncdump -s`` describes how values are stored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
-"""Special attributes for individual filters, in ncdump's order."""
+"""Mapping from HDF5 filters to the special attributes that describe them, in ncdump's order."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
-    """Return the special attributes of the dataset, which ncdump shows in the root group."""
+    """Return the special attributes of the whole dataset, which ncdump shows in the root group."""
     stored = {} if root.node is None else root.node.attributes.values_by_name
     provenance = stored.get(PROVENANCE)
     special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
@@ -24,9 +24,10 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 
 
 def special_attributes(variable: Variable) -> dict[str, Any]:
-    """Return the special attributes of a variable, which describe how its values are stored.
+    """Return the special attributes that describe how the values of a variable are stored.
 
-    If NCZarr stores the strings of the variable with a fixed width, this includes the width.
+    For strings that NCZarr stores with a fixed width, the attributes include that width, unless it
+    is already an ordinary attribute of the variable.
     """
     node = variable.node
     assert node is not None
@@ -52,5 +53,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return integers as int32, like ncdump, or as int64 if they do not fit."""
+    """Convert integers to int32, like ncdump, or to int64 if a value does not fit."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

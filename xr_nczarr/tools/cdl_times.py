@@ -17,16 +17,16 @@ _DEFAULT_CALENDAR = "standard"
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """The units (with the reference date) and the calendar of a time variable."""
+    """The units, including the reference date, and the calendar of a time variable."""
 
     units: str
     calendar: str
 
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
-        """Return times as dates in quotation marks.
+        """Format times as dates in quotation marks.
 
-        `numbers` contains the same values formatted as numbers. Missing values are returned as
-        numbers, as are all values if xarray cannot decode the units.
+        `numbers` contains the same values, formatted as numbers. This text is kept for values that
+        are missing or not finite. It is kept for all values if xarray cannot decode them.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -36,7 +36,8 @@ class TimeUnits:
         present = [place for place in present if np.isfinite(values[place])]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SerializationWarning)  # dates that need cftime
+                # xarray warns about dates that need cftime.
+                warnings.simplefilter("ignore", SerializationWarning)
                 dates = decode_cf_datetime(values[present], self.units, self.calendar)
         except (ValueError, OverflowError, ImportError):
             return texts
@@ -50,7 +51,10 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Return the units of the time variables in a group and of their bounds, by variable name."""
+    """Map the names of the time variables in a group, and of their bounds, to their units.
+
+    Bounds without units of their own have the units of their time variable.
+    """
     times = {}
     for variable in group.variables.values():
         units = _text(variable, "units")
@@ -70,7 +74,9 @@ def _text(variable: Variable, name: str) -> str:
 
 
 def _iso_texts(dates: npt.NDArray[Any]) -> list[str]:
-    if dates.dtype.kind == "M":  # fractions of hours or days are rarely whole nanoseconds
+    if dates.dtype.kind == "M":
+        # Dates are rounded, because a fraction of an hour or day is rarely a whole number of
+        # nanoseconds.
         rounded: Any = dates.astype("M8[ns]") + np.timedelta64(500, "ns")
         return [str(date) for date in rounded.astype("M8[us]")]
     return [date.isoformat(timespec="microseconds") for date in dates]

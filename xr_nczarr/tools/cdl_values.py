@@ -15,7 +15,7 @@ from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 
 Array = npt.NDArray[Any]
 
-# The types of CDL, and the suffixes that distinguish them in attributes.
+# The CDL type for each dtype, and the suffix that marks numbers of this type in attributes.
 _TYPES = {
     "int8": ("byte", "b"),
     "uint8": ("ubyte", "UB"),
@@ -28,15 +28,15 @@ _TYPES = {
     "float32": ("float", "f"),
     "float64": ("double", ""),
 }
-# Types that netCDF lacks, with a netCDF type that represents their values exactly.
+# For each type that netCDF lacks, a netCDF type that represents its values exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
-"""Numbers of significant digits to try, by type.
+"""Mapping from each floating-point type to the numbers of significant digits to try.
 
-The first number of digits that reproduces the value is used, or else the last.
+The first of these that reproduces a value is used. If none of them does, the last one is used.
 """
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
-"""The digits that ncdump shows, or more digits if these are necessary to reproduce the value."""
+"""First the number of digits that ncdump shows, then more, in case a value does not round-trip."""
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -48,7 +48,7 @@ _IN_CHARACTERS = {code: f"\\{code:03o}" for code in range(128, 256)} | _IN_TEXT
 _IN_NAME = {code: f"\\%{code:02x}" for code in (*range(32), 127)} | {
     ord(character): f"\\{character}" for character in " !\"#$%&'()*,:;<=>?[]\\^`{|}~"
 }
-# Words that ncgen never accepts as a name, even if escaped.
+# Words that ncgen never accepts as names, even if they are escaped.
 _RESERVED = (
     "float double real char byte ubyte short ushort int integer long uint int64 uint64 string "
     "compound enum opaque unlimited UNLIMITED netcdf NETCDF nan nanf NaN NaNf Infinity Infinityf "
@@ -59,20 +59,25 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def is_cdl_name(name: str) -> bool:
-    """Return whether ncgen accepts a name, if necessary with escaped characters.
+    """Return whether ncgen accepts a name, provided that its special characters are escaped.
 
-    ncgen rejects its own keywords and names that contain ``?``, even if they are escaped.
+    Even with escapes, ncgen rejects some names, such as its own keywords and names that contain
+    ``?``.
     """
     return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
 
 def name_text(name: str) -> str:
-    """Return a name with the special characters of CDL escaped."""
+    """Escape the characters in a name that have a special meaning in CDL."""
     return ("\\" if "0" <= name[:1] <= "9" else "") + name.translate(_IN_NAME)
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Return the CDL type for a dtype, a wider type if there is none, or None if neither exists."""
+    """Return the name of the CDL type for values of a dtype and kind.
+
+    If netCDF lacks the type, this is another type that represents its values exactly. Returns None
+    if there is no such type.
+    """
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -80,7 +85,10 @@ def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
 
 
 def attribute_text(value: Any, digits: Digits = EXACT) -> str:
-    """Return the value of an attribute as CDL: text, strings or numbers."""
+    """Format the value of an attribute as CDL.
+
+    The value is text, a list of strings, or one or more numbers.
+    """
     if isinstance(value, list):
         return ", ".join([_quoted(_as_text(item)) for item in value])
     if isinstance(value, str | bytes):
@@ -102,15 +110,23 @@ def _as_text(value: str | bytes) -> str:
 
 
 def row_text(row: Array, fill_value: Any) -> str:
-    """Return a row of characters as a quoted CDL string."""
+    """Format a row of characters as a quoted CDL string.
+
+    NULs at the end are left out if the fill value is None or NUL, because ncgen pads short text
+    with the fill value.
+    """
     data = row.tobytes()
     if fill_value is None or not fill_value:
-        data = data.rstrip(b"\0")  # ncgen pads a short text with the fill value
+        data = data.rstrip(b"\0")
     return f'"{data.decode("latin-1").translate(_IN_CHARACTERS)}"'
 
 
 def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
-    """Return the values of a one-dimensional array as CDL. Fill values become ``_``."""
+    """Format each value of a one-dimensional array as CDL. Fill values become ``_``.
+
+    If `fill_value` is None, netCDF's default fill value is used for strings and for numbers of more
+    than one byte. All other types then have no fill value.
+    """
     if kind == "string":
         return _string_texts(values, fill_value)
     values = _as_netcdf(values)
@@ -139,7 +155,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values of a type that netCDF lacks to a wider type, without changing them."""
+    """Convert values of a type that netCDF lacks to a netCDF type that represents them exactly.
+
+    Values of any other type are returned unchanged.
+    """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -149,7 +168,11 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with the fewest digits, out of the allowed counts, that reproduce it."""
+    """Format each number with the smallest number of digits that reproduces it.
+
+    Only the numbers of digits in `digits` are tried. The last is used if none of them reproduces
+    the number. `flag` is a flag of ``%``-formatting, such as ``#``.
+    """
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
     fewest, *larger = digits[name]

@@ -1,4 +1,4 @@
-"""Write all metadata of a store to a single document with `consolidate`."""
+"""Consolidate all metadata of a store into a single document."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ConsolidateResult(Result):
     Attributes
     ----------
     key
-        Key of the document with the consolidated metadata.
+        Key of the document that contains the consolidated metadata.
     nodes
-        Number of groups and arrays in the document.
+        Number of groups and arrays in the consolidated metadata.
     """
 
     store: str
@@ -42,20 +42,21 @@ class ConsolidateResult(Result):
 def consolidate(
     target: Any, *, storage_options: Mapping[str, Any] | None = None, progress: bool = False
 ) -> ConsolidateResult:
-    """Write the metadata of all groups and arrays of a store to one document.
+    """Write the metadata of all groups and arrays in a store to a single document.
 
-    The document is stored at the key ``.zmetadata``. In version 3, it is part of the root document.
+    In Zarr version 2, this document has the key ``.zmetadata``. In version 3, the consolidated
+    metadata are part of the document of the root group.
 
     Parameters
     ----------
     progress
-        Whether to show how many documents are read.
+        Whether to show how many documents have been read.
 
     Raises
     ------
     UnsupportedError
-        If the version has no consolidated metadata, or the store has the layout of netCDF-C 4.8.0,
-        which keeps annotations in separate objects.
+        If the Zarr version does not support consolidated metadata, or if the store has the layout
+        of netCDF-C 4.8.0, which keeps NCZarr metadata in separate objects.
     """
     change = change_store(target, storage_options, "consolidate", progress=progress)
     with change as (transaction, opened):
@@ -64,7 +65,7 @@ def consolidate(
         key = FORMATS[zarr_format].consolidated_key
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
-                "consolidated metadata cannot contain the annotations of netCDF-C 4.8.0",
+                "consolidated metadata cannot contain the NCZarr metadata of netCDF-C 4.8.0",
                 remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                 store=store.name,
             )
@@ -79,7 +80,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict of documents that advances a progress bar whenever a document is added."""
+    """A dict from keys to documents. Adding an existing document advances a progress bar."""
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -99,22 +100,23 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open a store to change its metadata, and yield the transaction and the opened store.
+    """Open a store in order to change its metadata, and yield a transaction and the opened store.
 
-    The individual documents are read. Unless this is a `dry_run`, the writer lock is held, and an
-    interrupted change is rolled back first.
+    The metadata are read from the individual documents, not from consolidated metadata. Unless
+    `dry_run` is True, the writer lock is held until the context exits, and any interrupted change
+    is rolled back first.
 
     Parameters
     ----------
     owner
-        String that identifies the change in the lock of an object store.
+        String that identifies the change in the writer lock of an object store.
 
     Raises
     ------
     UnsupportedError
         If the store is not writable.
     NotFoundError
-        If there is no store.
+        If the store does not exist.
     """
     resolved = resolve(target, Access(storage_options=storage_options))
     store = resolved.store

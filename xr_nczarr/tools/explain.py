@@ -1,4 +1,4 @@
-"""Predict how many chunks, requests and bytes it takes to read a selection, without reading it."""
+"""Predict how many chunks, requests and bytes reading a selection takes, without reading it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from xarray import Dataset, Variable
 
 Indexers = Mapping[Any, Any]
-"""Positions, or labels, by dimension."""
+"""Mapping from dimensions to positions or labels."""
 
 _MAX_CHUNKS = 10_000_000
-"""Maximum number of chunks. Looking up the size of each chunk takes some microseconds."""
+"""Maximum number of chunks to look up. Each lookup takes a few microseconds."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableReading:
-    """The chunks, requests and bytes that it takes to read a selection from one variable.
+    """The predicted cost of reading a selection from one variable.
 
     Attributes
     ----------
@@ -52,19 +52,19 @@ class VariableReading:
     selected
         Shape of the selection.
     touched
-        Indices of the chunks to read, along each dimension.
+        For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid.
     chunks, all_chunks
-        Number of chunks to read, and number of all chunks of the array.
+        Number of chunks to read, and total number of chunks in the array.
     requests
-        Number of requests to the store; an upper bound if `at_most` is True.
+        Number of requests to the store. If `at_most` is True, this is an upper bound.
     fetched_bytes
         Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks to read that are not in the store, or None if unknown.
+        Number of chunks to read that are not in the store, or None if this number is unknown.
     decoded_bytes
-        Number of bytes of the decoded chunks.
+        Total decoded size of the chunks to read.
     result_bytes
-        Number of decoded bytes that are selected.
+        Total decoded size of the selected values.
     """
 
     name: str
@@ -91,9 +91,9 @@ class Explanation(Result):
     Attributes
     ----------
     readings
-        The cost of each variable.
+        The cost of reading each variable.
     left_out
-        For each variable that is not in `readings`, by path, the reason why its cost is unknown.
+        The reasons why the costs of other variables are unknown, keyed by path of the variable.
     """
 
     readings: tuple[VariableReading, ...]
@@ -111,7 +111,7 @@ class Explanation(Result):
         return page("Cost of reading", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary of JSON values."""
+        """Return the result as a JSON-serializable dictionary."""
         readings = [
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
@@ -120,7 +120,7 @@ class Explanation(Result):
         return {"schema_version": 1, "readings": readings, "left_out": left_out}
 
     def totals(self) -> list[str]:
-        """Return the last row of the table, which sums up all variables."""
+        """Return the cells of the last table row, which contains the totals of all variables."""
         sizes = [item.fetched_bytes for item in self.readings]
         fetched = None if None in sizes else sum(item or 0 for item in sizes)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -148,20 +148,20 @@ def explain(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Explanation:
-    """Return how many requests and bytes it takes to read a selection, without reading it.
+    """Predict how many requests and bytes reading a selection takes, without reading it.
 
-    Only metadata are read, and the store is listed. If the store cannot be listed, the size of each
-    chunk is requested, for at most 10,000 chunks.
+    Only metadata are read. The store is listed to determine the sizes of the chunks. If it cannot
+    be listed, the size of each chunk is requested, for at most 10,000 chunks.
 
     Parameters
     ----------
     target
-        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, possibly after
-        indexing it, or a target for `xarray.open_dataset`.
+        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"`` and possibly
+        indexed since. Alternatively, a target for `xarray.open_dataset`.
     selection
         Mapping from dimension names to positions, as for `xarray.Dataset.isel`. If `target` is not
-        an xarray object, labels are also accepted (floats, strings, dates, or slices of these,
-        which include both ends). None selects everything.
+        an xarray object, labels are also accepted: floats, strings, dates, or slices of these. A
+        slice of labels includes both ends. None selects everything.
     variables
         Names or paths of variables. None selects all variables.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
@@ -192,7 +192,7 @@ def explain(
         indexers = positions_of(indexers, target, engine="nczarr", **options.as_dict())
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, top)
-        else:  # for xarray to interpret
+        else:  # xarray interprets other indexers, such as arrays
             datasets = _opened_datasets(opened, top)
     if datasets is not None:
         sources = _xarray_sources(datasets)
@@ -220,13 +220,13 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A variable for which `explain` predicts the cost of reading.
+    """A variable whose reading cost `explain` predicts.
 
     Attributes
     ----------
     select
-        Function that returns the array and the selection to read from it, or a string that explains
-        why these are unknown.
+        Function that takes indexers, and returns the array and the selection to read from it. If
+        these are unknown, the function returns a string that explains why.
     """
 
     dimensions: tuple[Any, ...]
@@ -234,7 +234,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Return the variables of a group and its descendants, by path relative to the group."""
+    """Return the variables in a group and its descendants, keyed by path relative to the group."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):
@@ -262,7 +262,7 @@ def _unreadable(error: NczarrError) -> str:
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
-    """Return the datasets in an xarray object by path, or None for any other target."""
+    """Return the datasets in an xarray object, keyed by path, or None for any other target."""
     xarray = sys.modules.get("xarray")
     if xarray is None:
         return None
@@ -280,7 +280,7 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.backend.entrypoint import AS_STORED
 
-    # Decoding would read the first and the last value of time coordinates.
+    # Variables stay undecoded, because decoding would read the first and last value of times.
     return build_groups(opened, group, AS_STORED)
 
 
@@ -300,7 +300,7 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     if hasattr(data, "dask"):
         values = chunked_values(data)
         if values is None:
-            return "the dask graph does not show which chunks are read: open with chunks=None"
+            return "the dask graph does not show which chunks are read. Open with chunks=None"
         variable = type(variable)(variable.dims, values)
     chosen = {name: item for name, item in indexers.items() if name in variable.dims}
     lazy, selection = unwrapped(variable.isel(chosen)._data)
@@ -375,7 +375,7 @@ def _reading(
         else:
             count = count_touched(node.shape, node.chunk_shape, request.selection)
         if count > _MAX_CHUNKS:
-            return f"{count:,} chunks are too many to look up one by one: select fewer"
+            return f"{count:,} chunks are too many to look up one by one. Select fewer"
         one_by_one = count <= MAX_REQUESTS
         read = record_read(array, request, sizes[array.store.identity], one_by_one=one_by_one)
     except IndexError as error:

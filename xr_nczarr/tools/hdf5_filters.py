@@ -21,8 +21,8 @@ _USUAL_LEVEL = 4
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """Return the numcodecs codec that corresponds to an HDF5 filter, given its number and settings.
 
-    If there is no such codec, the result has a name made of the filter's name or number. No codec
-    registry contains this name, so decoding fails with an error that names the filter.
+    If numcodecs has no such codec, the returned codec has a name that contains the filter's name or
+    number. No codec registry contains this name, so decoding raises an error that names the filter.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
@@ -34,7 +34,11 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number and settings of the HDF5 filter for a codec, or None if there is none."""
+    """Return the number of the HDF5 filter for a codec, followed by the filter's settings.
+
+    Returns None if no HDF5 filter corresponds to the codec. `node` is the array that uses the
+    codec.
+    """
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
@@ -50,6 +54,9 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a codec parameter as an integer. Releases of netcdf-c before 4.10 store strings."""
+    """Return a codec parameter as an integer, or `otherwise` if it is not an integer.
+
+    Releases of netCDF-C before 4.10 store integers as strings.
+    """
     is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
     return int(value) if is_number else otherwise

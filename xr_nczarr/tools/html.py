@@ -1,4 +1,4 @@
-"""Build HTML for notebooks, in the colors of the notebook. Names are escaped."""
+"""Build HTML representations that use the colors of the notebook in which they are shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from xr_nczarr.errors import quote
 from xr_nczarr.tools.slabs import counts
 
-_MAX_CELLS = 48  # cells per side of a drawn grid; with more chunks, several share a cell
+_MAX_CELLS = 48  # along each side of a drawn grid; if there are more chunks, they share cells
 _MAX_SIDE, _MIN_SIDE = 220, 14
 
 STYLE = """<style>
@@ -43,12 +43,15 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Return the HTML representation of a result, which consists of a title and further parts."""
+    """Return the HTML representation of a result.
+
+    It consists of a title, which is escaped, and of further parts, which must already be HTML.
+    """
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML. Longer text is cut to 200 characters."""
+    """Convert a value to text that is escaped for HTML and truncated to 200 characters."""
     return escape(quote(value))
 
 
@@ -59,27 +62,32 @@ def preformatted(lines: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table. Titles and cells must already be HTML."""
+    """Return an HTML table with the column titles `head`. Titles and cells must already be HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
-    """Return collapsible HTML. The summary and the content must already be HTML."""
+    """Return an HTML element that users can expand to show `content` below `summary`.
+
+    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states whether
+    the element is expanded at first.
+    """
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
 
 
 def faint(content: str) -> str:
-    """Return HTML in a less prominent color."""
+    """Wrap HTML in an element with a less prominent text color."""
     return f'<span class="nz-faint">{content}</span>'
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return an HTML bar that is filled up to `share`, and highlighted up to `inner`.
+    """Return an HTML bar of which the fraction `share` is filled.
 
-    Both are fractions from 0 to 1.
+    Of the filled part, the fraction `inner` is highlighted. Both fractions are clipped to the range
+    from 0 to 1.
     """
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
@@ -96,20 +104,22 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    These are the dimensions along which a selection skips chunks. If it skips none, they are the
-    dimensions with the most chunks. Without a name for each dimension, the caption contains only
-    numbers.
+    Dimensions along which the selection skips chunks are preferred, then those with the most
+    chunks. Returns an empty string for a scalar or an array without elements.
 
     Parameters
     ----------
+    names
+        Names of the dimensions, for the caption. Without a name for each dimension, the caption
+        contains only numbers.
     touched
-        Indices of the chunks that a selection touches, along each dimension. These chunks are
-        filled.
+        For each dimension, the indices of the chunks that a selection touches. These chunks are
+        highlighted. None if there is no selection.
     """
     if not shape or 0 in shape:
         return ""
     totals = counts(shape, chunk_shape)
-    if touched is not None and not touched:  # no chunks
+    if touched is not None and not touched:  # the selection touches no chunks
         touched = [()] * len(shape)
 
     def importance(axis: int) -> tuple[bool, int, int]:
@@ -143,7 +153,7 @@ def grid_svg(
         if len(totals) > 2:
             notes.append(f"drawn along {' and '.join(text(names[axis]) for axis in axes)}")
     if any(totals[axis] > _MAX_CELLS for axis in axes):
-        notes.append("a cell stands for several")
+        notes.append("each cell represents several chunks")
     caption = "; ".join([f"{' × '.join(captions)} chunks", *notes])
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
     return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'

@@ -1,4 +1,4 @@
-"""Describe the content, layout and chunks of a store with `info`."""
+"""Summarize the contents, the layout and the stored chunks of a store."""
 
 from __future__ import annotations
 
@@ -30,32 +30,33 @@ from xr_nczarr.tools.text import (
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000
 _MAX_NAMED = 5
-_TABLE_WIDTH = 78  # characters, beside an indent of two
+_TABLE_WIDTH = 78  # characters, in addition to an indent of two
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreInfo(Result):
-    """The result of `info`: an overview of a store, which prints as a tree.
+    """The result of `info`: an overview of a store.
 
     Attributes
     ----------
     name
-        Name of the store, without secrets.
+        Name of the store, with all secrets removed.
     zarr_format
-        ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
+        Zarr version of the store: ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
-        Whether the metadata were read from consolidated metadata.
+        Whether consolidated metadata were read instead of individual documents.
     dialect
-        The layout of NCZarr's annotations, or ``"zarr"`` if the store has no annotations.
+        Name of the layout of the NCZarr metadata, or ``"zarr"`` if the store has no NCZarr
+        metadata.
     root
-        The root group, or the requested group.
+        The group that was requested, or the root group.
     layout
-        The releases of netCDF-C that write such annotations. Empty for plain Zarr.
+        The releases of netCDF-C that write NCZarr metadata in this layout. Empty for plain Zarr.
     census
-        The stored chunks of each variable, by path. None if they were not counted, and empty if
-        they are unknown.
+        Mapping from the path of each variable to its stored chunks. None if counting was not
+        requested, and empty if the chunks could not be counted.
     unlisted
-        Why the stored chunks are unknown. Empty if they are known, or were not counted.
+        The reason why the stored chunks could not be counted. Empty in all other cases.
     """
 
     name: str
@@ -76,8 +77,8 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the total numbers of groups, variables, chunks and bytes.
 
-        Sizes include only readable variables. A total is None if the size of any of these is
-        unknown.
+        Chunks and bytes are totals of the readable variables only. Chunks are left out if they were
+        not counted. A total is None if it is unknown for any of these variables.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -105,7 +106,7 @@ class StoreInfo(Result):
     def __repr__(self) -> str:
         lines = [self._summary, self._totals_text(), *self._group_lines(self.root)]
         if self.unlisted:
-            lines.append(f"chunks are not counted: {self.unlisted}")
+            lines.append(f"chunks were not counted: {self.unlisted}")
         return "\n".join([self.name, *(line for text in lines for line in wrapped(text))])
 
     def _repr_html_(self) -> str:
@@ -113,12 +114,12 @@ class StoreInfo(Result):
         largest = max([1, *(item.get("raw_bytes") or 0 for item in described)])
         parts = [self._group_html(self.root, largest)]
         if self.unlisted:
-            parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")
+            parts.append(f"<div>{faint('chunks were not counted: ' + text(self.unlisted))}</div>")
         summary = f"<div>{text(self._summary)}</div><div>{text(self._totals_text())}</div>"
         return page(self.name, summary, *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary of JSON values."""
+        """Return the result as a JSON-serializable dictionary."""
         return {
             "schema_version": 1,
             "store": self.name,
@@ -143,7 +144,7 @@ class StoreInfo(Result):
         }
 
     def describe(self, variable: Variable) -> dict[str, Any]:
-        """Return the properties of a variable as a dictionary of JSON values."""
+        """Return the properties of a variable as a JSON-serializable dictionary."""
         description: dict[str, Any] = {
             "path": variable.path,
             "name": variable.name,
@@ -163,7 +164,7 @@ class StoreInfo(Result):
         }
         stored = (self.census or {}).get(variable.path)
         if stored is not None:
-            # The ratio includes only existing chunks, because missing chunks are not compressed.
+            # Missing chunks take no space, so they do not count toward the compression ratio.
             decoded = (raw or 0) * stored.present / max(1, stored.total)
             description |= {
                 "stored_bytes": stored.stored_bytes,
@@ -183,8 +184,8 @@ class StoreInfo(Result):
         coordinates = [item for item in incomplete if item.is_coordinate]
         return [
             *group.reports,
-            *_note("chunks of coordinates are missing: nczarr verify lists them", coordinates),
-            *_note("missing chunks without a fill value are read as zero", zeros),
+            *_note("chunks of coordinates are missing; nczarr verify lists them", coordinates),
+            *_note("missing chunks are read as zero for lack of a fill value", zeros),
         ]
 
     def _group_lines(self, group: Group) -> Iterator[str]:
@@ -232,17 +233,17 @@ def info(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> StoreInfo:
-    """Return an overview of the content, the layout and the stored chunks of a store.
+    """Summarize the contents, the layout and the stored chunks of a store.
 
     Parameters
     ----------
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to count the stored chunks by listing the store. If the store cannot be listed, each
-        chunk is looked up, for at most 10,000 chunks. No chunk is read.
+        Whether to count the stored chunks, by listing the store. If the store cannot be listed and
+        has at most 10,000 chunks, each chunk is looked up instead. No chunk is read.
     progress
-        Whether to show the number of listed objects.
+        Whether to show how many objects have been listed.
     group, storage_options, consolidated, zarr_format, trust, limits
         See `xr_nczarr.options.OpenOptions`.
 

@@ -1,6 +1,6 @@
-"""Report what other programs need in order to read a store, and what they misread.
+"""Report which features other programs need to read a store, and which parts they misread.
 
-The report is derived from the metadata of the store.
+The report is based only on the metadata of the store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _COPY = "Copy the store with nczarr copy --dialect universal, which all programs
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield what a program must support to read a store, and what some programs cannot read.
+    """Yield findings about the programs that can read a store.
+
+    Notes name the features that every program needs in order to read the store. Warnings name the
+    parts that some programs misread or cannot read.
 
     Parameters
     ----------
     documents
-        The content of the store's documents by key.
+        A mapping from keys to the store's metadata documents. None stands for a missing document.
     """
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")
@@ -79,7 +82,7 @@ def _exceptions(
                 "Copy the store with nczarr copy",
             )
         elif any(isinstance(v, str) and v.isdecimal() for v in spec.configuration.values()):
-            yield f"only netCDF-C accepts codec {spec.name} with numbers in strings", upgrade
+            yield f"only netCDF-C accepts the codec {spec.name} with numbers in strings", upgrade
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 
@@ -89,7 +92,7 @@ def _in_documents(
 ) -> Iterator[Finding]:
     """Yield findings for documents that are not strict JSON, or that netCDF-C misreads.
 
-    Documents that this package cannot read are reported elsewhere, and skipped here.
+    Documents that this package cannot read are skipped, because they are reported elsewhere.
     """
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
@@ -99,7 +102,7 @@ def _in_documents(
             json.loads(data)
         except ValueError:
             yield Finding(
-                "warning", key, "only netCDF-C reads the parts that are not valid JSON", upgrade
+                "warning", key, "only netCDF-C can read the parts that are not valid JSON", upgrade
             )
         if rb"\u" in data:
             yield Finding("warning", key, r"netCDF-C reads \u escapes as plain letters", upgrade)

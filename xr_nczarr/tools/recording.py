@@ -1,4 +1,4 @@
-"""Predict the requests of a read by performing it on a store that only records requests."""
+"""Predict the requests of a read by running the read against a store that only records them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RecordedRead(NamedTuple):
 
 
 class ObjectSizes:
-    """The sizes of the objects in a store, determined without reading the objects.
+    """The sizes of the objects in a store, which are determined without reading the objects.
 
-    If looking up sizes takes requests, the store is instead listed once, below `folder`.
+    If looking up a size would take a request, the objects below `folder` are listed once instead.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -48,11 +48,16 @@ class ObjectSizes:
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
-        """Return sizes in bytes, with 0 for a missing object and None for an unknown size.
+        """Return the size in bytes of the object at each key.
 
-        With `one_by_one`, a local store looks up each object instead of listing all objects. If a
-        store cannot be listed, `one_by_one` sends one request per object, and without it, the sizes
-        are unknown.
+        The size is 0 for a missing object, and None if it is unknown.
+
+        Parameters
+        ----------
+        one_by_one
+            Whether objects may be looked up one by one. If so, a local store looks up the objects
+            instead of listing them, and a store that cannot be listed receives a request for each
+            object. If False, the sizes in a remote store that cannot be listed are unknown.
         """
         sizes = self.store.known_sizes(keys) if one_by_one else None
         if sizes is not None:
@@ -71,24 +76,24 @@ class ObjectSizes:
 def record_read(
     array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
 ) -> RecordedRead:
-    """Return the requests that it takes to read a selection, without reading any object.
+    """Predict the cost of reading a selection, without reading any object.
 
-    Simulated objects are read in place of the stored objects, into a result that takes no memory.
+    The selection is read from simulated objects instead of the stored objects, into a result that
+    takes no memory.
 
     Parameters
     ----------
     one_by_one
-        Whether to look up the size of each object if that is faster than listing all objects, or
-        if the store cannot be listed.
+        Whether the sizes of objects may be looked up one by one; see `ObjectSizes.of`.
 
     Raises
     ------
     IndexError
         If an index is outside the array.
     NczarrError
-        If the array cannot be read, or its reference set may not refer to a target.
+        If the array cannot be read, or its reference set refers to a target that is not allowed.
     """
-    # The index of a shard cannot be simulated. Without an index, all chunks are absent.
+    # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
     store = _RecordingStore(sizes, holds_objects=not array.node.shards, one_by_one=one_by_one)
     node = replace(array.node, fill_value=0)
     options = replace(array.options, missing_chunks="fill", threads=1)
@@ -113,29 +118,36 @@ def record_read(
         return RecordedRead(touched, chunks, requests, False, fetched, absent)
     if not store.indices:
         return RecordedRead(touched, chunks, requests, False, fetched, None)
-    # Which chunks a shard contains, and how long they are, is only known from its index.
+    # Only the index of a shard states which chunks the shard contains and how long they are.
     key_of = array.layout.key_of
     located = chunks if plan is None else sum(key_of(part.chunk) in store.indices for part in plan)
     return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
 class _RecordingStore(Store):
-    """A store that records requests instead of making them, in place of another store.
+    """A stand-in for another store, which records requests instead of making them.
+
+    Parameters
+    ----------
+    sizes
+        Sizes of the objects in the other store.
+    holds_objects
+        Whether to simulate the objects. If False, every object appears to be missing.
 
     Attributes
     ----------
     requests
-        Number of requests that the other store would make.
+        Number of requests that reading from the other store would take.
     fetched_bytes
         Total number of bytes requested, or None if a size is unknown.
     present
-        Number of the requested objects that exist.
+        Number of requested objects that exist.
     indices
-        Keys of the shards from which ranges were requested.
+        Keys of the shards from which byte ranges were requested.
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
-        # No shard index is cached under this name.
+        # The name differs, so that no shard index of the other store is found in the cache.
         self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
@@ -145,11 +157,11 @@ class _RecordingStore(Store):
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield empty bytes for each object that exists, and None for each missing object."""
+        """Yield empty bytes for each simulated object, and None for each missing object."""
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for ranges of existing objects, but always None for ranges of shards."""
+        """Yield zeros for each range of a simulated object, and None for any other range."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
@@ -179,7 +191,7 @@ class _RecordingStore(Store):
 
 
 class _UndecodedArray(ChunkedArray):
-    """An array whose chunks are replaced by zeros instead of being decoded."""
+    """An array whose chunks are replaced with zeros instead of being decoded."""
 
     @cached_property
     def codec(self) -> ChunkCodec:
@@ -191,7 +203,7 @@ class _UndecodedChunks(ChunkCodec):
 
     def __init__(self, codec: ChunkCodec) -> None:
         super().__init__(codec.flow, codec._steps)
-        self.fills = False  # needs no buffer
+        self.fills = False  # decoding needs no buffer
         self._zeros = np.broadcast_to(np.zeros((), self.flow.dtype), self.flow.shape or ())
 
     def decode(self, *_: Bytes | NDArray[Any] | None) -> NDArray[Any]:

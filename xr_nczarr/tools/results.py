@@ -1,4 +1,4 @@
-"""Define the base class of the results that tools return."""
+"""Define the base class for the results that tools return."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from xr_nczarr.tools.html import page, preformatted
 
 
 class Result:
-    """Base class of the results of tools, which are dataclasses.
+    """Base class for the results of tools. Its subclasses are dataclasses.
 
     A result prints as text, and can be converted to HTML for notebooks and to JSON.
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary of JSON values."""
+        """Return the result as a JSON-serializable dictionary."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def _repr_html_(self) -> str:

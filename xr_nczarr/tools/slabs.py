@@ -9,7 +9,10 @@ _BYTES = 32 << 20
 
 
 def counts(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of chunks along each dimension. A partial last chunk counts as one."""
+    """Return the number of chunks of shape `parts` along each dimension of `shape`.
+
+    A partial chunk at the end of a dimension counts as one.
+    """
     return tuple([-(-size // part) for size, part in zip(shape, parts, strict=True)])
 
 
@@ -21,10 +24,10 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield selections that together cover an array, in C order.
+    """Yield selections that together cover an array, in C order, each with at most `limit` bytes.
 
-    Each selection consists of whole chunks if these fit in `limit` bytes, so that each chunk is
-    decoded only once. If `whole_rows` is True, the last dimension is never split.
+    If possible, each selection consists of whole chunks, so that every chunk is decoded only once.
+    If `whole_rows` is True, the last dimension is never split, and selections may exceed `limit`.
     """
     if not shape:
         yield ()

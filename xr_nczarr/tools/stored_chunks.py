@@ -1,6 +1,6 @@
-"""Count the stored chunks of a store and add up their sizes, without reading them.
+"""Count the chunks that exist in a store and add up their sizes, without reading them.
 
-The store is listed for this. If it cannot be listed (plain HTTP), each chunk that can exist
+To do so, the store is listed. If it cannot be listed, as with plain HTTP, each chunk that can exist
 according to the metadata is looked up.
 """
 
@@ -20,26 +20,26 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 
 MAX_REQUESTS = 10_000
-"""Maximum number of chunks to look up in a store that cannot be listed (some seconds)."""
+"""Maximum number of chunks to look up, which takes seconds, if a store cannot be listed."""
 
 
 @dataclass(slots=True)
 class StoredChunks:
-    """The stored objects of one variable. Each object is a chunk, or a shard of several chunks.
+    """The stored objects of one variable. Each object is a chunk or a shard.
 
     Attributes
     ----------
     node
-        The array node; see `readable_node`.
+        The array node that `readable_node` returns for the variable.
     extent
-        Number of objects along each dimension.
+        Number of objects along each dimension of the grid.
     present
         Number of objects that exist, out of `total`.
     stored_bytes
-        Size of all existing objects, or None if the store does not report sizes.
+        Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        Positions of the existing objects in the grid, in C order. Empty unless
-        `count_stored_chunks` was asked to record them.
+        Positions of the existing objects: their indices in the flattened grid (C order). Empty
+        unless `count_stored_chunks` was called with `others`.
     """
 
     node: ArrayNode
@@ -53,15 +53,15 @@ class StoredChunks:
 
     @property
     def total(self) -> int:
-        """The number of objects in the grid, whether they exist or not."""
+        """The number of objects in the grid, whether or not they exist."""
         return math.prod(self.extent)
 
     def index(self, number: int) -> tuple[int, ...]:
-        """Return the grid index of the object at a position in C order."""
+        """Return the grid index of an object, given its index in the flattened grid (C order)."""
         return tuple(map(int, np.unravel_index(number, self.extent))) if self.extent else ()
 
     def key(self, number: int) -> str:
-        """Return the key of the object at a position in C order."""
+        """Return the key of an object, given its index in the flattened grid (C order)."""
         return self.node.chunk_keys.key(self.index(number))
 
 
@@ -74,16 +74,19 @@ def count_stored_chunks(
 ) -> tuple[dict[str, StoredChunks], str]:
     """Count the stored objects of each variable.
 
-    Returns the counts by path of the variable, and an empty string. If the counts cannot be
-    determined, it returns an empty mapping, and the reason as a string.
-
     Parameters
     ----------
     others
-        A list to which all keys are added that do not belong to a chunk. If a list is passed, the
-        positions of the chunks are recorded too.
+        List to which to add the keys of all objects that are not chunks or shards. If a list is
+        passed, the positions of the existing chunks and shards are recorded too.
     max_requests
         Maximum number of chunks to look up if the store cannot be listed. None means no limit.
+
+    Returns
+    -------
+    tuple
+        The stored objects of each variable, keyed by path, and an empty string. If the objects
+        cannot be counted, an empty mapping and the reason as a string.
     """
     progress = progress or Progress(False)
     try:
@@ -130,7 +133,7 @@ def _counted(
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
-    """Return all objects that can exist according to the metadata, counted as missing."""
+    """Build a `StoredChunks` for each readable variable, keyed by path. Nothing is counted yet."""
     return {
         variable.path: StoredChunks(readable_node(variable))
         for variable in opened.root.all_variables()
@@ -146,7 +149,11 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array to which the chunk at `key` belongs, and the chunk's position in C order."""
+    """Return the array to which the chunk or shard at `key` belongs, and the chunk's position.
+
+    The position is the index in the flattened grid (C order). Returns None and 0 if `key` is not
+    the key of a chunk or shard.
+    """
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]
@@ -169,7 +176,7 @@ def _owner(
 def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:
     return all(
         name.isdecimal()
-        and len(name) <= len(str(count))  # Python refuses to parse integers of thousands of digits
+        and len(name) <= len(str(count))  # Python does not parse integers with thousands of digits
         and str(int(name)) == name
         and int(name) < count
         for name, count in zip(names, extent, strict=True)

@@ -1,4 +1,4 @@
-"""Select a part of a dataset by its group, its variables, and positions or labels."""
+"""Select part of a dataset by group, by variables, and by positions or labels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Subset:
     group
         Absolute path of the group that becomes the root.
     variables
-        Names or paths of variables, see `chosen_paths`. None selects all variables. The coordinate
-        variables of their dimensions, and the variables that their ``coordinates`` attributes name,
-        are included.
+        Names or paths of the variables to select; see `chosen_paths`. Coordinate variables of their
+        dimensions are also included, and so are the variables named in their ``coordinates``
+        attributes. None selects all variables.
     positions
-        Mapping from names or paths of dimensions to slices or integers. An integer keeps the
-        dimension, with one element.
+        Mapping from names or paths of dimensions to slices or integers. An integer selects one
+        element, but keeps the dimension.
     """
 
     group: str = "/"
@@ -37,10 +37,10 @@ class Subset:
     positions: Mapping[str, int | slice] = field(default_factory=dict)
 
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
-        """Return the groups of the subset by path, and the source variables by their new path.
+        """Return the groups of the subset, and the source variables that are part of the subset.
 
-        The variables in the groups have the dimensions of the subset, but their nodes are those of
-        the source.
+        Both are dictionaries, keyed by path in the subset. The variables in the returned groups
+        have the dimensions of the subset, but keep the array nodes of the source.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class Subset:
         if self.variables is not None:
             wanted |= {name for path in wanted for name in _coordinates(everything[path], below)}
             used = {dim.path for path in wanted for dim in everything[path].dimensions}
-            wanted |= used & below  # coordinate variables have the paths of their dimensions
+            wanted |= used & below  # a coordinate variable has the same path as its dimension
         groups: dict[str, Group] = {}
         sources: dict[str, Variable] = {}
         for group in top.walk():
@@ -77,7 +77,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return the slices to read from a variable of the source, or None to read all of it."""
+        """Return the slices of a source variable to read, or None if all of it is selected."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -121,9 +121,10 @@ class Subset:
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
-    """Yield the paths in `paths` to which the ``coordinates`` attribute of a variable refers.
+    """Yield each of `paths` to which the ``coordinates`` attribute of a variable refers.
 
-    A name is looked up in the group of the variable and its ancestors, as the CF conventions say.
+    As the CF conventions specify, each name is looked up in the variable's group, then in the
+    ancestors of that group.
     """
     names = variable.attributes.get("coordinates")
     for name in names.split() if isinstance(names, str) else ():
@@ -137,15 +138,16 @@ def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the paths to which names refer. If `requested` is None, return all `paths`.
+    """Return the members of `paths` that match any of the requested names.
 
-    A name without a slash refers to all items with that name. A name that begins with a slash is a
-    path. `what` is the kind of item that an error message mentions.
+    A name that starts with a slash is an absolute path. Any other name matches every path that ends
+    with that name. If `requested` is None, all paths match. `what` is the kind of item to mention
+    in an error message, such as ``variable``.
 
     Raises
     ------
     NotFoundError
-        If a name does not refer to any path.
+        If a name does not match any path.
     """
     if requested is None:
         return set(paths)
@@ -165,14 +167,16 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
 def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
     """Convert the labels in a selection to positions.
 
-    Labels are strings, floats and dates, and slices of these, which include both ends. Anything
-    else is a position.
+    Labels are strings, floats, dates, and slices of these. A slice of labels includes both ends.
+    All other items are positions, and are returned unchanged.
 
     Parameters
     ----------
+    select
+        Mapping from dimension names to labels or positions.
     source, options
-        The arguments of `xarray.open_dataset`. The dataset is only opened if there are labels,
-        which are looked up in its indexes.
+        Arguments for `xarray.open_dataset`. The dataset is opened only if there are labels, to look
+        them up in its indexes.
 
     Raises
     ------
@@ -231,7 +235,11 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _number(label: Any) -> int | float:
-    """Convert a label to an integer if possible, because floats cannot represent large integers."""
+    """Convert a label to a number.
+
+    Text becomes an integer if possible, because a float cannot represent every large integer. Any
+    other label becomes a float.
+    """
     with suppress(ValueError):
         if isinstance(label, str):
             return int(label)

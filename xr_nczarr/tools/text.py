@@ -13,12 +13,12 @@ _MIN_FIRST_COLUMN = 16  # characters
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with a noun, such as ``1 chunk`` or ``2 chunks``."""
+    """Format a count with its noun, such as ``1 chunk`` or ``2 chunks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def byte_text(count: int | None) -> str:
-    """Return a number of bytes with a unit such as ``MB``, or ``?`` if `count` is None."""
+    """Format a number of bytes with a unit, such as ``1.5 MB``. None becomes ``?``."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -29,15 +29,15 @@ def byte_text(count: int | None) -> str:
 
 
 def extent_text(shape: Sequence[int] | None) -> str:
-    """Return a shape as text, such as ``4×5``."""
+    """Format a shape, such as ``4×5``. None becomes an empty string."""
     return "×".join(map(str, shape or ()))
 
 
 def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
     """Yield the lines of a table with aligned columns. Empty columns are left out.
 
-    Rows with a single cell are not aligned. If the table is wider than `width`, the longest first
-    cells have lines of their own, above the other cells of their rows.
+    A row with a single cell is not aligned. If the table is wider than `width`, the first column is
+    made narrower. A cell that is too long for it gets its own line, above the rest of its row.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -55,21 +55,24 @@ def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator
 
 
 def dimension_text(dimension: Dimension) -> str:
-    """Return the name and size of a dimension, and whether it is unlimited."""
+    """Format the name and the size of a dimension, and whether it is unlimited."""
     unlimited = " unlimited" if dimension.unlimited else ""
     return f"{quote(dimension.name)} {dimension.size}{unlimited}"
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored size and the compression ratio of a variable that `StoreInfo` describes."""
+    """Format the stored size and the compression ratio of a variable as text.
+
+    `item` is a result of `StoreInfo.describe`.
+    """
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Wrap a line at `width` characters, and indent continuation lines.
+    """Indent a line, and wrap it at `width` characters. Continuation lines are indented further.
 
-    Words that are too long are not split.
+    Words that are longer than a line are not split.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]

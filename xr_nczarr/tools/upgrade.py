@@ -1,4 +1,4 @@
-"""Rewrite the NCZarr metadata of a store in another layout with `upgrade`."""
+"""Rewrite the NCZarr metadata of a store in another layout."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class UpgradeResult(Result):
     Attributes
     ----------
     before, after
-        Layouts of the NCZarr metadata before and after the upgrade.
+        Names of the layouts before and after the upgrade.
     written, removed
-        Keys of the documents that are written and removed.
+        Keys of the documents that the upgrade wrote and removed, or would write and remove.
     """
 
     store: str
@@ -79,23 +79,23 @@ def upgrade(
 ) -> UpgradeResult:
     """Rewrite the NCZarr metadata of a store in another layout, in place. Chunks do not change.
 
-    The documents are written in an order in which readers see the same content at any time, even if
-    the upgrade is interrupted. It can then be run again.
+    The documents are written in such an order that readers always see the same contents, even if
+    the upgrade is interrupted. To complete an interrupted upgrade, run it again.
 
     Parameters
     ----------
     dialect
-        See `to_nczarr`.
+        Name of the new layout; see `to_nczarr`.
     annotate
         Whether to add NCZarr metadata to a plain Zarr store.
     dry_run
-        Whether to return the changes without making them.
+        Whether to only report the changes, without making them.
 
     Raises
     ------
     ConflictError
-        If the store is plain Zarr, unless `annotate` is True or `dialect` is ``"zarr"``, or if the
-        dialect cannot express all metadata of the store. Nothing was written.
+        If the dialect cannot express all metadata of the store. Also if the store is plain Zarr,
+        unless `annotate` is True or `dialect` is ``"zarr"``. In both cases, nothing is written.
     NczarrError
         If a variable cannot be read.
     """
@@ -138,9 +138,9 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Render the documents of a store in a dialect.
+    """Render the metadata documents of a store in another dialect (NCZarr layout).
 
-    Returns the documents, and the dialect that readers recognize in them.
+    Returns a mapping from keys to documents, and the dialect that a reader detects in them.
 
     Raises
     ------
@@ -183,11 +183,12 @@ def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Yield groups of document keys, in the order in which to write the groups.
+    """Yield lists of document keys. All documents in one list must be written before the next.
 
-    The documents that receive the new annotations come first, then the documents from which old
-    annotations are removed, and finally the consolidated document. With `in_attributes`, the new
-    annotations are in ``.zattrs``. Readers prefer annotations there, so they never see a mixture.
+    The documents that receive the new annotations come first. Then come the documents from which
+    old annotations are removed, and finally the consolidated document. `in_attributes` states
+    whether the new annotations are in ``.zattrs``. Readers prefer annotations in ``.zattrs``, so
+    they never see a mixture of old and new annotations.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -216,9 +217,10 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Return a codec of Zarr version 2 with parameters that all readers understand.
+    """Return a Zarr version 2 codec with parameters that all readers understand.
 
-    Some releases of netcdf-c wrote numbers as strings, or shuffle with an element size of 0.
+    Some releases of netCDF-C wrote numbers as strings, or a shuffle codec with an element size of
+    0. Codecs of other Zarr versions are returned unchanged.
     """
     if spec.place not in ("filters", "compressor"):
         return spec
@@ -231,12 +233,15 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes with the reserved attributes of the source, and without new fill values."""
+    """Return the nodes of `hierarchy`, with metadata of `source` that an upgrade must keep.
+
+    These are reserved attributes other than annotations, and the absence of a fill value.
+    """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
         if isinstance(node, ArrayNode) and isinstance(new, ArrayNode) and node.fill_value is None:
-            # nccopy 4.9.0 does not write a fill value if there is a `_FillValue`.
+            # nccopy 4.9.0 writes no Zarr fill value for a variable with a `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
         kept = {
             name: value
@@ -250,7 +255,7 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Describe each property of the old tree that is missing or different in the new tree."""
+    """Yield a description of each property of `old` that is missing or different in `new`."""
     new_values = dict(_statements(new))
     for subject, value in _statements(old):
         if subject not in new_values:
@@ -260,7 +265,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a tree, each as a description and a value that can be compared."""
+    """Yield a description and a comparable value for each property of a tree."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)

@@ -1,4 +1,4 @@
-"""Define the result of `verify`, which prints findings with one line for each kind."""
+"""Define the result of `verify`, which prints one line for each kind of finding."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` if values or metadata are damaged or contradict each other, or a coordinate is
-        incomplete; ``"warning"`` for other missing chunks, for leftover objects, and for problems
-        that other programs have with the store; ``"note"`` for requirements of other programs.
+        ``"error"`` is for damaged or contradictory values and metadata, and for incomplete
+        coordinates. ``"warning"`` is for other missing chunks, leftover objects, and problems that
+        other programs have with the store. ``"note"`` is for requirements of other programs.
     place
-        Key in the store, or path of the node.
+        Key of the object, or path of the group or array, that the finding is about.
     detail
-        Details that differ between places with the same problem.
+        Details about this place only. Other places may have the same problem with other details.
     """
 
     severity: Severity
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields that are equal in findings that share an output line."""
+        """The fields that determine the output line: findings with equal fields share a line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Finding:
 
 
 def finding_line(findings: Sequence[Finding]) -> str:
-    """Return a line that describes several findings of the same kind."""
+    """Return one line of text that describes all findings of the same kind."""
     severity, problem, remedy = findings[0].kind
     places = [
         f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
@@ -70,13 +70,13 @@ def _html_line(findings: Sequence[Finding]) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Verification(Result):
-    """The result of `verify`. All findings of one kind are printed on one line.
+    """The result of `verify`. All findings of the same kind are printed on one line.
 
     Attributes
     ----------
     chunks
-        For each array by path, the number of existing chunks (or shards) and the number of all
-        chunks. Empty if these are unknown.
+        Mapping from the path of each array to the number of existing chunks (or shards) and the
+        total number. Empty if these numbers are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """
@@ -88,7 +88,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether there are no findings with the severity ``error``."""
+        """Whether no finding has the severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class Verification(Result):
         return [*kinds.values()]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a dictionary of JSON values."""
+        """Return the result as a JSON-serializable dictionary."""
         return {
             "schema_version": 1,
             "store": self.store,

@@ -1,4 +1,4 @@
-"""Check all chunks and all metadata of a store with `verify`."""
+"""Check the integrity of all chunks and all metadata in a store."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from xr_nczarr.tools.readers import requirements
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
 from xr_nczarr.tools.verification import Finding, Verification
 
-_MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
-_BYTES_IN_FLIGHT = 256 << 20  # once decoded
+_MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks to fetch concurrently from a remote store
+_BYTES_IN_FLIGHT = 256 << 20  # total size of these chunks after decoding
 _BATCH_CHUNKS = 1024
-_THREADED_FROM_BYTES = 64 << 10  # as for reading: threads slow down smaller chunks
+_THREADED_FROM_BYTES = 64 << 10  # as in reading, because threads slow down smaller chunks
 _MAX_KEYS = 5
 _LISTED = "exists, but is not listed"
 _EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise remove the object"
@@ -57,9 +57,10 @@ def verify(
 ) -> Verification:
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
-    Chunks are fetched and decoded as for reading, which checks sizes and checksums. A missing chunk
-    is an error in a coordinate variable, and a warning in other variables. A coordinate variable
-    with a single value is an exception: writers omit the chunk if the value is the fill value.
+    Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
+    chunk is an error in a coordinate variable, and a warning in any other variable. If only a
+    single value of a coordinate is missing, this is a warning too, because writers omit a chunk
+    whose only value is the fill value.
 
     Parameters
     ----------
@@ -71,8 +72,8 @@ def verify(
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. With `group`, only chunks of that group are read. If
-        `consolidated` is None, the individual documents are read, and consolidated metadata only
-        if a store lacks individual documents.
+        `consolidated` is None, the individual documents are read. Consolidated metadata are then
+        used only if there are no individual documents.
 
     Examples
     --------
@@ -89,7 +90,7 @@ def verify(
     except MetadataError as error:
         if error.key != JOURNAL:
             raise
-        # The damaged journal determines which documents are valid.
+        # Only the journal, which is damaged, states which documents are valid.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
     strays: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
@@ -133,10 +134,11 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open a store by its individual documents.
+    """Open a store, and read the metadata from its individual documents.
 
-    Consolidated metadata are used only if there are no individual documents, or if they cannot be
-    found because the store cannot be listed.
+    If ``options.consolidated`` is None, consolidated metadata are used only if there are no
+    individual documents, or if these cannot be found because the store cannot be listed. Any other
+    value of this option is respected. The documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
@@ -151,13 +153,13 @@ def _error(place: str, error: NczarrError) -> Finding:
     if error.chunk is None:
         problem = f"{inside}, {error.problem}" if inside else error.problem
         return Finding("error", where, problem, error.remedy)
-    # In a reference set, each chunk has its own place.
+    # `inside` becomes a detail, because it differs between the chunks of a reference set.
     detail = ", ".join(filter(None, [f"chunk {error.chunk}", inside]))
     return Finding("error", where, error.problem, error.remedy, detail=detail)
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield differences between documents and their copies in the consolidated metadata."""
+    """Yield a finding for each document that differs from its copy in the consolidated metadata."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = KeepingStore(opened.store, documents)
@@ -187,12 +189,12 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
         elif _same(Document(name, single, limits=limits), inner):
             continue
         else:
-            problem = f"the document is stale in {key}"
+            problem = f"the copy of the document in {key} is stale"
         yield Finding("error", name, problem, _CONSOLIDATE)
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents have the same content. False if one of them cannot be parsed."""
+    """Return whether two documents have equal contents, or False if either cannot be parsed."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -217,11 +219,11 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate that lacks values because of its `absent` chunks.
+    """Return whether a variable is a coordinate that has lost values with its `absent` chunks.
 
-    The values of a coordinate are distinct, so at most one of them is the fill value. Writers leave
-    out the chunk of such a value, so a missing chunk with a single value is normal. If the fill
-    value masks values, it cannot be a value of the coordinate.
+    The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
+    omit a chunk that contains only the fill value. A single absent value is therefore normal,
+    unless the fill value marks missing values, which a coordinate cannot have.
     """
     if not variable.is_coordinate:
         return False
@@ -234,7 +236,8 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 class _Array:
     """An array to verify.
 
-    `numbers` contains the positions of the stored objects to read, in C order.
+    `numbers` contains the objects to read (chunks or shards), as indices into the flattened grid in
+    C order.
 
     Raises
     ------
@@ -255,7 +258,7 @@ class _Array:
         _ = self.array.codec, self.array.layout
         self.objects = stored or StoredChunks(node)
         self.numbers: Sequence[int] = range(self.objects.total)
-        # Objects known to be missing are not fetched, unless that is an error.
+        # Objects that are known to be missing are fetched only if a missing chunk is an error.
         if stored is not None and opened.options.missing_chunks != "raise":
             self.numbers = sorted(set(stored.numbers))
         if sample is not None and sample < len(self.numbers):
@@ -263,7 +266,7 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """The number of reading threads, or 0 if chunks are too small for threads to help."""
+        """The number of threads to read with, or 0 if chunks are too small for threads to help."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
@@ -290,11 +293,11 @@ class _Array:
 
 
 def _discard(*_: Any) -> None:
-    """Discard the values, because `verify` only needs to know whether they can be decoded."""
+    """Discard decoded values, because `verify` only checks that they can be decoded."""
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of an array that are stored in the object at a grid index."""
+    """Return the region of an array, as slices, that is stored in the object at a grid index."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]
@@ -326,12 +329,16 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
                 for problems in progress.count(problems_of_chunks):
                     result.decoded += not problems
                     findings += problems
-    # Problems of the codec itself are reported once.
+    # A problem of the codec itself occurs in every chunk, but is reported only once.
     result.findings += dict.fromkeys(findings)
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each of the `keys` that is neither a document nor a chunk."""
+    """Yield a finding for each object that should not be in the store, such as a leftover lock.
+
+    `keys` contains the keys of all objects that are not chunks. Documents are skipped, and so are
+    objects below a group or array that cannot be read.
+    """
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
@@ -344,7 +351,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run the write again")
         elif key == WRITER_LOCK:
-            problem = "a write is changing the store, or was killed"
+            problem = "a write is in progress, or was killed"
             yield Finding("warning", key, problem, "Wait for that write, or run it again")
         elif document or not above or not broken.isdisjoint(above):
             continue
@@ -355,7 +362,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path and all its ancestors, from the bottom up."""
+    """Return a path followed by all its ancestors, nearest first, or an empty list for None."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
