@@ -35,9 +35,9 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
+from xr_nczarr.copying import transfer
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import MemoryStore
-from xr_nczarr.copying import transfer
 from xr_nczarr.writing import blocks
 
 
