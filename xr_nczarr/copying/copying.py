@@ -61,7 +61,7 @@ class CopyResult(Result):
     anew
         Why this run started over instead of resuming an interrupted copy. Empty if it did not.
     skipped
-        Descriptions of everything that `skip_unsupported` left out, one sentence each.
+        One sentence for each item that `skip_unsupported` left out.
     """
 
     store: str
@@ -109,11 +109,11 @@ def copy(
     attributes of the source, with their order and types, as far as the target can express them
     (plain Zarr has dimension names, but no dimensions of its own).
 
-    Until the copy is complete, readers do not recognize the target as a store. Running an
-    interrupted copy again resumes the copy, if it is certain that the source has not changed (local
-    files, object stores). The copy starts over if that is uncertain (plain HTTP, reference sets),
-    if the target is a zip file, and if the machine was rebooted, because chunks may not have
-    reached the disk.
+    Until the copy is complete, readers do not recognize the target as a store. If an interrupted
+    copy is run again, it is resumed, provided that the source has certainly not changed. For local
+    files and object stores, this can be checked; for plain HTTP and reference sets, it cannot, and
+    the copy starts over. It also starts over if the target is a zip file, or if the machine was
+    rebooted, because chunks may not have reached the disk.
 
     Parameters
     ----------
@@ -126,25 +126,25 @@ def copy(
     group
         The group that becomes the root of the target. None copies the whole source.
     variables
-        Names of variables, or paths, which begin with a slash. None copies all variables. The
-        coordinate variables of their dimensions are included, and the variables that their
-        ``coordinates`` attributes name.
+        Names or paths of the variables to copy; a path begins with a slash. None copies all
+        variables. The coordinate variables of their dimensions are copied too, and so are the
+        variables that their ``coordinates`` attributes list.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
-        (floats, strings, or slices of these, which include both ends). An integer or a single label
-        keeps its dimension, with one element.
+        (floats, strings, or slices of labels, which include both ends). An integer or a single
+        label selects one element, but does not drop the dimension.
     engine
-        The xarray engine that opens `source`. None reads netCDF files with netcdf-c (if netCDF4 is
+        The xarray engine that opens `source`. None reads netCDF files with netCDF-C (if netCDF4 is
         installed), and anything else with ``"nczarr"``. Other engines may not present everything
         that a file contains.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
-        Chunk lengths by dimension, in elements. Along all other dimensions, the chunk lengths of
-        the source are kept.
+        Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
+        lengths of the source.
     codecs
-        Numcodecs configurations in the order of encoding, for all arrays. None keeps the codecs of
-        the source, and an empty sequence means no codecs.
+        Numcodecs configurations in encoding order, for all arrays. None keeps the codecs of the
+        source, and an empty sequence means no codecs.
     skip_unsupported
         Whether to leave out variables and attributes whose type the target lacks, such as compound
         types, instead of raising an error.
@@ -354,10 +354,11 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker that shows a later run whether it can resume this copy.
+    """Return the content of the marker by which a later run recognizes that it can resume this
+    copy.
 
-    It is a digest of the source's state, the plan and the machine's boot id, because chunks that
-    have not been flushed may be lost in a reboot.
+    The marker is a digest of the source's state, the plan and the machine's boot id. The boot id is
+    included because chunks that have not been flushed may be lost in a reboot.
     """
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():

@@ -1,4 +1,4 @@
-"""Open a store, a netCDF file or any file that xarray opens, as the source of an exact copy."""
+"""Open the source of an exact copy: a store, a netCDF file, or any file that xarray opens."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """The chunks and codecs of a copy that replace those of the source.
+    """The chunks and codecs that a copy gets instead of those of its source.
 
     Attributes
     ----------
     chunks
-        Chunk lengths by dimension, in elements.
+        Maps dimension names to chunk lengths in elements.
     codecs
-        Numcodecs configurations in the order of encoding. None keeps the codecs of the source.
+        Numcodecs configurations in encoding order. None keeps the codecs of the source.
     """
 
     chunks: Mapping[str, int]
@@ -58,7 +58,7 @@ class Recoding:
 
 @dataclass(kw_only=True)
 class Input(ABC):
-    """The source of a copy. Its values are the stored values, which are not decoded.
+    """The source of a copy, with its stored values, which are not decoded.
 
     Attributes
     ----------
@@ -69,14 +69,14 @@ class Input(ABC):
     store
         The store of the source. For a file, a store at the path of the file.
     state
-        Function that returns a string that changes whenever the source does, or None if changes
-        cannot be detected.
+        Function that returns a string which changes whenever the source does. It returns None if
+        changes cannot be detected.
     close
         Function that closes the source.
     skipped
-        Descriptions of everything that was left out, one sentence each.
+        One sentence for each item that was left out.
     arrays
-        Arrays whose stored chunks may be copied as bytes, by their path in the target tree.
+        Maps paths in the target tree to the source arrays whose chunks may be copied as bytes.
     groups, sources
         The result of `Subset.apply`.
     """
@@ -100,9 +100,9 @@ class Input(ABC):
         Raises
         ------
         NotFoundError
-            If there is no such dimension.
+            If a dimension does not exist.
         ConflictError
-            If a chunk length is below 1.
+            If a chunk length is less than 1.
         """
         names = {name for group in self.groups.values() for name in group.dimensions}
         names |= {item.name for source in self.sources.values() for item in source.dimensions}
@@ -120,7 +120,7 @@ class Input(ABC):
         Raises
         ------
         UnsupportedError
-            If the layout cannot express some content, unless `skip_unsupported` is True.
+            If the layout cannot express some content, unless `skip_unsupported` is true.
         """
         self._check(layout, skip_unsupported=skip_unsupported)
         tree = Tree(layout)
@@ -154,12 +154,12 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Record phrases that describe content which the target cannot express.
+        """Record content that the target cannot express, described by phrases.
 
         Raises
         ------
         UnsupportedError
-            If there is such content and `skip_unsupported` is False.
+            If there is such content and `skip_unsupported` is false.
         """
         self.skipped += phrases
         self._check(layout, skip_unsupported=skip_unsupported)
@@ -173,7 +173,7 @@ class Input(ABC):
 
     @abstractmethod
     def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
-        """Add a variable of the subset, and its values, to a group of the target tree."""
+        """Add a variable of the subset, with its values, to a group of the target tree."""
 
 
 @dataclass(kw_only=True)
@@ -183,9 +183,9 @@ class ModelInput(Input):
     Attributes
     ----------
     values_of
-        Function that returns the stored values of a variable of the source.
+        Function that returns the stored values of a variable.
     complete
-        Whether every value is stored, so that no value is implied by the fill value of an array.
+        Whether all values are stored, so that no value follows from the fill value of an array.
     """
 
     values_of: Callable[[Variable], ExplicitlyIndexed]
@@ -254,12 +254,12 @@ def open_input(
     Parameters
     ----------
     options
-        Options for opening the source. Other engines only take `storage_options`.
+        Options for opening the source. Engines other than ``"nczarr"`` use only `storage_options`.
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types
-        Whether attributes have the types with which netCDF-C reads them. Otherwise, JSON attributes
-        are kept as JSON.
+        Whether attributes get the types with which netCDF-C reads them. If False, JSON attributes
+        stay JSON.
 
     Raises
     ------
@@ -400,7 +400,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path is a local file that begins with the signature of a netCDF format."""
+    """Return whether a path is a local file that begins with a signature of netCDF or HDF5."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store raises the error
@@ -410,7 +410,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunk lengths along each dimension: one integer, or the lengths of all chunks."""
+    """Return the chunk length along each dimension, or a list of chunk lengths if they differ."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:

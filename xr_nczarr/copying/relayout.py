@@ -1,4 +1,4 @@
-"""Convert stored variables to another layout, and change only what the layout requires."""
+"""Convert stored variables to another layout, changing only what the layout requires."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def relayout(
     data
         The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        Chunks and codecs. They come from the caller if `explicit`, otherwise from the variable.
+        Chunks and codecs. They come from the caller if `explicit`, and from the variable otherwise.
     complete
-        Whether every value is stored, so that the array needs no fill value.
+        Whether all values are stored, so that the array needs no fill value.
     default_width
         Attribute of the root group with the width of strings in bytes. It applies to variables
-        without their own attribute.
+        without such an attribute of their own.
 
     Raises
     ------
@@ -103,11 +103,12 @@ def _strings(
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
-    """Return a fill value for the copied array that does not mask values of the source.
+    """Return a fill value for the copied array that does not mask any value of the source.
 
-    Without a fill value, missing chunks are read as zeros. In Zarr versions where it is optional,
-    readers of plain Zarr treat it as a ``_FillValue``, so a number would mask equal values, and NaN
-    masks only NaN. In NCZarr, netCDF's default fill values do not mask values.
+    - In Zarr versions in which the fill value is optional, readers of plain Zarr treat it as a
+      ``_FillValue``. A number would therefore mask equal values. NaN masks only NaN.
+    - In NCZarr, netCDF's default fill values mask nothing.
+    - Without a fill value, missing chunks are read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -129,7 +130,7 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Encode booleans, times and bytes, for which netCDF has no types, as `to_netcdf` does."""
+    """Encode booleans, times and bytes as `to_netcdf` does, because netCDF has no such types."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         # pandas does not support multiples of a unit.
         data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")

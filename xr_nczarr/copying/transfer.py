@@ -1,6 +1,6 @@
 """Copy the chunks of arrays to another store.
 
-If source and target store the same values as the same bytes, these bytes are copied. Otherwise,
+If the same bytes represent the same values in source and target, the bytes are copied. Otherwise,
 chunks are decoded and encoded again.
 """
 
@@ -39,7 +39,7 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Copy the chunks of some arrays, except chunks that an interrupted copy has already written.
+    """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
     Returns the paths of the arrays whose chunks were copied as bytes, and the number of these
     chunks.
@@ -80,7 +80,7 @@ def _size(node: ArrayNode) -> int:
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return everything that determines which values the stored bytes of an array represent."""
+    """Return a key that is equal for two nodes if the same bytes represent the same values in both."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -107,14 +107,14 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec stores a byte order other than this machine's."""
+    """Return whether the ``bytes`` codec stores numbers in another byte order than this machine's."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches, and yield the numbers of objects checked and copied."""
+    """Copy missing objects in batches. Yield the numbers of objects checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
@@ -134,10 +134,10 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Split a write so that no two dask blocks of the same write share a stored object.
+    """Split or rechunk a write so that no two dask blocks share a stored object.
 
-    Most writes are only rechunked. If the blocks of a large write have to change, it is split into
-    several writes, because dask would otherwise keep too many blocks in memory.
+    Most writes are only rechunked. A large write whose blocks have to change is split into several
+    writes, because dask would otherwise keep too many blocks in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
@@ -150,7 +150,7 @@ def _is_large(write: ArrayWrite) -> bool:
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
     """Split a write along the boundaries of stored objects into parts of up to `max_bytes`.
 
-    A part consists of at least one object, even if that is larger.
+    A part contains at least one object, even if the object is larger.
     """
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
