@@ -354,8 +354,7 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker by which a later run recognizes that it can resume this
-    copy.
+    """Return the content of the marker by which a later run knows that it can resume.
 
     The marker is a digest of the source's state, the plan and the machine's boot id. The boot id is
     included because chunks that have not been flushed may be lost in a reboot.

@@ -80,7 +80,7 @@ def _size(node: ArrayNode) -> int:
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two nodes if the same bytes represent the same values in both."""
+    """Return a key that is equal if the same bytes represent the same values in two arrays."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -107,7 +107,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec stores numbers in another byte order than this machine's."""
+    """Return whether the ``bytes`` codec stores a byte order that this machine does not have."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
