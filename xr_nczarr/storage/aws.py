@@ -88,7 +88,7 @@ class FoundCredentials:
         self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalent("missing credentials")
+            raise NoEquivalent("requests for which botocore finds no credentials")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FoundCredentials, (self.profile,)
@@ -192,10 +192,10 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     except HTTPError as error:  # redirects and denied requests also report the region
         headers = error.headers
     except OSError as error:
-        raise NoEquivalent(f"buckets of unknown region ({error})") from error
+        raise NoEquivalent(f"buckets whose region is unknown ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise NoEquivalent("buckets of unknown region")
+        raise NoEquivalent("buckets whose region is unknown")
     return str(region)
 
 

@@ -129,7 +129,7 @@ class MemoryStore(Store):
             raise UnsupportedError("the mapping is read-only", store=self.name)
         if self.copied:
             problem = (
-                "the worker process has its own copy of the dictionary; its changes would be lost"
+                "the worker process has only a copy of the dictionary; changes to it would be lost"
             )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping

@@ -101,7 +101,7 @@ def check_chain(url: str) -> None:
         if protocol == "reference":
             problem = "reference must be the first protocol of a chained URL"
         elif protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            problem = "a zip file within a zip file requires its name: zip://name::zip"
+            problem = "the URL lacks the name of the inner zip file; expected zip://name::zip"
         elif is_protocol(protocol):
             kind = get_filesystem_class(protocol)
             if issubclass(kind, CachingFileSystem) and path:

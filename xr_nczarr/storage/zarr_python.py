@@ -210,7 +210,7 @@ class ZarrPythonClient(RemoteClient):
                 store=self.name,
             )
         if self._copied:
-            problem = "the worker process has its own copy of the store; its changes would be lost"
+            problem = "the worker process has only a copy of the store; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:

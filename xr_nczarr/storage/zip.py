@@ -293,7 +293,8 @@ class ZipStore(Store):
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            raise damaged("the zip entry is uncompressed, but its two sizes differ", self.name, key)
+            problem = "the zip entry is uncompressed, but has two different sizes"
+            raise damaged(problem, self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             problem = f"the zip entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
             raise too_large(problem, self.max_object_bytes, self.name, key)

@@ -156,7 +156,10 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
         except zlib.error as error:
             raise damaged(f"the zip entry cannot be decompressed ({error})", store, key) from error
     if len(content) != size or zlib.crc32(content) != entry.info.CRC:
-        problem = f"the zip entry has {len(content)} bytes (expected {size}) or a wrong checksum"
+        problem = (
+            f"the zip entry does not match its checksum or its size ({len(content)} bytes; "
+            f"expected {size})"
+        )
         raise damaged(problem, store, key)
     return content
 
@@ -183,7 +186,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file, whose message begins with `problem`."""
     remedy = (
-        "Copy or write the zip file again. It is damaged, or other data precede its first entry"
+        "Copy or write the zip file again. It is damaged, or other data precedes its first entry"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
