@@ -1,7 +1,7 @@
-"""Stores of keys and bytes: the only layer that accesses anything outside the process.
+"""Stores, which map keys to bytes. No other layer accesses anything outside the process.
 
-A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. Reading an object that
-does not exist returns ``None``. Denied access, failed requests, and responses that are too short or
+A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. For an object that does
+not exist, `fetch` yields None. Denied access, failed requests, and responses that are too short or
 too long raise an error that names the key.
 """
 

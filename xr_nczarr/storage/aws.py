@@ -1,6 +1,6 @@
-"""Translate s3fs options, AWS environment variables and AWS configuration files to obstore.
+"""Translate s3fs options, AWS environment variables and AWS configuration files for obstore.
 
-The environment variables and files are those that botocore documents.
+The module covers the environment variables and files that botocore documents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILES = {
 _PROFILES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-# Variables that this module handles, or from which botocore finds credentials.
+# Environment variables that this module handles, or that botocore uses to find credentials.
 _VARIABLES = {
     *_FILES,
     *_PROFILES,
@@ -45,14 +45,14 @@ _VARIABLES = {
     "AWS_EXECUTION_ENV",
     "AWS_PAGER",
 }
-# Keys of a profile from which botocore takes credentials and region.
+# Keys of an AWS profile that set credentials or the region, or affect only the AWS CLI.
 _KEYS = {"region", "output", "cli_pager", "credential_source", "credential_process"}
 _PREFIXES_OF_KEYS = ("aws_", "role_", "sso_", "source_profile", "web_identity_token_file", "mfa_")
 _LIFETIME = timedelta(minutes=5)
 
 
 class NoEquivalent(Exception):  # noqa: N818 (control flow: fsspec is used instead)
-    """Raised if a setting has no exact equivalent in obstore."""
+    """Raised when a setting has no exact equivalent in obstore."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class StaticCredentials:
 
 
 class FoundCredentials:
-    """A credential provider for obstore that returns the credentials found by botocore.
+    """A credential provider for obstore that returns the credentials that botocore finds.
+
+    `profile` is the name of an AWS profile, or None for the default profile.
 
     Raises
     ------
@@ -86,25 +88,24 @@ class FoundCredentials:
         self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalent("missing credentials")
+            raise NoEquivalent("requests for which botocore finds no credentials")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials. obstore requests them again after five minutes."""
+        """Return the current credentials. They expire in five minutes, so obstore asks again."""
         frozen = self._credentials.get_frozen_credentials()
-        # botocore caches them, and renews them before they expire.
+        # botocore caches its credentials, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
             "expires_at": datetime.now(UTC) + _LIFETIME
         }
 
 
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of obstore's ``S3Store`` for storage options of s3fs.
+    """Translate storage options for s3fs to the arguments of obstore's ``S3Store``.
 
-    If the result contains no region, the store is on AWS, in the region that `bucket_region`
-    returns.
+    If the result contains no region, the store is on AWS. Use `bucket_region` to find its region.
 
     Raises
     ------
@@ -155,7 +156,9 @@ def _is_configured() -> bool:
 
 
 def _static_credentials(words: Sequence[str | None]) -> StaticCredentials | None:
-    """Return credentials for a key, a secret and a token, or None if all three are missing.
+    """Return credentials with a key, a secret and a token, or None if all three are missing.
+
+    `words` contains these three values, in this order.
 
     Raises
     ------
@@ -174,7 +177,8 @@ def _static_credentials(words: Sequence[str | None]) -> StaticCredentials | None
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
     """Return the region of a bucket on AWS.
 
-    S3 endpoints report the region in their response to any request, even without credentials.
+    S3 endpoints report the region in their response to any request, even to one without
+    credentials.
 
     Raises
     ------
@@ -185,13 +189,13 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     try:
         with urlopen(request, timeout=10) as response:  # noqa: S310
             headers = response.headers
-    except HTTPError as error:  # redirects and denials of access also report the region
+    except HTTPError as error:  # redirects and denied requests also report the region
         headers = error.headers
     except OSError as error:
-        raise NoEquivalent(f"buckets of unknown region ({error})") from error
+        raise NoEquivalent(f"buckets whose region is unknown ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise NoEquivalent("buckets of unknown region")
+        raise NoEquivalent("buckets whose region is unknown")
     return str(region)
 
 
@@ -218,7 +222,7 @@ def _region(profile: str | None) -> str | None:
 
 
 def _session(profile: str | None) -> Any:
-    """Return a botocore session for an AWS profile, or for the default profile.
+    """Return a botocore session for an AWS profile, or for the default profile if it is None.
 
     Raises
     ------

@@ -26,7 +26,7 @@ _BATCH_OBJECTS = 256
 
 
 class _FrontStore(Store):
-    """A read-only wrapper that changes how objects of `source` are read."""
+    """A read-only wrapper that changes how the objects of `source` are read."""
 
     def __init__(self, source: Store) -> None:
         self.source = source
@@ -62,16 +62,18 @@ class _FrontStore(Store):
 class CachingStore(_FrontStore):
     """A store that caches whole objects in local files, like fsspec's ``simplecache::``.
 
-    fsspec's own cache is not used, because an object that is being downloaded already has its final
-    name there. A concurrent reader, or the next reader after a lost connection, would read a
-    truncated object.
+    fsspec's own cache is not used, because it creates each file under its final name before the
+    download is complete. Another reader could then read a truncated object, either during the
+    download or after a lost connection.
 
-    Missing objects are not cached, and are requested again each time.
+    Missing objects are not cached. They are requested again each time.
 
     Parameters
     ----------
+    source
+        The store to read from.
     url
-        The URL of `source`, which distinguishes its objects in the cache.
+        The URL of `source`. It distinguishes the objects of this store from others in the cache.
     folder
         Directory for a cache that several stores can share. None creates a temporary cache.
     """
@@ -97,7 +99,7 @@ class CachingStore(_FrontStore):
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
@@ -111,7 +113,10 @@ class CachingStore(_FrontStore):
                 yield responses.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, after downloading the whole object into the cache."""
+        """Yield the bytes of each range, or None for a range of a missing object.
+
+        Each object is first downloaded into the cache as a whole.
+        """
         self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
             try:
@@ -126,7 +131,7 @@ class CachingStore(_FrontStore):
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses of the original objects, rather than of the cached files, by key."""
+        """Map each key to the address of the original object, rather than of the cached file."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:
@@ -135,10 +140,10 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Response]]
     ) -> dict[str, _Response]:
-        """Fetch the objects that are not cached yet, and cache those that exist.
+        """Fetch the objects that are not in the cache yet, and add them to it.
 
-        Responses that are not cached are returned by key: None for a missing object, a web page, or
-        an AccessDeniedError.
+        Return a dict from keys to the responses that must not be cached: None for a missing object,
+        a web page, or an AccessDeniedError.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
@@ -154,22 +159,22 @@ class CachingStore(_FrontStore):
     def _file_of(self, key: str) -> str:
         """Return the name of the cached file for a key.
 
-        It is a digest, because a key can be too long for a file name.
+        The name is a hash, because a key can be too long for a file name.
         """
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
 def cache_error(store: str) -> UnsupportedError:
-    """Return the error to raise for an attempt to write through a cache."""
+    """Return the error for an attempt to write to a store through a cache."""
     remedy = "Write to the URL behind the cache, then read through a new cache"
     return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that reads the objects of `group` together, and all other objects from `source`.
+    """A store that prefetches the objects of `group`, and reads all other objects from `source`.
 
-    Only `source` is pickled, without the objects that were fetched.
+    Only `source` is pickled, so that prefetched objects are not sent to other processes.
     """
 
     def __init__(self, source: Store, group: PrefetchGroup) -> None:
@@ -180,11 +185,11 @@ class PrefetchingStore(_FrontStore):
         return _same_store, (self.source,)
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
-        """Return a store that pickles only the data needed to read the chunks of one array."""
+        """Return a variant of this store for the chunks of one array; see `Store.narrowed`."""
         return PrefetchingStore(self.source.narrowed(keys), self.group)
 
     def bounded(self, max_bytes: int) -> PrefetchingStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         return PrefetchingStore(self.source.bounded(max_bytes), self.group)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -193,7 +198,10 @@ class PrefetchingStore(_FrontStore):
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, cut from the objects of the group if it contains them."""
+        """Yield the bytes of each range, or None for a range of a missing object.
+
+        If the group contains all of the objects, the ranges are cut from the prefetched objects.
+        """
         fetched = self.group.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)
@@ -201,11 +209,11 @@ class PrefetchingStore(_FrontStore):
 
 
 class PrefetchGroup:
-    """A group of objects that are fetched together as soon as one of them is needed.
+    """A group of objects that are all fetched as soon as one of them is needed.
 
-    The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`,
-    none of them is kept. Stores then request each object by itself, so that a failure affects no
-    other object.
+    The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`
+    bytes, no object is kept. Stores then request each object separately, so that a failure does
+    not affect other objects.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -217,8 +225,8 @@ class PrefetchGroup:
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
         """Return the objects at `keys`, with None for each missing object.
 
-        The result is None instead of a list if a key does not belong to the objects of this
-        group, or if these could not be fetched.
+        The result is None instead of a list if any key is not in this group, or if the objects of
+        the group could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return None
@@ -236,7 +244,7 @@ class PrefetchGroup:
 class KeepingStore(_FrontStore):
     """A store that fetches each object only once and then keeps it in memory.
 
-    The dictionary `objects` contains the objects by key, with None for a missing object. Web pages
+    The dictionary `objects` maps each key to its object, or to None for a missing object. Web pages
     are not kept, because servers may send them in place of missing objects.
     """
 
@@ -249,7 +257,7 @@ class KeepingStore(_FrontStore):
         return KeepingStore(self.source.probing(), self.objects)
 
     def bounded(self, max_bytes: int) -> KeepingStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         return KeepingStore(self.source.bounded(max_bytes), self.objects)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -257,7 +265,7 @@ class KeepingStore(_FrontStore):
         return self._kept(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         return self._kept(keys, self.source.probe)
 
     def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
@@ -272,8 +280,8 @@ class KeepingStore(_FrontStore):
 class EarlierStore(_FrontStore):
     """A store that shows some objects as they were before an interrupted write.
 
-    `before` contains the earlier bytes of these objects by key, with None for an object that did
-    not exist.
+    `before` maps the keys of these objects to their earlier bytes. The value is None for an object
+    that did not exist before the write.
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:

@@ -1,4 +1,4 @@
-"""Choose the client library for a URL, and translate storage options to obstore."""
+"""Choose the client library for a URL, and translate storage options for obstore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AZURE = {
 _AZURE_CREDENTIALS = ("account_key", "sas_token", "anon")
 # The headers that obstore removes when it follows a redirect to another server.
 _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
-# Environment variables that obstore ignores (certificates) or that aiohttp ignores (proxies).
+# Environment variables that obstore ignores (certificates), or that aiohttp ignores (proxies).
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NEVER = timedelta(days=365)
@@ -48,10 +48,10 @@ _KINDS = {
 
 
 class _Arguments(NamedTuple):
-    """The arguments with which `_ByObstore` creates an obstore store and its client.
+    """The arguments that `_ByObstore` needs to create an obstore store and its client.
 
-    `kind` is the name of a class in ``obstore.store``, `place` is a bucket or URL, and `path` is
-    the folder in it.
+    `kind` is the name of a class in ``obstore.store``, which is called with `place` and `keywords`.
+    `place` is a bucket or a URL, and `path` is a folder in that bucket.
     """
 
     kind: str
@@ -65,26 +65,26 @@ def connection(
 ) -> Connection:
     """Return a connection to a URL, through obstore or fsspec.
 
-    By default, obstore is used if it treats the URL and all options exactly as fsspec does.
+    By default, obstore is used only if it treats the URL and all options exactly as fsspec does.
 
     Parameters
     ----------
     options
-        Storage options of s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
+        Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
         selects the library: ``"fsspec"`` or ``"obstore"``.
     trust
-        The places to which a web server may redirect. None means no restriction.
+        The rules for redirects by web servers. None means that there are no restrictions.
 
     Raises
     ------
     ConflictError
-        If ``client`` is neither fsspec nor obstore.
+        If ``client`` is neither ``"fsspec"`` nor ``"obstore"``.
     UnsupportedError
-        If ``client`` is obstore, but obstore is not installed, or an option has no equivalent in
-        obstore.
+        If ``client`` is ``"obstore"``, but obstore is not installed, or the URL or an option has no
+        equivalent in obstore.
     """
     rules = rules or Rules()
-    # Only fsspec's client can limit redirects.
+    # Only the client for fsspec can restrict redirects.
     limited = trust is not None and is_web(url)
     arguments = None if limited else _obstore_arguments(url, options, rules.retry)
     if arguments is None:
@@ -93,9 +93,10 @@ def connection(
 
 
 class _ByObstore(Connection):
-    """A connection that uses obstore, or fsspec in a forked process, where obstore would hang.
+    """A connection that uses obstore if possible, and fsspec otherwise.
 
-    Unpickling calls `connection` again, which chooses the library for the new process.
+    In a forked process, fsspec is used because obstore would hang. Unpickling calls `connection`
+    again, which chooses the library for the new process.
     """
 
     def __init__(
@@ -114,7 +115,10 @@ class _ByObstore(Connection):
         return connection, (self.url, self.options, self.rules)
 
     def client(self) -> RemoteClient:
-        """Return the client for this process. The first call may request the region of a bucket."""
+        """Return the client for this process.
+
+        The first call may send a request to find out the region of a bucket.
+        """
         if self._client is None or self._forked != process.forked:
             self._forked = process.forked
             self._client = self._connect()
@@ -156,8 +160,8 @@ class _ByObstore(Connection):
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
     """Return the arguments for obstore, or None if fsspec must be used instead.
 
-    The reason for using fsspec is logged. If the caller requires obstore, an UnsupportedError with
-    this reason is raised instead.
+    The reason for using fsspec is logged. If the storage option ``client`` requires obstore, the
+    function raises an UnsupportedError with this reason instead.
     """
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
@@ -184,7 +188,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
-    """Return the arguments for obstore that correspond to the storage options of fsspec.
+    """Translate fsspec's storage options to the equivalent arguments for obstore.
 
     Raises
     ------
@@ -205,7 +209,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     arguments: dict[str, Any] = {
         "client_options": network,
-        "retry_config": {"max_retries": 0},  # more would multiply the attempts of `Retry`
+        "retry_config": {"max_retries": 0},  # because requests are already retried, see `Retry`
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
@@ -213,7 +217,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
         network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
-        if ":" in bucket:  # an access point, or a port
+        if ":" in bucket:  # an access point, or a server with a port
             raise NoEquivalent("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
             raise NoEquivalent("this kind of path")
@@ -226,7 +230,10 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options that fsspec's configuration sets for a kind of store."""
+    """Return the storage options that fsspec's configuration sets for the protocols of `kind`.
+
+    `kind` is the name of an obstore class, such as ``S3Store``.
+    """
     from fsspec.config import conf
 
     sections = [conf.get(scheme, {}) for scheme in _KINDS if _KINDS[scheme] == kind]
@@ -234,7 +241,7 @@ def _configured(kind: str) -> dict[str, Any]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether obstore leaves a component of a path unchanged, as fsspec does."""
+    """Return whether obstore leaves a path component unchanged, as fsspec does."""
     return part not in ("", ".", "..") and part.isprintable()
 
 
@@ -271,7 +278,7 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options to their names in obstore.
+    """Rename storage options to obstore's names for them.
 
     Raises
     ------

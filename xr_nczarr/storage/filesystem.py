@@ -37,7 +37,7 @@ class FilesystemClient(Transport):
         rules: Rules | None = None,
         trust: Trust | None = None,
     ) -> Self:
-        """Return a client for an fsspec URL, chained or not; see `filesystem_at`."""
+        """Return a client for an fsspec URL, which may be chained; see `filesystem_at`."""
         rules = rules or Rules()
         filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
         return cls(filesystem, root, rules, name=mask(url))
@@ -48,7 +48,7 @@ class FilesystemClient(Transport):
     ) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by one with the same options that also checks the responses.
+        An HTTP filesystem is replaced by one with the same options that also checks responses.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -62,7 +62,7 @@ class FilesystemClient(Transport):
     def with_rules(self, rules: Rules) -> FilesystemClient:
         """Return a client for the same files with different rules."""
         client = type(self)(self.filesystem, self.root + self.query, rules, name=self.name)
-        client._turn = self._turn  # shared, because the filesystem is
+        client._turn = self._turn  # both clients use the same filesystem
         return client
 
     def put(self, key: str, data: Bytes) -> None:
@@ -80,9 +80,9 @@ class FilesystemClient(Transport):
             return None
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`.
+        """Return the sorted names of the files and folders directly below `prefix`.
 
-        For HTTP, the names are read from the index page of the folder.
+        Over plain HTTP, the names are read from the index page of the folder.
         """
         if self.web:
             if not self.rules.returns_pages:
@@ -111,7 +111,7 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files, and ignore files that do not exist.
+        """Remove the files at `keys`, and ignore keys that do not exist.
 
         On S3, one request removes up to 1,000 files.
         """
@@ -141,11 +141,11 @@ class FilesystemClient(Transport):
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
-        # A cache would return an outdated page.
+        # A cache is not used, because it could return an outdated page.
         kept = not is_http(self.filesystem)
         names = None if kept else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:
-            # A server that also returns a page for a folder that cannot exist shows no folders.
+            # If the server returns a page even for a random name, its pages prove nothing.
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
             raise self.unlisted(
@@ -160,10 +160,10 @@ class FilesystemClient(Transport):
 
 
 def _unpickled(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
-    """Return the unpickled client.
+    """Rebuild a client from its pickled parts.
 
-    `process` is the id of the process that pickled a ``memory://`` filesystem, whose files no other
-    process can read. It is None for any other filesystem.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client,
+    because no other process can read the files. For any other filesystem, `process` is None.
     """
     client: FilesystemClient = rebuild(filesystem, root)
     client._elsewhere = process not in (None, os.getpid())
@@ -175,16 +175,16 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
     try:
         return list(filesystem.ls(path, detail=True))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if status_of(error) is not None:  # a response about the bucket
+        if status_of(error) is not None:  # the server reports that the bucket is missing
             raise
         return []
 
 
 def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
-    # If `path` is an object instead of a folder, the listing contains the object itself.
+    # If there is also an object at `path`, the listing contains that object.
     files = filesystem.find(path, detail=True)
-    if not isinstance(files, dict):  # adlfs then lists no files below `path`
+    if not isinstance(files, dict):  # in this case, adlfs does not list the files below `path`
         siblings = _files_below(filesystem, path.rpartition("/")[0])
         folder = f"{path.strip('/')}/"
         return {name: entry for name, entry in siblings.items() if name.startswith(folder)}
@@ -205,7 +205,7 @@ def _page(filesystem: Any, url: str) -> bytes:
 
 def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
     if not filesystem.async_impl:
-        # Object stores have no folders, and s3fs would create a bucket.
+        # Not for object stores: they have no folders, and s3fs would create a bucket.
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data, **options)
 
@@ -213,7 +213,7 @@ def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
 def _create(data: bytes, filesystem: Any, path: str) -> bool:
     try:
         _write(data, filesystem, path, mode="create")
-    except (TypeError, ValueError) as error:  # for the argument `mode`
+    except (TypeError, ValueError) as error:  # the filesystem does not support `mode`
         raise NotImplementedError from error
     except foreign_errors() as error:
         status = status_of(error)

@@ -1,4 +1,4 @@
-"""Compute fingerprints, which change whenever a file or a set of objects changes."""
+"""Compute fingerprints: strings that change whenever a file or a set of objects changes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def file_fingerprint(path: str) -> str:
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of the paths, sizes and modification times of all files in a folder.
+    """Return a fingerprint of a folder, computed from all files in it and in its subfolders.
 
-    Files in subfolders are included. `name` is the name of the store, which is part of the
-    fingerprint.
+    The fingerprint depends on the path, size and modification time of each file, and on `name`,
+    the name of the store.
     """
     return digest([name, *sorted(_files(path))])
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return the SHA-256 hash of the ``repr`` of all `parts` as a hexadecimal string."""
+    """Return the SHA-256 hash of ``repr(part)`` for all `parts`, as a hexadecimal string."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode() + b"\n")

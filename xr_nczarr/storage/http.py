@@ -25,18 +25,18 @@ from xr_nczarr.storage.trust import Trust, is_private
 
 MAX_REDIRECTS = 5
 MAX_EXTRA_BYTES = 16 << 20
-"""Maximum number of bytes by which a response may be longer than the requested range."""
+"""Maximum number of bytes that a response may contain in addition to the requested range."""
 MAX_INDEX_BYTES = 64 << 20
 """Maximum length in bytes of a folder's index page."""
 
-_MAX_ERROR_BYTES = 64 << 10  # bytes of an error page
+_MAX_ERROR_BYTES = 64 << 10  # maximum size of an error page
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
-    `first` is the host in the original URL, and `now` is the current host, after redirects.
+    `first` is the host in the original URL, and `now` is the current host, after any redirects.
     `max_bytes` is the maximum size of a whole object.
     """
 
@@ -50,10 +50,10 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """A response whose body is exactly the requested bytes. Any other body raises an error.
+    """A response that returns exactly the requested bytes, or raises an error.
 
     This is a subclass of aiohttp's response, because fsspec exposes only the body of a response,
-    but not the headers.
+    and not the headers.
     """
 
     async def read(self) -> bytes:
@@ -62,13 +62,13 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         LimitError
-            If the body is too long, or much longer than the range. Nothing is read if the server
-            announces the length.
+            If the body is too long, or much longer than the range. If the headers already show
+            that, the body is not read.
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or its length differs from its headers. The
-            request may be retried, as for a body that ends early.
+            If the body does not contain the range, or its length contradicts the headers. The
+            request can then be retried, in the same way as after a body that ends early.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -98,7 +98,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         aiohttp.ClientResponseError
-            For an HTTP error status, and for a redirect without a location.
+            If the status is an HTTP error, or a redirect lacks a ``Location`` header.
         aiohttp.ClientPayloadError
             If the ``Content-Range`` header does not match the requested range.
         """
@@ -114,7 +114,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._check_range()
 
     def _part(self, body: bytes) -> bytes:
-        """Extract the requested range from a response body, which may contain more bytes."""
+        """Return the requested range of a response body, which may contain more bytes."""
         if self._requested is None or self.status not in (200, 206):
             return body
         begin = 0
@@ -131,10 +131,11 @@ class CheckedResponse(aiohttp.ClientResponse):
         return body[first - begin : last + 1 - begin]
 
     def _check_range(self) -> tuple[int, int, int]:
-        """Return the first and last byte of a partial response, and the size of the object.
+        """Return the offsets of the first and last byte sent, and the size of the whole object.
 
-        Raise an error if the range in the headers begins after the requested range, or contradicts
-        the size. A range that ends early is detected later by the number of bytes.
+        These numbers come from the ``Content-Range`` header of a partial response. Raise an error
+        if its range begins after the requested range, or contradicts the size. A range that ends
+        early is detected later, because too few bytes arrive.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -151,9 +152,9 @@ class CheckedResponse(aiohttp.ClientResponse):
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
-        """Return the positions of the first and last requested byte in an object of `size` bytes.
+        """Return the offsets of the first and last requested byte in an object of `size` bytes.
 
-        `size` is used only if the request is for a suffix or has no last byte.
+        `size` matters only if the request is for a suffix, or for all bytes from an offset on.
         """
         assert self._requested is not None
         first, last = self._requested
@@ -169,10 +170,10 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
-        """The positions of the first and last requested byte, or None for a whole object.
+        """The offsets of the first and last requested byte, or None for a whole object.
 
-        The last position is None if the range has no end. For a suffix, the first position is None,
-        and the second number is the length of the suffix.
+        The last offset is None if the range has no end. For a suffix, the first item is None, and
+        the second item is the length of the suffix.
         """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:
@@ -193,9 +194,9 @@ class CheckedResponse(aiohttp.ClientResponse):
 def names_in_index(page: bytes, url: str) -> list[str] | None:
     """Return the sorted names on the index page of the folder at `url`, or None for any other page.
 
-    Names of folders end in a slash. Only links to direct children are included. An index page is
-    recognized by its title, which contains the path of the folder on all common servers ("Index of
-    /data/", "Directory listing for /data/").
+    Names of subfolders end in a slash. Only links to direct children are included. An index page
+    is recognized by its title: on all common servers, the title contains the path of the folder
+    ("Index of /data/", "Directory listing for /data/").
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -205,13 +206,14 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # Behind a proxy, links can lead outside the folder, so an empty index is not trusted.
+    # Behind a proxy, all links can lead outside the folder. An index without names is therefore
+    # trusted only if a title contains the whole path.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the name of the direct child of `url` to which a link points.
+    """Return the name of the direct child of `url` that a link points to.
 
     Return None if the link points anywhere else.
     """
@@ -229,7 +231,7 @@ def _name_below(link: str, url: str) -> str | None:
 
 
 class _IndexParser(HTMLParser):
-    """A parser that collects the links and headings of a web page."""
+    """A parser that collects the links and titles of a web page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,16 +257,17 @@ class _IndexParser(HTMLParser):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A factory of aiohttp sessions that never forward credentials to another server.
+    """A factory for aiohttp sessions that never forward credentials to another server.
 
     Attributes
     ----------
     trust
-        The servers to which requests and redirects may go. None means no restriction.
+        The rules for the servers that requests and redirects may reach. None means that there are
+        no restrictions.
     max_bytes
         Maximum size of a whole object, unless the request has its own limit. None means no limit.
     make
-        Function that creates a session, given the options of `aiohttp.ClientSession`.
+        Function that creates a session. It takes the options of `aiohttp.ClientSession`.
     """
 
     trust: Trust | None = None
@@ -272,9 +275,9 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Return a new session that checks each of its requests and redirects.
+        """Return a new session that checks all of its requests and redirects.
 
-        `options` are those of `aiohttp.ClientSession`.
+        `options` are keyword arguments of `aiohttp.ClientSession`.
         """
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
@@ -289,7 +292,7 @@ class Client:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and remove headers that may be secret if it leads to another server."""
+        """Check a redirect. If it leads to another server, remove headers that may be secret."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -311,7 +314,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """A resolver that returns private addresses only if `trust` allows them for the host.
+    """A resolver that returns the private addresses of a host only if `trust` allows them.
 
     Without this check, URLs in a reference set could reach servers on the reader's private network.
     """
@@ -342,21 +345,22 @@ class _Resolver(ThreadedResolver):
 def web_options(
     options: Mapping[str, Any], retry: Retry, trust: Trust | None, max_bytes: int | None
 ) -> dict[str, Any]:
-    """Return options for fsspec's HTTP filesystem that ensure exact byte ranges.
+    """Complete the options for fsspec's HTTP filesystem, so that it returns exact byte ranges.
 
-    `retry` determines the timeouts. `trust` and `max_bytes` are explained in `Client`.
+    `retry` determines the timeouts. For `trust` and `max_bytes`, see `Client`.
     """
     silence = retry.timeout_seconds
-    # A connection becomes free when earlier requests end or time out, which can take that long.
+    # Waiting for a free connection can take this long, because earlier requests must end first.
     waiting = retry.attempts * retry.total_seconds
     timeout = aiohttp.ClientTimeout(
         total=None, connect=waiting, sock_connect=silence, sock_read=silence
     )
     client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
     client |= options.get("client_kwargs") or {}
-    # A byte range of a compressed response is not a range of the object.
+    # A byte range of a compressed response would not be a range of the object.
     headers = {"Accept-Encoding": "identity"}
-    # aiohttp forwards auth and cookies to the target of any redirect, but headers can be removed.
+    # Credentials are passed as headers, because `Client` can remove headers before a redirect.
+    # aiohttp forwards its options `auth` and `cookies` to the target of any redirect.
     remaining = dict(options)
     if auth := client.pop("auth", None) or remaining.pop("auth", None):
         headers["Authorization"] = auth.encode()

@@ -19,20 +19,20 @@ _DESKTOP_FILES = frozenset(
 
 
 WRITER_LOCK = ".nczarr-writer.lock"
-"""Name of the writer lock in a store: an object, or a locked file."""
+"""The name of the object or lock file that serves as the writer lock of a store."""
 
 
 class Listing(NamedTuple):
-    """The names of the objects and of the prefixes directly below a prefix in a store."""
+    """The names of the objects and prefixes directly below a prefix in a store."""
 
     objects: list[str]
     prefixes: list[str]
 
 
 def check_key(key: str, store: str) -> None:
-    """Raise RefusedError unless `key` is a plain relative path, which cannot lead out of the store.
+    """Raise RefusedError unless `key` is a plain relative path; see `is_plain_key`.
 
-    `store` is the name of the store for the message.
+    Such a path cannot lead out of the store. `store` is the name of the store, for the message.
     """
     if not is_plain_key(key):
         raise RefusedError(
@@ -44,15 +44,18 @@ def check_key(key: str, store: str) -> None:
 
 
 def is_plain_key(key: str) -> bool:
-    """Return whether all stores interpret a key as the same relative path."""
+    """Return whether all stores interpret `key` as the same relative path.
+
+    Such a key contains no empty, ``.`` or ``..`` component, no backslash and no NUL.
+    """
     path = f"/{key}/"
     return not ("//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path)
 
 
 class Alike(NamedTuple):
-    """Two different names in one folder that some file systems treat as the same name.
+    """Two different names in `folder` that some file systems treat as the same name.
 
-    `name` is a component of `key`, and `other` is the name with which it would collide.
+    `name` is a component of `key`. `other` is the name that it would collide with.
     """
 
     key: str
@@ -62,7 +65,7 @@ class Alike(NamedTuple):
 
 
 def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Alike]:
-    """Yield pairs of names that differ only in case, or in the encoding of accents.
+    """Yield pairs of names in one folder that differ only in case or Unicode normalization.
 
     `new` and `existing` are keys. At least one name of each pair belongs to a new key.
     """
@@ -82,9 +85,9 @@ def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Al
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
-    """Yield (folder, name) for each component of a key, from the last to the first.
+    """Yield a (folder, name) pair for each component of a key, from the last to the first.
 
-    For ``a/b``, the results are ``("a", "b")`` and ``("", "a")``.
+    For ``a/b``, the pairs are ``("a", "b")`` and ``("", "a")``.
     """
     while key:
         folder, _, name = key.rpartition("/")
@@ -93,21 +96,26 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without differences in case or in the encoding of accents.
+    """Normalize the case and the Unicode form of a name.
 
-    Some file systems treat two names as one if this function returns the same result for both.
+    If this function returns the same result for two names, some file systems treat them as equal.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def check_prefix(prefix: str, store: str) -> None:
-    """Raise RefusedError for a prefix that is neither empty nor a plain key followed by ``/``."""
+    """Raise RefusedError unless `prefix` is empty, or a plain key followed by ``/``.
+
+    `store` is the name of the store, for the message.
+    """
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
 
 
 def check_target(target: str, store: str) -> bool:
-    """Return True for a key, and False for a prefix, which is empty or ends in ``/``.
+    """Return whether `target` is a key rather than a prefix.
+
+    A prefix is empty or ends in ``/``. `store` is the name of the store, for the message.
 
     Raises
     ------
@@ -120,15 +128,15 @@ def check_target(target: str, store: str) -> bool:
 
 
 def is_desktop_file(name: str) -> bool:
-    """Return whether a file manager (Finder, Explorer or Dolphin) creates files with this name."""
+    """Return whether file managers (Finder, Explorer, Dolphin) create files with this name."""
     return name.startswith("._") or name.casefold() in _DESKTOP_FILES
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the sorted names directly below `prefix` from the sorted `keys`.
+    """Return the sorted names directly below `prefix`, given all `keys` in sorted order.
 
-    Keys below deeper prefixes are skipped by binary search, so that listing one group of a large
-    store is fast.
+    Binary search skips the keys below deeper prefixes, so that listing one group of a large store
+    is fast.
     """
     objects: list[str] = []
     prefixes: list[str] = []
@@ -141,11 +149,11 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """One lock per key, which excludes only the other threads of the same process."""
+    """A set of locks, one for each key, that exclude only other threads of the same process."""
 
     def __init__(self) -> None:
         self._asking = ProcessLock()
-        # Locks that no thread holds or waits for are dropped.
+        # Weak values drop each lock that no thread holds or waits for.
         self._locks: WeakValueDictionary[Hashable, ProcessLock] = WeakValueDictionary()
 
     @contextmanager

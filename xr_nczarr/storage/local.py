@@ -1,6 +1,6 @@
 """Stores in directories of plain files, implemented with strings and `os` calls.
 
-pathlib and fsspec are not used, because their overhead exceeds the time to read a small chunk.
+pathlib and fsspec are not used, because their overhead exceeds the time for reading a small chunk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from xr_nczarr.storage.retries import storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
 
-_MAX_READ_BYTES = 1 << 30  # Linux reads at most 2 GiB less a page at once
+_MAX_READ_BYTES = 1 << 30  # one call on Linux reads at most 2 GiB minus one page
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,16 @@ class LocalStore(Store):
     root
         Absolute path of the directory.
     sync
-        When written bytes are flushed to the disk: when `flush` is called (``"commit"``), after
-        each object (``"all"``), or whenever the operating system decides (``"none"``).
+        When to flush written data to disk: when `flush` is called (``"commit"``), after each object
+        (``"all"``), or whenever the operating system decides (``"none"``).
     must_exist
-        Whether to raise an error if the directory is missing. Otherwise, no object exists.
+        Whether to raise an error if the directory is missing. Otherwise, a missing directory is
+        treated as an empty store.
     follow_symlinks
         Whether symbolic links may lead out of `root`.
     max_object_bytes
-        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
-        allocated.
+        Maximum size of an object in bytes. Reading a larger object raises LimitError before any
+        memory is allocated.
     """
 
     root: str
@@ -83,7 +84,7 @@ class LocalStore(Store):
         return self.root
 
     def bounded(self, max_bytes: int) -> LocalStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
@@ -103,13 +104,13 @@ class LocalStore(Store):
         """Read an object into `buffer`, an array or memoryview; return the object's size in bytes.
 
         Return None if the object does not exist. The content of `buffer` is valid only if the
-        buffer has exactly the returned size.
+        returned size equals the size of the buffer.
         """
         descriptor = self._open(key)
         if descriptor is None:
             return None
         try:
-            # An attempt to read one more byte shows whether the sizes are equal.
+            # Attempting to read one more byte shows whether the sizes are equal.
             try:
                 size = system.readv(descriptor, (buffer, bytearray(1)))
             except OSError:
@@ -117,7 +118,7 @@ class LocalStore(Store):
             if size == buffer.nbytes:
                 return size
             size = self._measure(descriptor, key)
-            if size == buffer.nbytes:  # more than the system reads in one call
+            if size == buffer.nbytes:  # the system did not read everything in one call
                 memoryview(buffer).cast("B")[:] = self._read(descriptor, key, 0, size)
             return size
         finally:
@@ -126,9 +127,9 @@ class LocalStore(Store):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of an object into `buffers`, one buffer for each (first byte, length) pair.
+        """Read ranges of an object into `buffers`, one buffer for each (offset, length) pair.
 
-        Return False if the object does not exist, otherwise True.
+        Return True, or False if the object does not exist.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -150,7 +151,11 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads ranges of the current file, even if it is replaced later."""
+        """Yield a function that reads ranges of an object, given an offset and a length.
+
+        The function returns None if the object does not exist. It continues to read the current
+        file, even if another file replaces it.
+        """
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -194,14 +199,14 @@ class LocalStore(Store):
         for key, data in items:
             path = self._path(key)
             with translated_os_errors(self.name, key):
-                self._check_root()  # a removed store is not created again
+                self._check_root()  # a store that was removed must not be created again
                 write_file(path, data, sync=self.sync)
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each of the `keys` is a pair: the key in `source`, and the key in this store. Between two
-        directories, the operating system copies the bytes if it can.
+        Each item of `keys` is a pair of the key in `source` and the key in this store. If `source`
+        is also a directory, the operating system copies the bytes if it can.
 
         Raises
         ------
@@ -229,7 +234,10 @@ class LocalStore(Store):
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, or an empty listing."""
+        """Return the sorted names of the objects and prefixes directly below `prefix`.
+
+        The listing is empty if nothing exists below `prefix`.
+        """
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -245,7 +253,7 @@ class LocalStore(Store):
         return Listing(sorted(objects), sorted(prefixes))
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
+        """Remove one object, or all objects below a prefix; see `Store.delete`."""
         is_object = check_target(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
@@ -261,7 +269,7 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(path) if prefix else path)
 
     def flush(self) -> None:
-        """Flush everything written so far to the disk, unless `sync` is ``"none"``."""
+        """Flush all data written so far to disk, unless `sync` is ``"none"``."""
         if self.sync != "none" and os.path.isdir(self.root):
             with translated_os_errors(self.name):
                 system.sync_filesystem(self.root)
@@ -270,7 +278,7 @@ class LocalStore(Store):
         """Return the size of an object in bytes, or None if the object does not exist."""
         path = self._path(key)
         try:
-            status = os.stat(path)  # also works for unreadable files
+            status = os.stat(path)  # this also works for unreadable files
         except (FileNotFoundError, NotADirectoryError):
             self._check_absent(path, key)
             return None
@@ -280,7 +288,10 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of `key` in all processes; an empty key locks the whole store."""
+        """Exclude other writers of an object, in all threads and processes.
+
+        An empty key stands for the writer lock of the whole store.
+        """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with translated_os_errors(self.name, key):
@@ -289,11 +300,11 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Return a staging store beside this one, with which `commit` can replace this store.
+        """Return a new staging store beside this one, for use with `commit`.
 
-        If `empty`, the staging store initially contains only the files that a file manager created
-        at the root. Otherwise, it contains hard links to the objects of this store, whose files are
-        never changed in place.
+        If `empty` is true, the staging store initially contains only the files that a file manager
+        created at the root of this store. Otherwise, it contains hard links to the objects of this
+        store. Hard links are safe, because these files are never changed in place.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -307,7 +318,7 @@ class LocalStore(Store):
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Replace this store atomically with `staging`, and remove its old content.
+        """Replace this store atomically with `staging`, and remove the old content.
 
         If the process is killed, either the old or the new store remains.
 
@@ -333,7 +344,7 @@ class LocalStore(Store):
         remove_tree(self.root)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the paths of the files that contain objects, by key."""
+        """Map each key to the path of the file that contains its object."""
         return {key: Address(f"{self.root}/{key}") for key in keys}
 
     @property
@@ -357,10 +368,10 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            For a name that the operating system does not allow. The error names the key.
+            If the operating system does not allow a name. The error contains the key.
         ConflictError
-            For names that differ only in case or in the encoding of accents, if the file system
-            does not distinguish them.
+            If two names differ only in case or Unicode normalization, and the file system treats
+            them as equal.
         """
         new = list(new)
         for key in new:
@@ -384,8 +395,8 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         """Return the path of an object.
 
-        Raise RefusedError for a name that the operating system does not allow, or for a symbolic
-        link that leads out of the store, unless `follow_symlinks`.
+        Raise RefusedError if the operating system does not allow a name in `key`. Unless
+        `follow_symlinks` is true, also raise it if a symbolic link leads out of the store.
         """
         check_key(key, self.name)
         reason = system.why_refused(key)
@@ -404,9 +415,9 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        The lock file is in the directory of the store, because the parent may not be writable. If
-        the directory is renamed, the lock file moves with it. On systems that cannot rename a
-        directory while a file in it is open, the lock file is beside the directory.
+        The lock file is inside the directory of the store, because the parent directory may not be
+        writable. If the store is renamed, the lock file moves with it. On systems that cannot
+        rename a directory while a file in it is open, the lock file is beside the store.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
@@ -436,7 +447,7 @@ class LocalStore(Store):
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
-        """Read exactly `length` bytes from position `start`, in several system calls if needed."""
+        """Read exactly `length` bytes from offset `start`, with several system calls if needed."""
         parts: list[bytes] = []
         missing = length
         try:
@@ -460,10 +471,10 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError if an object is missing only because a symbolic link has no target.
+        """Raise StorageError if an object is missing only because a symbolic link is broken.
 
-        The target may be on a file system that is not mounted. Raise NotFoundError if the whole
-        store is missing and `must_exist` is true.
+        For example, the target of the link may be on a file system that is not mounted. Raise
+        NotFoundError if the whole store is missing and `must_exist` is true.
         """
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):

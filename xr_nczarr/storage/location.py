@@ -1,4 +1,4 @@
-"""Parse targets: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
+"""Parse targets: paths, fsspec URLs, NCZarr URLs, and store objects from other packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask
 Medium = Literal["file", "zip", "s3"]
 Format = Literal["nczarr", "zarr"]
 
-# The words allowed in ``mode=``: at most one from each line.
+# The words that ``mode=`` may contain: at most one from each line.
 _CHOICES = {
     "format": ("nczarr", "zarr"),
     "medium": ("file", "zip", "s3"),
@@ -31,7 +31,7 @@ _PROFILE = ("awsprofile", "aws.profile")
 
 _REFERENCE = re.compile("reference:(?://|:)")
 
-# Host names of Amazon S3, with the bucket in the path or in front.
+# Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
 _AMAZON = re.compile(
     r"(?:(?P<bucket>.+)\.)?s3(?:[.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(?::443|:80)?",
     re.IGNORECASE,
@@ -45,20 +45,22 @@ class Location:
     Attributes
     ----------
     url
-        An absolute path, or an fsspec URL without its fragment. It is empty for targets that are
-        neither.
+        An absolute path, or an fsspec URL without its fragment. Empty if the target is neither a
+        path nor a URL.
     medium, format, zarr_format
-        The storage medium, the format and its version that ``mode=`` in the fragment requests. None
-        means that the fragment does not mention it. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
+        The storage medium, the format and the Zarr version that ``mode=`` in the URL fragment
+        requests. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. None means that the fragment does
+        not mention the item.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
-        Whether the fragment requests ``_ARRAY_DIMENSIONS``, or None if it does not mention them.
+        True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
+        them (``noxarray``). None means that the fragment contains neither word.
     group
-        Path of the group that the target names: a ``zarr.Group``, or a group in a reference set
-        (``reference://group``). Empty for the root.
+        Path of the group that the target refers to. The target is then a ``zarr.Group``, or names a
+        group in a reference set (``reference://group``). Empty for the root group.
     storage_options
-        Storage options for fsspec that the fragment and the host name of the URL imply.
+        fsspec storage options that the fragment and the host name of the URL imply.
     filesystem
         The filesystem of an fsspec mapper or open file. None if the URL determines the filesystem.
     folder
@@ -88,7 +90,10 @@ class Location:
         return self.url if os.path.isabs(self.url) else None
 
     def check_medium(self, *media: Medium) -> None:
-        """Raise ConflictError if the fragment names a medium other than `media`."""
+        """Raise ConflictError if the fragment names a medium that is not in `media`.
+
+        Also raise it if the fragment names ``s3``, but the URL does not name a bucket.
+        """
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
                 f"the URL fragment has mode={self.medium}, which contradicts the rest of the URL",
@@ -105,8 +110,9 @@ class Location:
 def parse_url(target: object) -> Location:
     """Parse a path, a URL, an NCZarr URL, or a store object into a location.
 
-    The fragment has netcdf-c's syntax: ``#mode=nczarr,zip&awsprofile=name``. A ``#`` in the name of
-    an existing local file does not start a fragment. A leading ``~`` stands for the home directory.
+    The fragment of a URL has netCDF-C's syntax: ``#mode=nczarr,zip&awsprofile=name``. In the path
+    of an existing local file or directory, a ``#`` does not start a fragment. A leading ``~``
+    stands for the home directory.
 
     Raises
     ------
@@ -177,7 +183,10 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 
 
 def _group(link: str) -> str:
-    """Return the group in the first link of a chained URL: ``a`` in ``reference://a::set.json``."""
+    """Return the group that the first link of a chained URL names.
+
+    For ``reference://a::set.json``, `link` is ``reference://a``, and the result is ``a``.
+    """
     return link.removeprefix("reference").lstrip(":").strip("/")
 
 
@@ -187,7 +196,7 @@ def _of_filesystem(target: Any) -> Location:
     path = getattr(target, "root" if folder else "path", None)
     if not isinstance(path, str):
         return Location("")
-    # fsspec's LazyReferenceMapper keeps new references until flush().
+    # fsspec's LazyReferenceMapper keeps new references in memory until flush() is called.
     if getattr(target, "_items", {}).keys() - {".zmetadata"}:
         raise UnsupportedError(
             "the reference mapper has unsaved changes",
@@ -207,9 +216,9 @@ def _of_filesystem(target: Any) -> Location:
 def _of_store_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group, or of an obstore store.
 
-    If this package has its own class for the same kind of store, that class is used, because it
-    makes writes durable, checks responses, and retries requests. zarr-python and obstore are
-    imported only if the caller passed one of their objects.
+    If this package has its own class for the same kind of store, the location refers to that class,
+    because it makes writes durable, checks responses, and retries requests. zarr-python and obstore
+    are imported only if the caller passed one of their objects.
     """
     if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
         return _of_obstore_store(target, "", read_only=False)
@@ -253,7 +262,7 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
         return replace(location, read_only=read_only)
-    rules = Rules(retry=Retry(attempts=1))  # the store retries requests itself
+    rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
     adapter = RemoteStore(ObstoreClient(store, path, rules))
     return Location("", read_only=read_only, target=adapter)
 
@@ -261,8 +270,7 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    Options with which the filesystem of `location` was created are accepted if their values are the
-    same.
+    An option is accepted if the filesystem of `location` was created with the same value.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -276,9 +284,10 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
 
 
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the part before the fragment, and the fragment's keys and values.
+    """Split a URL into the part before the fragment, and a dict of the fragment's keys and values.
 
-    A word without a key is added to the value of ``mode``: ``#zip`` means ``#mode=zip``.
+    A word without a key is added to the value of ``mode``. For example, ``#zip`` means
+    ``#mode=zip``.
     """
     base, mark, fragment = url.rpartition("#")
     if not mark:
@@ -302,9 +311,9 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Parse the value of ``mode=`` into choices by name.
+    """Parse the value of ``mode=`` into a dict from the names of choices to the chosen words.
 
-    The value ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.
+    For example, ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.
     """
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
@@ -349,7 +358,11 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Translate an S3 URL to ``s3://bucket/key``, and its host to storage options."""
+    """Translate an S3 URL to ``s3://bucket/key``, and its host to storage options.
+
+    An ``s3://`` URL without an Amazon host name is returned unchanged, and so is any URL that is
+    neither ``s3://`` nor http(s).
+    """
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     amazon = _AMAZON.fullmatch(host)

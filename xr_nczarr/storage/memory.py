@@ -1,4 +1,4 @@
-"""Stores in memory: mappings of keys to bytes."""
+"""Stores in memory, which are mappings from keys to bytes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the result of ``__reduce__`` for an object that exists only in this process.
+    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
 
-    In this process, unpickling returns the same object, identified by `token`. In any other
-    process, it returns the result of ``elsewhere(*arguments)``.
+    Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
+    any other process returns the result of ``elsewhere(*arguments)``.
     """
     _sent[token] = item
     return _arrived, (token, os.getpid(), elsewhere, arguments)
@@ -50,9 +50,10 @@ def _arrived(
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """A store in any mapping from keys to bytes. It is read-only if the mapping is immutable.
+    """A store that is backed by any mapping from keys to bytes.
 
-    In another process, the unpickled store of a dict is a read-only copy.
+    The store is read-only if the mapping is immutable. If the mapping is a dict, unpickling the
+    store in another process creates a read-only copy.
     """
 
     mapping: Mapping[str, Any]
@@ -77,7 +78,7 @@ class MemoryStore(Store):
             mapping[key] = bytes(data)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly below `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
@@ -88,7 +89,7 @@ class MemoryStore(Store):
                 yield key, len(self._object(key) or b"")
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
+        """Remove one object, or all objects below a prefix; see `Store.delete`."""
         mapping = self._changeable()
         if check_target(prefix, self.name):
             mapping.pop(prefix, None)
@@ -97,12 +98,12 @@ class MemoryStore(Store):
             del mapping[key]
 
     def check_writable(self) -> None:
-        """Raise an error if the mapping is immutable, or is a worker process's copy of a dict."""
+        """Raise an error if the mapping is immutable, or if it is a copy in a worker process."""
         self._changeable()
 
     @property
     def identity(self) -> str:
-        """An identifier of the mapping, equal for all stores of the same mapping."""
+        """An identifier that is equal for all stores of the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
@@ -128,15 +129,15 @@ class MemoryStore(Store):
             raise UnsupportedError("the mapping is read-only", store=self.name)
         if self.copied:
             problem = (
-                "the worker process has its own copy of the dictionary; its changes would be lost"
+                "the worker process has only a copy of the dictionary; changes to it would be lost"
             )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the store of a mapping that was pickled in another process.
+    """Rebuild the store of a mapping that was pickled in another process.
 
-    The store of a dict is read-only, because changes to the copy would be lost.
+    If the mapping is a dict, the store is read-only, because changes to the copy would be lost.
     """
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -1,4 +1,4 @@
-"""The client that uses obstore: blocking requests in threads, without an event loop."""
+"""The client that uses obstore. It makes blocking requests in threads, without an event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
-_ABSENT = (404,)  # statuses of an attempt to remove an absent object
+_ABSENT = (404,)  # in response to an attempt to remove a missing object
 
 _Result = TypeVar("_Result")
 
@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 class _Process:
     """The state of this process: whether it was forked after obstore was imported.
 
-    A fork does not copy the threads of obstore, and obstore does not start new ones.
+    After a fork, obstore would hang, because its threads are not copied and it starts no new ones.
     """
 
     forked = False
@@ -64,7 +64,7 @@ call_after_fork(process.after_fork)
 
 @lru_cache(None)
 def _threads() -> ThreadPoolExecutor:
-    """Return the thread pool for blocking requests, which all stores of this process share."""
+    """Return the thread pool for blocking requests, which all stores in this process share."""
     return ThreadPoolExecutor(_SMALL_IN_FLIGHT, "obstore")
 
 
@@ -74,17 +74,17 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If it retries requests itself, this package
-        still retries them according to `rules`.
+        An instance of a class in ``obstore.store``. Its own retries, if any, are made in addition
+        to those of `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
         See `Rules`.
     name
-        A URL without secrets, for messages.
+        A URL for messages. It must not contain secrets. None derives it from `store`.
     substitute
-        Function that returns an fsspec client for the same place on a web server. That client
-        handles responses that obstore rejects, and lists folders.
+        Function that returns an fsspec client for the same objects on a web server. That client
+        handles responses that obstore rejects, and lists folders. None means that there is none.
     """
 
     pooled = True
@@ -138,13 +138,14 @@ class ObstoreClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all clients that access the same objects."""
+        """An identifier that is equal for all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the response to each request, while threads already make the next requests.
+        """Yield the response to each request, or None for a missing object.
 
-        The larger the objects are, the fewer requests are made in advance.
+        While the caller processes a response, threads already make the next requests. The larger
+        the objects are, the fewer requests are made in advance.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -175,7 +176,10 @@ class ObstoreClient(RemoteClient):
                 future.cancel()
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
+        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
+
+        Return None if the object does not exist.
+        """
         check_key(key, self.name)
         try:
             response = self._end(key, max_bytes)
@@ -202,7 +206,7 @@ class ObstoreClient(RemoteClient):
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, and return whether this call created it.
 
-        Return None if the store does not support conditional requests.
+        Return None, without writing, if the store does not support conditional requests.
         """
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
@@ -219,9 +223,9 @@ class ObstoreClient(RemoteClient):
         return self._do(key, create, missing=UNCONDITIONAL_STATUS)
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly below `prefix`.
 
-        obstore cannot list folders on plain web servers, so fsspec lists them.
+        On plain web servers, fsspec lists the names, because obstore cannot do so.
         """
         if self.web:
             if self._substitute is None:
@@ -245,18 +249,18 @@ class ObstoreClient(RemoteClient):
         for item in self._do(prefix, listed) or ():
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
-            # S3 consoles put empty objects for folders. obstore lists them without a slash.
+            # S3 consoles create an empty object for a folder. obstore omits the slash at its end.
             if path != folder and (item["size"] or self.size(key) is not None):
                 yield ListedObject(key, item["size"], mark)
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, and ignore objects that do not exist."""
+        """Remove the objects at `keys`, and ignore keys that do not exist."""
         if len(keys) == 1:
             self._do(keys[0], self.store.delete, missing=_ABSENT)
             return
         paths = [self._path(key) for key in keys]
         removed = not paths or self._do("", lambda _: not self.store.delete(paths), missing=_ABSENT)
-        if not removed:  # some kinds of stores stop at an object that does not exist
+        if not removed:  # some kinds of stores stop at the first object that does not exist
             for key in keys:
                 self.remove([key])
 
@@ -300,9 +304,9 @@ class ObstoreClient(RemoteClient):
         return response
 
     def _is_final(self, error: StorageError) -> bool:
-        """Return whether to raise `error` instead of repeating the request with fsspec.
+        """Return whether to raise `error`, rather than repeat the request with fsspec.
 
-        fsspec accepts some responses of web servers that obstore rejects.
+        A request is repeated because fsspec accepts some responses that obstore rejects.
         """
         return not self.web or self._substitute is None or type(error) is not StorageError
 
@@ -310,7 +314,7 @@ class ObstoreClient(RemoteClient):
         """Return the bytes and the version of an object, or None if the object does not exist.
 
         `span` is a range in the form that ``obstore.get`` accepts, or None for the whole object.
-        The version is the entity tag. Weak tags are ignored, because they can stay the same when
+        The version is the entity tag. A weak tag is ignored, because it can stay the same when the
         bytes change.
         """
         limit = self.rules.max_object_bytes

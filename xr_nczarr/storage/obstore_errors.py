@@ -1,4 +1,4 @@
-"""Translate obstore's errors, which contain status and cause only in their messages."""
+"""Translate obstore's errors, which state the HTTP status and the cause only in their messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from xr_nczarr.storage.url import mask
 
 _STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
 _REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
-# The duration of the request, which messages leave out.
+# The details of the request, including its duration. They are removed from messages.
 _REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
-# Why there was no response, in the words of obstore and of the operating system.
+# The reason why there was no response, as stated by obstore and by the operating system.
 _KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
 _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
-_LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may look like a status
+_LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemble a status
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
 _UNKNOWN_HOST = "dns error"
@@ -37,8 +37,8 @@ _UNKNOWN_HOST = "dns error"
 def is_missing(error: Exception, statuses: Collection[int]) -> bool:
     """Return whether an obstore error means that an object does not exist.
 
-    `statuses` are the HTTP statuses that mean *not found*. The result is False if the whole bucket
-    does not exist.
+    `statuses` contains the HTTP statuses that mean *not found*. The result is False if the whole
+    bucket does not exist.
     """
     from obstore.exceptions import PermissionDeniedError
 
@@ -54,7 +54,7 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
-    """Return the StorageError for an obstore error, with secrets in URLs masked.
+    """Convert an obstore error to a StorageError, and mask the secrets in URLs.
 
     If the request may succeed later, the result is a StorageConnectionError or a
     StorageTimeoutError.
@@ -90,7 +90,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the message of an obstore error, or None without a status."""
+    """Return the HTTP status in the message of an obstore error, or None if it contains none."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))

@@ -41,7 +41,8 @@ _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
 # Storage options of this package, besides `client`.
 _OWN_OPTIONS = ("retry", "missing_status", "sync")
-# Options of fsspec's simplecache for expiry, without effect: objects are kept with their folder.
+# Options of fsspec's simplecache that are accepted, but have no effect. For example, cached objects
+# do not expire, because they are kept as long as their folder exists.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
@@ -56,7 +57,8 @@ class Access:
         `ReferenceOptions`. This package adds the options `retry` and `missing_status` (see
         `Rules`), `sync` (see `LocalStore`) and `client` (``"fsspec"`` or ``"obstore"``).
     limits
-        Limits on the size of objects. Larger objects raise LimitError before anything is allocated.
+        Limits on the size of objects. Reading a larger object raises LimitError before any memory
+        is allocated.
     trusted
         Whether symbolic links may lead out of a directory, servers may redirect to other places,
         and reference sets may refer to places outside their own folder.
@@ -71,7 +73,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The storage options for the client: all but `retry`, `missing_status` and `sync`."""
+        """The storage options for the client: all except `retry`, `missing_status` and `sync`."""
         options = self.storage_options or {}
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
@@ -95,7 +97,7 @@ class Access:
 
     @property
     def sync(self) -> Sync:
-        """When written files are flushed to the local disk; see `LocalStore`."""
+        """When to flush written files to the local disk; see `LocalStore`."""
         sync = (self.storage_options or {}).get("sync", "commit")
         if sync not in get_args(Sync):
             choices = ", ".join(map(repr, get_args(Sync)))
@@ -119,12 +121,12 @@ def open_store(
     Parameters
     ----------
     must_exist
-        Whether the store must exist. If False, the store may be created by writing to it.
+        Whether a local store must exist. If False, writing to the store may create it.
 
     Raises
     ------
     NotFoundError
-        If `must_exist` and a local store does not exist.
+        If `must_exist` is true, and a local store does not exist.
     ConflictError
         If the fragment of the URL contradicts the rest of the URL.
     UnsupportedError
@@ -138,7 +140,8 @@ def open_store(
     largest = access.max_object_bytes
     if location.path is not None:
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
-        # fsspec overwrites files in place, so that a killed write would leave a truncated file.
+        # fsspec is not used for local files, because it overwrites them in place: if a write is
+        # killed, a truncated file remains.
         return local if location.folder else _open_local(location, local)
     rules = Rules(
         retry=access.retry,
@@ -164,8 +167,9 @@ def open_store(
 def has_nczarr_metadata(target: Any) -> bool:
     """Return whether `target` is certainly an NCZarr store, without making remote requests.
 
-    Only three kinds of targets are certain: URLs whose fragment requests a format, remote URLs that
-    end in ``.nczarr``, and undamaged local stores with NCZarr metadata at the root.
+    The result is True only for three kinds of targets: URLs whose fragment requests a format,
+    remote URLs that end in ``.nczarr``, and undamaged local stores with NCZarr metadata at the
+    root.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -192,7 +196,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     Raises
     ------
     ConflictError
-        If the fragment of the URL requests another kind of store than the path contains.
+        If the fragment of the URL requests a different kind of store from the one at the path.
     """
     path = local.root
     if os.path.isdir(path):
@@ -249,7 +253,7 @@ def _open_object(target: Any) -> Store:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote store, with ``zip::`` added if the fragment requests a zip file.
+    """Return the URL of a remote store, adding ``zip::`` if the fragment requests a zip file.
 
     Raises
     ------
@@ -273,9 +277,10 @@ def _open_remote(
     connect: Callable[[str, Mapping[str, Any]], Store],
     largest: int,
 ) -> Store:
-    """Return the store at an fsspec URL.
+    """Return the store at an fsspec URL, which may be chained.
 
-    `ZipStore` and `CachingStore` replace fsspec's ``zip`` and ``simplecache``.
+    `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``.
+    `connect` opens any other URL. `largest` is the maximum size of an object in bytes.
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
@@ -313,8 +318,8 @@ def _open_zip(
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for `rest`, the part of a chained URL after its first link.
 
-    The options for the next link are in ``target_options``, or under the name of its protocol.
-    Options for later links are passed on.
+    The options for the first link of `rest` are in ``target_options``, or under the name of its
+    protocol. Options for later links are passed on.
     """
     scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
@@ -324,7 +329,7 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for the first link of a URL.
 
-    Options for the other links are nested under the name of a protocol.
+    Options for the other links are left out. They are nested under the name of a protocol.
     """
     return {name: options[name] for name in options if not is_protocol(name)}
 
@@ -334,7 +339,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first 64 KiB of a readable plain file, or empty bytes for anything else."""
+    """Return the first 64 KiB of a readable regular file, or empty bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     size = min(os.path.getsize(path), _SNIFFED_BYTES)

@@ -14,7 +14,7 @@ Read = Callable[[int, int], Bytes | None]
 class ByteRange(NamedTuple):
     """A range of `length` bytes in the object at `key`.
 
-    `start` is the position of its first byte. A negative start counts from the end of the object.
+    `start` is the offset of its first byte. A negative start counts from the end of the object.
     """
 
     key: str
@@ -34,7 +34,8 @@ _Range = TypeVar("_Range", bound=_Sized)
 class Versioned(NamedTuple):
     """Bytes of an object, and the version of the object.
 
-    `version` is a string that changes whenever the object changes, or None if it is unknown.
+    `version` is a string that changes whenever the object changes. None means that the version is
+    unknown.
     """
 
     data: Bytes
@@ -44,8 +45,8 @@ class Versioned(NamedTuple):
 class MergedRange(NamedTuple):
     """A byte range that covers one or more of the ranges passed to `merge_ranges`.
 
-    Each item of `parts` describes one covered range: its position in the list that was passed, its
-    offset within `range`, and its length.
+    `parts` contains an (index, offset, length) tuple for each covered range. `index` is its
+    position in the list that was passed. `offset` is its offset within `range`.
     """
 
     range: ByteRange
@@ -53,7 +54,10 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError for a range that cannot lie within any object, whatever its size."""
+    """Raise StorageError if no object, however large, can contain a range.
+
+    `store` is the name of the store, for the message.
+    """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
             f"the byte range of length {item.length} at offset {item.start} is not valid",
@@ -66,7 +70,10 @@ def check_range(item: ByteRange, store: str) -> None:
 def too_large(
     problem: str, max_bytes: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
-    """Return the error for an object larger than `max_bytes`."""
+    """Return the error for an object of more than `max_bytes` bytes.
+
+    `problem` is the first part of the message, which states the size of the object.
+    """
     remedy = (
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
         "max_metadata_bytes or max_consolidated_bytes for a metadata document"
@@ -77,7 +84,10 @@ def too_large(
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the position of a range's first byte in its object, which has `size` bytes.
+    """Return the offset of a range in its object, which has `size` bytes.
+
+    The result counts from the start of the object, even if ``item.start`` counts from its end.
+    `store` is the name of the store, for the message.
 
     Raises
     ------
@@ -99,9 +109,9 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, cut from the object at the same position in `objects`.
+    """Yield the bytes of each range, or None for a range of a missing object.
 
-    None in `objects` stands for a missing object. For such an object, None is yielded.
+    `objects` contains the whole object for each range, or None for a missing object.
     """
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
@@ -116,11 +126,11 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Maximum number of unneeded bytes between two ranges. Fetching them is cheaper than making
-        another request.
+        Maximum number of unneeded bytes between two ranges. Fetching so few extra bytes is cheaper
+        than making another request.
     max_length
-        Maximum number of bytes in a merged range. Longer ranges would be fetched by too few
-        concurrent requests.
+        Maximum number of bytes in a merged range. Merging more would leave too few requests to
+        make concurrently.
 
     Returns
     -------
@@ -144,7 +154,10 @@ def merge_ranges(
 def windows(
     ranges: Sequence[_Range], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[_Range]]:
-    """Yield consecutive batches of `ranges`, each small enough to be fetched and kept in memory."""
+    """Yield consecutive batches of `ranges` that are small enough to be kept in memory.
+
+    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range.
+    """
     first, size = 0, 0
     for position, item in enumerate(ranges):
         if position > first and (position - first >= max_count or size + item.length > max_bytes):

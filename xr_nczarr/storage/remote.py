@@ -1,4 +1,4 @@
-"""A store on an object store or a web server, and the interface of the clients that access it."""
+"""The store class for object stores and web servers, and the interface that clients implement."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.url import normalize
 
 IN_FLIGHT = 64  # requests
-UNCONDITIONAL_STATUS = (405, 501)  # statuses of servers that support no conditional writes
+UNCONDITIONAL_STATUS = (405, 501)  # from servers that do not support conditional writes
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 class Request(NamedTuple):
-    """A request for an object, or for a range of its bytes.
+    """A request for a whole object, or for a range of its bytes.
 
-    `start` is the position of the first byte of the range, or None for the whole object. A negative
-    start counts from the end.
+    `start` is the offset of the range, or None for the whole object. A negative start counts from
+    the end of the object.
     """
 
     key: str
@@ -46,14 +46,17 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """A description of the requested byte range for messages, or None for a whole object."""
+        """The requested byte range as text for messages, or None for a whole object."""
         if self.start is None:
             return None
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
 
 
 def cut_error(request: Request, size: int, store: str) -> StorageError:
-    """Return the error for a response of `size` bytes to a request for a byte range."""
+    """Return the error for a response whose size is not the requested number of bytes.
+
+    `size` is the size of the response in bytes.
+    """
     return StorageError(
         f"the server returned {size} bytes; expected {request.length} at offset {request.start}",
         remedy="Read the object again if it was changed; otherwise, copy it to a server that "
@@ -66,8 +69,8 @@ def cut_error(request: Request, size: int, store: str) -> StorageError:
 class ListedObject(NamedTuple):
     """An object in a listing.
 
-    `mark` is a string that changes with the object, such as its ETag. `size` is in bytes. Both are
-    None if the listing does not contain them.
+    `size` is in bytes. `mark` is a string that changes whenever the object changes, such as its
+    ETag. Either is None if the listing does not contain it.
     """
 
     key: str
@@ -84,13 +87,16 @@ class Rules:
     retry
         How to retry transient failures.
     missing_status
-        HTTP statuses that mean *not found*. Some servers respond with 403 for missing objects.
+        HTTP statuses that mean *not found*. For example, some servers respond with 403 if an object
+        does not exist.
     max_object_bytes
-        Maximum size of an object. Reading a larger object stops with an error. None means no limit.
+        Maximum size of an object. Reading a larger object raises an error. None means no limit.
     returns_pages
-        Whether a web page in place of a whole object is returned. Otherwise, it raises an error.
+        Whether to return a web page that the server sends in place of a whole object. Otherwise,
+        such a page raises an error.
     objects_are_small
-        Whether objects are so small that many fit in memory, and more can be requested at once.
+        Whether the objects are small. If so, more of them can be requested at once, because many
+        fit in memory.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
@@ -101,24 +107,25 @@ class Rules:
 
 
 class Connection(ABC):
-    """Access to objects on a remote system, such as those in a folder of a bucket.
+    """Access to the objects in one place on a remote system, such as a folder of a bucket.
 
     Attributes
     ----------
     name
-        A URL without secrets, for messages.
+        A URL for messages. It contains no secrets.
     web
-        Whether the objects are accessed by plain HTTP, which cannot list or write them.
+        Whether the objects are accessed over plain HTTP, which supports neither listing nor
+        writing.
     remote
-        Whether a request costs a round trip.
+        Whether each request costs a network round trip.
     shared
         Whether other processes see the same objects.
     token
-        A unique string, used as the dask token if other processes do not see the objects.
+        A unique string, which is the dask token if `shared` is False.
     transactional
         See `Store`.
     rules
-        How responses are interpreted and requests are retried.
+        The rules for interpreting responses and for retrying requests.
     """
 
     name: str
@@ -131,7 +138,7 @@ class Connection(ABC):
 
     @abstractmethod
     def client(self) -> RemoteClient:
-        """Return the client that makes the requests. Each process may need its own client."""
+        """Return the client that makes the requests in this process."""
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> Connection:
@@ -139,12 +146,14 @@ class Connection(ABC):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all connections to the same objects."""
+        """An identifier that is equal for all connections to the same objects."""
         return normalize(self.name)
 
 
 class RemoteClient(Connection):
-    """The interface to objects that each client library (fsspec, obstore, zarr-python) implements.
+    """The interface for accessing objects through a client library.
+
+    There is one implementation for each library: fsspec, obstore and zarr-python.
 
     Attributes
     ----------
@@ -152,7 +161,7 @@ class RemoteClient(Connection):
         Whether many threads can make requests concurrently, because each request blocks only its
         own thread.
     alone
-        Whether requests are made one at a time.
+        Whether requests must be made one at a time.
     """
 
     pooled: bool = False
@@ -171,14 +180,17 @@ class RemoteClient(Connection):
         """Yield exactly the requested bytes for each request, or None for a missing object."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
+        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
+
+        Return None if the object does not exist.
+        """
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
         return _data(next(self.fetch(requests), None))
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each response like `fetch`, but yield an AccessDeniedError instead of raising it.
+        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
         Servers deny access with status 401 or 403.
         """
@@ -193,7 +205,10 @@ class RemoteClient(Connection):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently if the client allows it."""
+        """Yield ``work(item)`` for each item, in order.
+
+        The calls run concurrently if the client allows it.
+        """
         if self.alone or len(items) < 2:
             yield from map(work, items)
             return
@@ -205,7 +220,7 @@ class RemoteClient(Connection):
         """Write an object in one request."""
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects, concurrently if the client allows it."""
+        """Write objects. They are written concurrently if the client allows it."""
         for _ in self.at_once(lambda item: self.put(*item), items):
             pass
 
@@ -213,14 +228,14 @@ class RemoteClient(Connection):
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, and return whether this call created it.
 
-        Return None if the store does not support conditional requests.
+        Return None, without writing, if the store does not support conditional requests.
         """
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly below `prefix`.
 
-        The listing is empty if no object exists there.
+        The listing is empty if no object exists below `prefix`.
         """
 
     @abstractmethod
@@ -229,27 +244,27 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, and ignore objects that do not exist."""
+        """Remove the objects at `keys`, and ignore keys that do not exist."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
 
     def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
-        """Return the size of the object at each key in bytes, or None for a missing object."""
+        """Return the size in bytes of the object at each key, or None for a missing object."""
         return self.at_once(self.size, keys)
 
     @abstractmethod
     def address(self, key: str) -> str | None:
-        """Return the URL of an object for use by other programs, or None if it has no URL."""
+        """Return the URL at which other programs can read an object, or None if it has no URL."""
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if objects can never be written."""
+        """Raise UnsupportedError if this client can never write objects, as over plain HTTP."""
         if self.web:
             raise UnsupportedError("plain HTTP is read-only", store=self.name)
 
     def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
-        """Return the error for an attempt to list objects on a server without listings."""
+        """Return the error for an attempt to list `prefix` on a server that cannot list objects."""
         return UnsupportedError(
             problem,
             remedy="Consolidate the metadata of the store, or pass another URL of the same data",
@@ -259,7 +274,7 @@ class RemoteClient(Connection):
 
 
 class RemoteStore(Store):
-    """A store of the objects that a `Connection` accesses."""
+    """A store that accesses its objects through a `Connection`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -274,7 +289,7 @@ class RemoteStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all stores that access the same objects."""
+        """An identifier that is equal for all stores that access the same objects."""
         return self.connection.identity
 
     @property
@@ -284,12 +299,12 @@ class RemoteStore(Store):
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read chunks concurrently. None means one thread per processor."""
+        """Number of threads that read chunks concurrently. None means one thread per CPU."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """Number of objects to encode and put concurrently, each in its own thread."""
+        """Number of objects to encode and write concurrently, each in its own thread."""
         return IN_FLIGHT if self.remote and not self._client.alone else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -299,7 +314,7 @@ class RemoteStore(Store):
         return pickle.dumps(self.connection) if self.shared else self.connection.token
 
     def bounded(self, max_bytes: int) -> RemoteStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         limit = min(max_bytes, self.connection.rules.max_object_bytes or max_bytes)
         return self._with(max_object_bytes=limit)
 
@@ -308,7 +323,7 @@ class RemoteStore(Store):
         return self._with(returns_pages=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store for small objects, which requests more objects at once."""
+        """Return a variant of this store for many small objects; see `Store.of_small_objects`."""
         return self._with(objects_are_small=True)
 
     def _with(self, **changes: Any) -> RemoteStore:
@@ -320,25 +335,28 @@ class RemoteStore(Store):
             yield _data(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it."""
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         return self._client.probe([Request(key) for key in keys])
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently if the client allows it."""
+        """Yield ``work(item)`` for each item, in order.
+
+        The calls run concurrently if the client allows it.
+        """
         return self._client.at_once(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        Ranges that are close together are fetched by one request.
+        Ranges that are close together are fetched in one request.
         """
         for response in self.fetch_versions(ranges):
             yield _data(response)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range with its object's version, or None for a missing object."""
+        """Yield the bytes of each range and the version of its object, or None if it is missing."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
@@ -357,7 +375,7 @@ class RemoteStore(Store):
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
 
-        HTTP cannot request an empty range, so the size of the object is requested instead.
+        HTTP cannot express an empty range, so the size of the object is requested instead.
         """
         size = self.size(item.key)
         if size is not None:
@@ -365,14 +383,17 @@ class RemoteStore(Store):
         return None if size is None else Versioned(b"")
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
+        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
+
+        Return None if the object does not exist.
+        """
         return self._client.end(key, max_bytes)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object in one request, replacing any existing object.
 
-        Objects are written concurrently, in no particular order. If an object must be written last,
-        write it with a separate call.
+        Objects are written concurrently, in no particular order. If an object must be written after
+        all others, write it in a separate call.
         """
         self.check_writable()
         client, source = self._client, iter(items)
@@ -380,7 +401,7 @@ class RemoteStore(Store):
             client.put_all(batch)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists, and return whether the stored object equals `data`.
+        """Write an object unless it exists; return whether the stored object now equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
         writers succeeds. Otherwise, this method first checks whether the object exists.
@@ -389,16 +410,16 @@ class RemoteStore(Store):
         created = self._client.create(key, data)
         if created is None:
             return super().create(key, data)
-        if not created:  # an earlier attempt may have written it, although its response was lost
+        if not created:  # an earlier attempt may have created it, but the response was lost
             (stored,) = self.fetch([key])
             return stored is not None and bytes(stored) == data
         return True
 
     def fingerprint(self) -> str | None:
-        """Return a string that changes whenever any object changes, computed from a listing.
+        """Return a string that changes whenever any object in the store changes.
 
-        Return None if the server cannot list objects, or if its listing does not show when an
-        object changes.
+        The string is computed from a listing of all objects. Return None if the server cannot list
+        objects, or if its listing does not show when an object changes.
         """
         if self.connection.web:
             return None
@@ -408,9 +429,9 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly below `prefix`.
 
-        The listing is empty if no object exists there.
+        The listing is empty if no object exists below `prefix`.
         """
         check_prefix(prefix, self.name)
         return self._client.children(prefix)
@@ -425,12 +446,12 @@ class RemoteStore(Store):
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object below `prefix`."""
-        if self.connection.web:  # listed by its index pages
+        if self.connection.web:  # listed from its index pages
             return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix, which is empty or ends in ``/``."""
+        """Remove one object, or all objects below a prefix; see `Store.delete`."""
         self.check_writable()
         if check_target(prefix, self.name):
             self._client.remove([prefix])
@@ -438,7 +459,10 @@ class RemoteStore(Store):
             self.remove(entry.key for entry in self._client.below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, with bulk requests if the client supports them."""
+        """Remove the objects at `keys`, in any order.
+
+        Bulk requests are used if the client supports them.
+        """
         self.check_writable()
         self._client.remove(list(keys))
 
@@ -451,20 +475,20 @@ class RemoteStore(Store):
         yield from self._client.sizes(keys)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the URLs of objects by key."""
+        """Map each key to the URL of its object. Keys of objects without a URL are left out."""
         urls = {key: self._client.address(key) for key in keys}
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError for plain HTTP, and for URLs with an fsspec cache."""
+        """Raise an error if the client cannot write, as over plain HTTP or through a cache."""
         self._client.check_writable()
 
 
 def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
-    If `start` is negative, the request includes all bytes up to the end. HTTP has no other way to
-    count from the end.
+    If the range counts from the end of the object, the request includes all bytes up to the end.
+    HTTP cannot express any other range that counts from the end.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)

@@ -18,10 +18,11 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
-    """Return a path for a temporary file beside `path` that stores do not list.
+    """Return a path for a temporary file or directory in the same directory as `path`.
 
-    `ending` is the file extension: ``tmp``, ``lock`` or ``staging``. If `unique`, each call
-    returns a different path. Long names are shortened, so that any file system accepts them.
+    Stores do not list such names. `ending` is the file extension: ``tmp``, ``lock`` or ``staging``.
+    If `unique` is true, each call returns a different path. A long name is truncated, so that any
+    file system accepts it.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
@@ -29,15 +30,16 @@ def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether `name` is the name of a temporary file that a writer creates."""
+    """Return whether `name` has the form of the temporary names that `hidden_path` returns."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
 def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
-    """Write a file so that readers see either nothing or all of it; create folders as needed.
+    """Write a file atomically, and create missing parent directories.
 
-    If `sync` is ``"all"``, the content is flushed to the disk before the file is renamed, and the
-    directory afterwards. If it is ``"commit"``, the system starts writing large files to the disk
+    Readers never see a partly written file, because the file is renamed once it is complete. If
+    `sync` is ``"all"``, the content is flushed to disk before the file is renamed, and the
+    directory afterwards. If `sync` is ``"commit"``, the system starts writing large files to disk
     immediately, so that the later flush takes less time.
     """
     view = memoryview(data).cast("B")
@@ -45,19 +47,19 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
 
 
 def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Copy `size` bytes from the current position of an open file to a new file.
+    """Copy `size` bytes from an open file to a new file, and return the number of bytes copied.
 
-    Return the number of bytes copied. If fewer than `size` bytes are available, no file is written.
-    `sync` has the same meaning as in `write_file`.
+    `source` is a file descriptor. Copying starts at the current position of that file. If fewer
+    than `size` bytes are available, no file is written. For `sync`, see `write_file`.
     """
     return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
 
 
 def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
-    """Create or replace the file at `path` atomically, and return its number of bytes.
+    """Create or replace the file at `path` atomically, and return the number of bytes written.
 
     `fill` takes a file descriptor, writes the content, and returns the number of bytes written. If
-    this is less than `size`, the file at `path` is left as it was.
+    this is less than `size`, the file at `path` is not changed.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -88,7 +90,7 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a folder and its missing parents, and flush their names to the disk if `sync`."""
+    """Create a directory and its missing parents. If `sync` is true, flush their names to disk."""
     existing = path
     while not os.path.isdir(existing) and existing != os.path.dirname(existing):
         existing = os.path.dirname(existing)
@@ -102,13 +104,13 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Replace the directory `old` with the directory `new`, then remove the old content.
 
     If the system can exchange two names atomically, a complete directory always exists at `old`.
-    Otherwise, a process that is killed during the exchange leaves the old directory under a hidden
-    name.
+    Otherwise, a process that is killed during the exchange may leave the old directory under a
+    hidden name.
 
     Raises
     ------
     OSError
-        If `exclusive` is true and `old` contains files other than those of a file manager.
+        If `exclusive` is true, and `old` contains files that were not created by a file manager.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):
@@ -130,7 +132,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of the files in `folder` that a file manager created.
+    """Return the names of the files in `folder` that a file manager created; see `is_desktop_file`.
 
     The list is empty if `folder` does not exist.
     """
@@ -150,10 +152,10 @@ def made_meanwhile(name: str) -> ExistsError:
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Create the directory `target` with the files of `source`, except for temporary files.
+    """Create the directory `target` with all files of `source`, except for temporary files.
 
-    The files are hard links if possible; see `link_or_copy`. If `sync`, everything is flushed to
-    the disk.
+    The new files are hard links if possible; see `link_or_copy`. If `sync` is true, everything is
+    flushed to disk.
     """
 
     def copy(file: str, name: str) -> None:
@@ -167,7 +169,10 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Create a hard link to `file`, or a copy if the file system does not support hard links."""
+    """Create a hard link to `file`, or a copy of it if the file system has no hard links.
+
+    `name` is the path of the link or copy. If `sync` is true, a copy is flushed to disk.
+    """
     try:
         os.link(file, name)
     except OSError:
@@ -177,7 +182,7 @@ def link_or_copy(file: str, name: str, *, sync: bool) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file, a link or a whole directory."""
+    """Remove a file, a symbolic link, or a directory and everything below it."""
     if os.path.isdir(path) and not os.path.islink(path):
         system.remove_tree(path)
     else:
@@ -185,10 +190,10 @@ def remove(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory, and try again if another process adds files to it.
+    """Remove a directory, and try again if another process adds files to it in the meantime.
 
-    Dask workers still finish their current chunks after a write has failed. No error is raised if
-    the directory cannot be removed.
+    For example, dask workers still finish their current chunks after a write has failed. No error
+    is raised if the directory cannot be removed.
     """
     for seconds in _REMOVAL_WAITS:
         time.sleep(seconds)

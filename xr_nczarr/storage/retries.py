@@ -25,11 +25,11 @@ CHECK_CREDENTIALS = (
     "Check the credentials. If the server also denies access to objects that do not exist, add "
     "missing_status=(403, 404) to storage_options"
 )
-"""The remedy for the HTTP statuses 401 and 403."""
+"""The remedy in errors for the HTTP statuses 401 and 403."""
 TRY_LATER = "Try again later; all retries failed"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Error classes that are not OSError, from libraries that may not be installed.
+# Base classes of errors that are not OSErrors, from libraries that may not be installed.
 _FOREIGN = (
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
@@ -46,7 +46,8 @@ _BROKEN = {
 }
 
 
-# Atomic groups: otherwise each comment could end at any later one, which takes exponential time.
+# The groups are atomic because backtracking would take exponential time: each comment could also
+# end where any later comment ends.
 _PAGE = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+(?:(?><!--.*?-->|<\?xml.*?\?>)\s*+)*+"
     rb"<(?:!doctype\s+html|html|head|body|title|meta|script)\b",
@@ -65,13 +66,14 @@ class Retry:
         Maximum number of attempts for a request, including the first.
     total_seconds
         Time limit in seconds for all attempts together. A request is not retried if another
-        attempt as long as the last one would exceed the limit. With the default values, five
-        attempts fit even if the server never responds.
+        attempt of the same duration as the last would exceed the limit. With the default values,
+        there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt, and each wait is randomly shortened by up to half.
     timeout_seconds
-        Maximum time in seconds for which the server may send nothing during an attempt.
+        Maximum time in seconds without any response data. If the server sends nothing for longer,
+        the attempt fails.
 
     Examples
     --------
@@ -98,7 +100,10 @@ class Retry:
                 raise ValueError(f'"{name}" in "retry" must be a number, not {seconds!r}')
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each attempt, and wait before every attempt except the first."""
+        """Yield the number of each attempt, starting from 0, and wait between two attempts.
+
+        The iterator ends when these rules allow no further attempt.
+        """
         end = time.monotonic() + self.total_seconds
         for attempt in range(self.attempts):
             begin = time.monotonic()
@@ -113,17 +118,17 @@ class Retry:
 def foreign_errors() -> tuple[type[Exception], ...]:
     """Return the exception classes that fsspec filesystems raise.
 
-    Besides built-in classes, these are the classes of aiohttp, botocore, gcsfs and azure-core, if
-    these libraries have been imported.
+    These are built-in classes, and the classes from aiohttp, botocore, gcsfs and azure-core.
+    Classes from libraries that have not been imported are left out.
     """
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of `error`, or of the first of its causes that has a status.
+    """Return the HTTP status of `error`, or of its nearest cause that has a status.
 
-    Return None if there is no status.
+    Return None if there is no status, for example after a lost connection.
     """
     for cause in _causes(error):
         if _is_broken(cause):
@@ -133,7 +138,7 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            # Only the first attribute that exists, because aiohttp warns if `code` is accessed.
+            # Stop at the first attribute that exists, because aiohttp warns if `code` is accessed.
             names = ("status", "status_code", "code")
             status = next((getattr(cause, name) for name in names if hasattr(cause, name)), None)
         if isinstance(status, int) and 100 <= status < 600:
@@ -142,7 +147,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a request that failed with `error` may succeed if it is retried."""
+    """Return whether a request that failed with `error` may succeed when retried."""
     status = status_of(error)
     if status is not None and status >= 400:
         return status in TRANSIENT_STATUS
@@ -170,12 +175,12 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Return the StorageError for an exception that a filesystem raised."""
+    """Convert an exception that a filesystem raised to a StorageError of the matching class."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
     kind_name, remedy = type(error).__name__, ""
     read_only = isinstance(error, OSError) and error.errno == errno.EROFS
-    # s3fs raises PermissionError for 405, too; for 400, its credentials have expired.
+    # s3fs also raises PermissionError for status 405, and for 400 if the credentials have expired.
     refused = isinstance(error, PermissionError) and status in (None, 400)
     if status in (401, 403) or refused or read_only:
         kind = AccessDeniedError
@@ -206,9 +211,10 @@ def missing_bucket_error(store: str, key: str | None) -> StorageError:
 
 
 def page_in(data: Bytes) -> str:
-    """Return the first line of `data`, shortened, if `data` is a web page, or else an empty string.
+    """Return the beginning of `data` if it is a web page, otherwise an empty string.
 
-    Some servers send a web page in place of an object that does not exist.
+    The result is part of the first line, for messages. Some servers send a web page in place of an
+    object that does not exist.
     """
     beginning = bytes(data[:_PAGE_BYTES])
     if not _PAGE.match(beginning):
@@ -221,7 +227,7 @@ def page_error(
 ) -> StorageError:
     """Return the error for a web page that a server sent in place of an object.
 
-    `page` is the beginning of the web page.
+    `expected` describes what was requested. `page` is the beginning of the web page.
     """
     return StorageError(
         f"the server sent a web page instead of {expected}; the page begins with {quote(page)}",
@@ -234,7 +240,10 @@ def page_error(
 
 @contextmanager
 def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
-    """Translate each OSError that the block raises to a StorageError."""
+    """Translate an OSError from the ``with`` block to a StorageError.
+
+    An NczarrError is raised unchanged, even if it is also an OSError.
+    """
     try:
         yield
     except NczarrError:

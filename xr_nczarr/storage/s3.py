@@ -1,4 +1,4 @@
-"""The S3 filesystem of s3fs, tuned for many small objects, without the retries of s3fs."""
+"""A variant of s3fs's filesystem that does not retry, and is tuned for many small objects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from s3fs import S3FileSystem
 
 from xr_nczarr.storage.retries import Retry
 
-_MAX_REMOVED = 1000  # the maximum of S3
+_MAX_REMOVED = 1000  # the most that S3 removes in one request
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """The filesystem of s3fs, but without its retries, and with one LIST request per listing."""
+    """A variant of s3fs's filesystem without its retries and its extra LIST requests."""
 
     retries = 1
 
@@ -23,8 +23,8 @@ class S3(S3FileSystem):  # type: ignore[misc]
     ) -> list[Any]:
         """Return the entries below a prefix, or an empty list if there are no entries.
 
-        If there are no entries, s3fs would look for an object with the name of the prefix, and list
-        its whole parent folder.
+        If there are no entries, the method of s3fs would look for an object with the name of the
+        prefix, and list the whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -35,7 +35,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove objects from one bucket, with one request for every 1,000 objects.
 
-        Unlike s3fs, this method does not ignore errors of single objects.
+        Unlike the method of s3fs, this method raises an error if even one object is not removed.
 
         Raises
         ------
@@ -53,11 +53,15 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Return options for `S3`, tuned for many small objects, with the timeouts of `retry`."""
+    """Complete the storage options for `S3` with settings for many small objects.
+
+    `retry` determines the timeouts. `connections` is the maximum number of open connections.
+    Settings in `options` take precedence.
+    """
     options = apply_config(S3, dict(options))
     config = {
         "max_pool_connections": connections,
-        "retries": {"total_max_attempts": 1},  # more would multiply the attempts of `Retry`
+        "retries": {"total_max_attempts": 1},  # because requests are already retried, see `Retry`
         "connect_timeout": retry.timeout_seconds,
         "read_timeout": retry.timeout_seconds,
     }

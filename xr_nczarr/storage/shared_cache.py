@@ -1,4 +1,4 @@
-"""A bounded cache that all threads of a process share."""
+"""A bounded cache that is shared by all threads of a process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _Value = TypeVar("_Value")
 
 
 class SharedCache(Generic[_Key, _Value]):
-    """A cache of values by key that drops the least recently used values.
+    """A thread-safe cache that evicts the least recently used values.
 
     Parameters
     ----------
     max_weight
-        Maximum total weight of the values. The latest value is kept, whatever its weight.
+        Maximum total weight of the cached values. The most recently added value is always kept,
+        even if it alone exceeds this weight.
     weigh
         Function that returns the weight of a value, or 0 if the value must not be cached.
     """
@@ -39,10 +40,10 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return the values of `keys` as a dictionary, loading those that are not cached.
+        """Return a dict from `keys` to their values, after loading the values that are not cached.
 
-        `load` takes a list of keys, and returns their values in the same order. If `again`, all
-        values are loaded again, even if they are cached.
+        `load` takes a list of keys, and returns their values in the same order. If `again` is true,
+        all values are loaded, even if they are cached.
         """
         wanted = sorted(set(keys))
         values = {} if again else self._held(wanted)
@@ -51,7 +52,7 @@ class SharedCache(Generic[_Key, _Value]):
         with ExitStack() as loading:
             for key in wanted:  # in the same order in every thread, to avoid deadlocks
                 loading.enter_context(self._loading(key))
-            values = {} if again else self._held(wanted)  # maybe loaded by another thread
+            values = {} if again else self._held(wanted)  # another thread may have loaded them
             missing = [key for key in wanted if key not in values]
             for key, value in zip(missing, load(missing), strict=True):
                 values[key] = value
@@ -61,7 +62,7 @@ class SharedCache(Generic[_Key, _Value]):
     def _held(self, keys: list[_Key]) -> dict[_Key, _Value]:
         with self._lock:
             values = {key: self._values.pop(key) for key in keys if key in self._values}
-            self._values |= values  # marked as recently used
+            self._values |= values  # move them to the end: they are now the most recently used
         return values
 
     def _keep(self, key: _Key, value: _Value) -> None:

@@ -1,4 +1,4 @@
-"""The abstract base class of stores: four basic methods, and defaults for all others."""
+"""The abstract base class of stores, with four basic methods and defaults for all others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _locks = KeyLocks()
 
 
 class Address(NamedTuple):
-    """The place where other programs can read an object: a file, or a byte range of a file.
+    """The address at which other programs can read an object.
 
-    `offset` and `length` are in bytes. They are None if the object is the whole file at `url`.
+    An object is either the whole file at `url`, or a byte range of that file. For a byte range,
+    `offset` and `length` are in bytes. For a whole file, both are None.
     """
 
     url: str
@@ -35,37 +36,40 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
-    All other methods have default implementations, which are based on these four methods and which
-    a subclass may override.
+    All other methods have default implementations that are based on these four methods. A subclass
+    may override them.
 
     Attributes
     ----------
     name
-        A URL or path without secrets, for messages.
+        A URL or path for messages. It contains no secrets.
     remote
-        Whether each request costs a network round trip, so that concurrent requests are faster.
+        Whether each request costs a network round trip. If so, concurrent requests are faster.
     reads_in_place
-        Whether `fetch_into` and `fetch_ranges_into` read into the buffer without another copy.
+        Whether `fetch_into` and `fetch_ranges_into` read directly into the buffer, without an
+        intermediate copy.
     zero_fill_is_missing
-        Whether a fill value of 0 marks missing values. It does not in reference sets, whose
-        writers use 0 if the original file declares no fill value.
+        Whether a fill value of 0 marks missing values. This is False for reference sets, because
+        their writers use 0 if the original file declares no fill value.
     shared
         Whether other processes may write individual objects concurrently.
     locks_processes
-        Whether `lock` also excludes other processes. The lock is released when this process ends.
+        Whether `lock` also excludes other processes. Such a lock is released when the process that
+        holds it ends.
     replaceable
         Whether `in_one_step` can replace the whole content of the store atomically.
     max_puts
-        Number of objects to encode and put concurrently, each in its own thread.
+        Number of objects to encode and write concurrently, each in its own thread.
     single_file
-        Whether the store is a single file, which any change replaces.
+        Whether the store is a single file. If so, any change replaces the whole file.
     transactional
-        Whether changes are invisible until the caller commits them. Metadata are then written
+        Whether changes are invisible until the caller commits them. If so, metadata are written
         before chunks, because icechunk rejects chunks of unknown arrays.
     returns_pages
-        Whether web pages that a server sends in place of objects are returned; see `probing`.
+        Whether to return a web page that a server sends in place of an object, instead of raising
+        an error; see `probing`.
     consolidated
-        Whether all metadata already come from one document, so that consolidated metadata are not
+        Whether all metadata already come from one document. If so, consolidated metadata are not
         needed.
     """
 
@@ -89,12 +93,12 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all stores that access the same objects."""
+        """An identifier that is equal for all stores that access the same objects."""
         return self.name
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read chunks concurrently. None means one thread per processor."""
+        """Number of threads that read chunks concurrently. None means one thread per CPU."""
         return None
 
     @abstractmethod
@@ -104,7 +108,7 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If the response is neither the whole object nor *not found*.
+            If a response is neither the whole object nor *not found*.
         """
 
     @abstractmethod
@@ -116,7 +120,7 @@ class Store(ABC):
         Raises
         ------
         UnsupportedError
-            If the store cannot be listed (plain HTTP).
+            If the store cannot be listed, as over plain HTTP.
         """
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -126,13 +130,16 @@ class Store(ABC):
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects below a prefix.
 
-        `prefix` is the key of an object, or it ends in ``/``. An empty prefix stands for all
-        objects.
+        If `prefix` ends in ``/``, all objects below it are removed. If it is empty, all objects in
+        the store are removed. Otherwise, it is the key of the one object to remove.
         """
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, with bulk requests if the store supports them."""
+        """Remove the objects at `keys`, in any order.
+
+        Bulk requests are used if the store supports them.
+        """
         for key in keys:
             self.delete(key)
 
@@ -142,24 +149,25 @@ class Store(ABC):
             raise self._read_only()
 
     def fetch_present(self, keys: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
-        """Yield the key and the bytes of each existing object, in the order of `keys`."""
+        """Yield the key and the bytes of each object that exists, in the order of `keys`."""
         for key, data in zip(keys, self.fetch(keys), strict=True):
             if data is not None:
                 yield key, data
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, but yield an AccessDeniedError instead of raising it.
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        A store that cannot determine to which object access was denied raises the error instead.
+        If a store cannot determine which object was denied, it raises the error.
         """
         return self.fetch(keys)
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently if that saves round trips.
+        """Yield ``work(item)`` for each item, in order.
 
-        `work` is a function that makes requests to this store.
+        `work` is a function that makes requests to this store. The calls run concurrently if that
+        saves round trips.
         """
         return map(work, items)
 
@@ -168,7 +176,8 @@ class Store(ABC):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk of an array, or None for a missing chunk.
 
-        Each of the `chunks` is a tuple with the index of the chunk along every dimension.
+        Each item of `chunks` is a tuple with the index of a chunk along each dimension. `keys`
+        converts such a tuple to a key.
         """
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
@@ -183,15 +192,19 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range with its object's version, or None for a missing object.
+        """Yield the bytes of each range and the version of its object, or None if it is missing.
 
-        The version is a string that changes whenever the object changes, or None if it is unknown.
+        The version is a string that changes whenever the object changes. It is None if the store
+        does not know the version.
         """
         for data in self.fetch_ranges(ranges):
             yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of an object, or None for a missing object."""
+        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
+
+        Return None if the object does not exist.
+        """
         size = self.size(key)
         if size is None:
             return None
@@ -199,10 +212,10 @@ class Store(ABC):
         return next(self.fetch_ranges([ByteRange(key, size - length, length)]))
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read an object into `buffer`, a contiguous array; return the object's size in bytes.
+        """Read an object into `buffer`, a contiguous array, and return the object's size in bytes.
 
         Return None if the object does not exist. The content of `buffer` is valid only if the
-        buffer has exactly the returned size.
+        returned size equals the size of the buffer.
         """
         (data,) = self.fetch([key])
         if data is None:
@@ -216,8 +229,8 @@ class Store(ABC):
     ) -> bool:
         """Read ranges of an object into `buffers`, one buffer for each range.
 
-        Each of the `spans` is a pair of first byte and length, and the corresponding buffer has
-        that length. Return False if the object does not exist, otherwise True.
+        `spans` contains an (offset, length) pair for each range. The buffer for a range has exactly
+        `length` bytes. Return True, or False if the object does not exist.
 
         Raises
         ------
@@ -234,9 +247,9 @@ class Store(ABC):
     def reading(self, key: str) -> AbstractContextManager[Read]:
         """Return a context manager that yields a function for reading ranges of an object.
 
-        The function takes the first byte and the length, and returns None if the object does not
-        exist. If possible, all calls read the same version of the object, even after another
-        writer replaces it.
+        The function takes the offset and the length of a range. It returns the bytes, or None if
+        the object does not exist. If possible, all calls read the same version of the object, even
+        if another writer replaces the object in the meantime.
         """
         return nullcontext(
             lambda start, length: next(self.fetch_ranges([ByteRange(key, start, length)]))
@@ -266,31 +279,32 @@ class Store(ABC):
         Raises
         ------
         UnsupportedError
-            If the store cannot be listed (plain HTTP), or is a reference set that declares too
-            many objects.
+            If the store cannot be listed, as over plain HTTP, or if it is a reference set that
+            declares too many objects.
         """
         for key in self.list_keys(prefix):
             yield key, None if self.remote else self.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects in bytes, if they are known without a request.
+        """Return the size of the object at each key in bytes, without making any requests.
 
-        In the list, 0 stands for a missing object, and None for an object of unknown size. If no
-        size is known, None is returned instead of a list.
+        In the returned list, 0 stands for a missing object, and None for an object of unknown size.
+        If no sizes are known, the result is None instead of a list.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests needed to fetch byte ranges.
+        """Return the number of requests that are needed to fetch `ranges`.
 
-        A range of negative length stands for a whole object.
+        A range with a negative length stands for a whole object.
         """
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses at which other programs can read objects, by key.
+        """Map each key to the address at which other programs can read its object.
 
-        Objects without such an address are left out. By default, no object has one.
+        Keys whose objects have no such address are left out. The default implementation returns an
+        empty dict.
 
         Raises
         ------
@@ -300,10 +314,10 @@ class Store(ABC):
         return {}
 
     def bounded(self, max_bytes: int) -> Store:
-        """Return the same store, but with a limit on the size of objects.
+        """Return a variant of this store that limits the size of objects.
 
-        Reading an object of more than `max_bytes` raises LimitError. The default implementation
-        sets no limit.
+        Reading an object of more than `max_bytes` bytes raises LimitError. The default
+        implementation sets no limit.
         """
         return self
 
@@ -312,17 +326,24 @@ class Store(ABC):
 
         If a web server sends a web page in place of an object, this variant returns the page
         instead of raising an error. The caller can then decide whether the object exists. The
-        variant also lists folders by their index pages, which may omit objects whose names begin
-        with a dot.
+        variant also lists the folders of a web server, based on their index pages. An index page
+        may omit objects whose names begin with a dot.
         """
         return self
 
     def of_small_objects(self) -> Store:
-        """Return a variant of this store for small objects, which requests more objects at once."""
+        """Return a variant of this store for reading many small objects.
+
+        The variant may request more objects at once than this store does.
+        """
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:
-        """Return a store that pickles only the data needed to read the chunks of one array."""
+        """Return a variant of this store for reading the chunks of one array.
+
+        `keys` defines the keys of these chunks. When pickled, the variant contains only the data
+        needed to read them.
+        """
         return self
 
     def is_same(self, other: Store) -> bool:
@@ -336,27 +357,29 @@ class Store(ABC):
     def fingerprint(self) -> str | None:
         """Return a string that changes whenever any object in the store changes.
 
-        Returns None if the string cannot be determined without reading the objects.
+        Return None if such changes cannot be detected without reading the objects.
         """
         return None
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
         """Check that the store can contain the `new` keys in addition to the `existing` keys.
 
+        The default implementation accepts all keys.
+
         Raises
         ------
         RefusedError
-            For a name that the operating system does not allow. The error names the key.
+            If the operating system does not allow a name. The error contains the key.
         ConflictError
-            For names that differ only in case or in the encoding of accents, if the file system
-            does not distinguish them.
+            If two names differ only in case or Unicode normalization, and the file system treats
+            them as equal.
         """
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each of the `keys` is a pair: the key in `source`, and the key in this store. Objects that
-        do not exist in `source` are skipped. Each object is written atomically.
+        Each item of `keys` is a pair of the key in `source` and the key in this store. Objects
+        that do not exist in `source` are skipped. Each object is written atomically.
         """
         pairs = list(keys)
         fetched = source.fetch([source_key for source_key, _ in pairs])
@@ -367,7 +390,7 @@ class Store(ABC):
         return len(items)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists, and return whether the stored object equals `data`."""
+        """Write an object unless it exists; return whether the stored object now equals `data`."""
         (stored,) = self.fetch([key])
         if stored is None:
             self.put([(key, data)])
@@ -376,20 +399,22 @@ class Store(ABC):
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager that excludes other writers of an object.
 
-        Hold the lock while the object is read, merged and written. An empty key stands for the
+        Hold the lock while reading, merging and writing the object. An empty key stands for the
         writer lock of the whole store. By default, locks exclude only other threads of this
         process.
         """
         return _locks(f"{self.identity}\0{key}")
 
     def flush(self) -> None:
-        """Flush everything written so far to the disk."""
+        """Flush all data written so far to disk. The default implementation does nothing."""
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store, whose content replaces this store's content if the block succeeds.
+        """Yield a staging store whose content then replaces the content of this store.
 
-        The staging store initially contains the objects of this store, or no objects if `empty`.
+        The content is replaced atomically at the end of the ``with`` block, unless the block raises
+        an error. The staging store initially contains the objects of this store, or no objects if
+        `empty` is true.
 
         Raises
         ------
@@ -401,7 +426,7 @@ class Store(ABC):
             yield staging
             self.commit(staging, exclusive=exclusive)
         except NczarrError as error:
-            # The staging store no longer exists when the message is read.
+            # When someone reads the message, the staging store no longer exists.
             if error.store == staging.name:
                 error.store = self.name
             raise
@@ -409,9 +434,10 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new staging store, with which `commit` can replace the content of this store.
+        """Return a new staging store, for use with `commit`.
 
-        It initially contains the objects of this store, or no objects if `empty`.
+        The staging store initially contains the objects of this store, or no objects if `empty` is
+        true.
         """
         self._not_replaceable()
 

@@ -1,4 +1,4 @@
-"""System calls for files, and replacements on operating systems that lack them.
+"""Wrap system calls for files, and replace those that an operating system lacks.
 
 No other module of this package depends on the operating system. docs/reference/versions.md lists
 the replacements.
@@ -39,15 +39,17 @@ with suppress(ImportError):
     _msvcrt = import_module("msvcrt")
 _FULL_SYNC: int | None = getattr(_fcntl, "F_FULLFSYNC", None)
 
-# O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
+# O_NONBLOCK: opening a FIFO must not wait for a writer.
+# O_BINARY: without this flag, Windows translates newlines.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # per call
-_MIN_EARLY_BYTES = 256 << 10  # smaller files are written when the disk is flushed
-# Waits in seconds. Readers of a chunk, virus scanners and indexers soon close a file.
+_MIN_EARLY_BYTES = 256 << 10  # minimum file size for `start_sync` to have an effect
+# Seconds to wait before each retry. Other programs, such as readers, virus scanners and indexers,
+# keep a file open only briefly.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
 
@@ -67,7 +69,7 @@ def _c_library() -> Any:
 
 
 _library = _c_library()
-# Missing from Python: the first three belong to Linux, the last one to macOS.
+# Functions that Python lacks. The first three exist on Linux, the last one on macOS.
 _renameat2 = getattr(_library, "renameat2", None)
 _syncfs = getattr(_library, "syncfs", None)
 _sync_file_range = getattr(_library, "sync_file_range", None)
@@ -78,20 +80,21 @@ _renamex_np = getattr(_library, "renamex_np", None)
 
 
 def open_to_read(path: str) -> int:
-    """Return a file descriptor for reading an existing file. Opening a pipe does not block."""
+    """Open an existing file for reading without blocking, and return its descriptor."""
     try:
         return os.open(path, _READ)
     except PermissionError:
-        # Another process may be replacing the file. Windows also refuses directories.
+        # Another process may be replacing the file. Windows also denies access to directories.
         if not _WINDOWS or os.path.isdir(path):
             raise
         return _patiently(os.open, path, _READ)
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Read into the first buffer, on systems without ``os.readv``.
+    """Replace ``os.readv`` on systems that lack it: read from an open file into the first buffer.
 
-    If the file contains more bytes, the returned number of bytes is one larger than the buffer.
+    If the file contains more bytes than that buffer, the result is the size of the buffer plus one.
+    Otherwise, it is the number of bytes read.
     """
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
@@ -99,13 +102,13 @@ def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Read bytes from a position, on systems without ``os.pread``. The file position changes."""
+    """Replace ``os.pread`` on systems that lack it. Unlike ``os.pread``, move the file position."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Read bytes from a position into the first buffer, on systems without ``os.preadv``."""
+    """Replace ``os.preadv`` on systems that lack it, but use only the first buffer."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -128,10 +131,10 @@ def write(descriptor: int, view: memoryview) -> int:
 
 
 def copy(source: int, target: int, size: int) -> int:
-    """Copy up to `size` bytes between open files, and return the number of bytes copied.
+    """Copy up to `size` bytes between two open files, and return the number of bytes copied.
 
-    Copying starts at the current positions of the files. The kernel copies the bytes if the system
-    and the file system support that.
+    `source` and `target` are file descriptors. Copying starts at the current position of each file.
+    The kernel copies the bytes if the system and the file system support that.
     """
     done = 0
     for copier in _copiers:
@@ -166,7 +169,7 @@ _copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_an
 
 
 def open_to_create(path: str) -> int:
-    """Return a file descriptor of a new file for writing."""
+    """Create a file that must not exist yet, and return a descriptor for writing to it."""
     return os.open(path, _CREATE, 0o666)
 
 
@@ -176,26 +179,26 @@ def replace(source: str, target: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Rename a file or directory to a name that must be unused."""
+    """Rename a file or directory to a path that must not exist yet."""
     _patiently(os.rename, source, target)
 
 
 def rename_onto_empty(source: str, target: str) -> None:
-    """Rename a directory to an unused name, or in place of an empty directory.
+    """Rename a directory to a path that does not exist, or that is an empty directory.
 
     Raises
     ------
     OSError
         With EEXIST, ENOTEMPTY or ENOTDIR if `target` is anything else.
     """
-    if _WINDOWS:  # which never renames onto a directory
+    if _WINDOWS:  # Windows never replaces a directory by renaming
         with suppress(FileNotFoundError):
             os.rmdir(target)
     rename(source, target)
 
 
 def unlink(path: str) -> None:
-    """Remove a file or a link."""
+    """Remove a file or a symbolic link."""
     _patiently(os.unlink, path)
 
 
@@ -207,7 +210,7 @@ def remove_tree(path: str) -> None:
 def exchange(name: str, other: str) -> bool:
     """Exchange the names of two files or directories atomically, if the system supports that.
 
-    Return whether the names were exchanged.
+    Return whether the names were exchanged. If they were not, nothing has changed.
     """
     paths = os.fsencode(name), os.fsencode(other)
     if _renameat2 is not None:
@@ -216,7 +219,10 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Call `operation`, and retry while Windows denies it because another program uses the file."""
+    """Call `operation`, and retry on Windows while another program has the file open.
+
+    After the last attempt, the PermissionError is raised.
+    """
     for wait in _WAITS:
         with suppress(PermissionError):
             return operation(*arguments)
@@ -229,11 +235,11 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
         raise
 
 
-# ---- Flushing to the disk
+# ---- Flushing to disk
 
 
 def syncs_each(sync: Sync) -> bool:
-    """Return whether each file is flushed to the disk as soon as it is written.
+    """Return whether each file must be flushed to disk as soon as it is written.
 
     This is the case for ``"all"``. It is also the case for ``"commit"`` on systems that cannot
     flush a whole file system with one call.
@@ -242,19 +248,20 @@ def syncs_each(sync: Sync) -> bool:
 
 
 def start_sync(descriptor: int, size: int) -> None:
-    """Start writing a large file to the disk, so that `sync_filesystem` takes less time.
+    """Start writing a large file to disk, so that `sync_filesystem` takes less time later.
 
-    This function neither waits nor reports failures, because `sync_filesystem` will report them.
+    This function does not wait for the data to be written. It does not report failures either,
+    because `sync_filesystem` will report them. `size` is the size of the file in bytes.
     """
     if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
         _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def sync_filesystem(path: str) -> None:
-    """Flush the file system that contains the directory `path` to the disk.
+    """Flush the file system that contains the directory `path` to disk.
 
-    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. It then
-    only remains to flush the drive's own cache, for which macOS has a separate call.
+    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. On macOS,
+    the drive's own cache must still be flushed by a separate call.
     """
     if _syncfs is None:
         if _FULL_SYNC is not None:
@@ -268,29 +275,29 @@ def sync_filesystem(path: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Flush a file to the disk."""
+    """Flush a file to disk."""
     with _opened(
         path, os.O_RDWR
-    ) as descriptor:  # Windows cannot sync a file that is open for reading
+    ) as descriptor:  # Windows cannot sync a file that is open only for reading
         os.fsync(descriptor)
         if _FULL_SYNC is not None:
             _empty_drive_cache(descriptor)
 
 
 def sync_directory(path: str) -> None:
-    """Flush the names in a directory to the disk. Do nothing on Windows, which journals them."""
+    """Flush the names in a directory to disk. Do nothing on Windows, which journals the names."""
     if not _WINDOWS:
         with _opened(path) as descriptor:
             os.fsync(descriptor)
 
 
 def _empty_drive_cache(descriptor: int) -> None:
-    """Flush the cache of the drive on macOS, where ``fsync`` does not flush it."""
+    """Flush the drive's own cache on macOS, because ``fsync`` does not flush it there."""
     try:
         _fcntl.fcntl(descriptor, _FULL_SYNC)
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
-            raise  # not supported by network file systems
+            raise  # the listed errors mean that a network file system does not support this call
 
 
 @contextmanager
@@ -309,11 +316,11 @@ _process_locks = KeyLocks()
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold a lock file that excludes other processes and threads, and remove it afterwards.
+    """Hold a lock on the file `path`, which excludes other processes and threads.
 
-    The operating system releases the lock when the process ends. On systems with neither ``flock``
-    nor ``msvcrt.locking``, the lock excludes only threads. No known system of this kind runs more
-    than one process.
+    The lock file is created if necessary, and removed afterwards. The operating system releases the
+    lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
+    excludes only threads. No known system of this kind runs more than one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -334,7 +341,7 @@ def _lock(path: str) -> int:
                 _fcntl.flock(descriptor, _fcntl.LOCK_EX)
             else:
                 _wait_for(descriptor)
-            # The last holder may have removed the file, or moved it with its directory.
+            # The previous holder may have removed the lock file, or moved it with its directory.
             if _is_at(descriptor, path):
                 return descriptor
         except BaseException:
@@ -356,7 +363,7 @@ def _wait_for(descriptor: int) -> None:
 def _unlock(descriptor: int, path: str) -> None:
     """Release the lock, and remove the lock file unless it was moved with its directory.
 
-    If the lock file cannot be removed, it remains, and can be locked again.
+    If the lock file cannot be removed, it stays in place. It can then be locked again.
     """
     try:
         with suppress(OSError):
@@ -383,9 +390,9 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def why_refused(key: str) -> str | None:
-    """Return why Windows does not allow a file name in `key`, or None if the key is allowed.
+    """Return the reason why Windows does not allow a name in `key`, or None if it allows all names.
 
-    All keys are allowed on other systems. Source:
+    On other systems, always return None. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
     if not _WINDOWS:
@@ -403,9 +410,9 @@ def why_refused(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path is a device, or is below /dev, /proc or /sys.
+    """Return whether an absolute path belongs to a device, or is below /dev, /proc or /sys.
 
-    Symbolic links in the path must already be resolved.
+    Resolve symbolic links in the path before calling this function.
     """
     if not _WINDOWS:
         return f"{path}/".startswith(_SYSTEM_FOLDERS)
@@ -414,9 +421,9 @@ def is_device(path: str) -> bool:
 
 
 def are_one_name(folder: str, name: str, other: str) -> bool:
-    """Return whether the file system of `folder` treats two names as one.
+    """Return whether the file system of `folder` treats two names as the same name.
 
-    To find out, this function creates a temporary file in `folder`.
+    To find out, this function creates a temporary file in `folder`, and removes it afterwards.
     """
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
@@ -446,7 +453,7 @@ def file_identity(path: str) -> str:
 def boot() -> str:
     """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
-    Until the machine is rebooted, files keep content that was not flushed to the disk.
+    As long as the string stays the same, files keep even content that was not flushed to disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

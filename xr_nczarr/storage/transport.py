@@ -1,4 +1,4 @@
-"""Concurrent requests to an fsspec filesystem, with retries of transient failures."""
+"""Make concurrent requests to an fsspec filesystem, and retry transient failures."""
 
 from __future__ import annotations
 
@@ -44,40 +44,40 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 _HELPERS = 2
-_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # by each helper thread
-_SMALL_BATCH = 64  # by each helper thread, for metadata
+_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # requests by each helper thread
+_SMALL_BATCH = 64  # requests for small objects by each helper thread
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
-_BYTES_AHEAD = 64 << 20  # per batch, if the sizes are known
-_FIRST_BATCH = 8  # while the sizes are unknown
+_BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
+_FIRST_BATCH = 8  # requests in each batch, while the size of the objects is unknown
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
 }
-"""The extra of this package that installs the filesystem for each protocol."""
+"""A mapping from each protocol to the extra of this package that installs its filesystem."""
 
 
 class Transport(RemoteClient):
-    """An fsspec filesystem, used only through its public batch methods.
+    """A base class for clients that read files through fsspec's public batch methods.
 
     Parameters
     ----------
     filesystem
-        An fsspec filesystem. A forked process creates a copy, because the original would fail.
+        An fsspec filesystem. A forked process uses a copy, because the original would fail there.
     root
         Path in the filesystem, without the protocol.
     rules
         See `Rules`.
     name
-        A URL without secrets, for messages.
+        A URL for messages. It must not contain secrets. None derives it from the filesystem.
     """
 
     def __init__(
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure's protocol
+        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure has no suffix requests
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -110,7 +110,7 @@ class Transport(RemoteClient):
         return self._filesystem
 
     def path(self, key: str) -> str:
-        """Return the path of a key in the filesystem."""
+        """Return the path in the filesystem of the file at `key`."""
         check_key(key, self.name)
         if self.web:
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
@@ -119,7 +119,7 @@ class Transport(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield exactly the requested bytes for each request, or None for a missing file.
 
-        If the server sent the whole file, the requested bytes are cut from it.
+        If the server sends a whole file, the requested bytes are cut from it.
         """
         for request, response in zip(requests, self._fetch_ahead(requests), strict=True):
             if response is None or request.start is None:
@@ -128,14 +128,17 @@ class Transport(RemoteClient):
                 yield Versioned(self._exactly(request, response))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return up to `max_bytes` from the end of a file, or None for a missing file."""
+        """Return the last `max_bytes` bytes of a file, or all of its bytes if it is shorter.
+
+        Return None if the file does not exist.
+        """
         (response,) = self._fetch_ahead([Request(key, -max_bytes, max_bytes)])
         if response is not None and (page := page_in(response)):
             raise page_error("an object", page, store=self.name, key=key)
         return None if response is None else response[-max_bytes:]
 
     def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
-        """Yield the response to each request, while threads request the next batches."""
+        """Yield the response to each request, while threads already fetch the next batches."""
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
@@ -167,13 +170,16 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each response like `fetch`, but yield an AccessDeniedError instead of raising."""
+        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         refusals: dict[int, AccessDeniedError] = {}
         responses = self._request(requests, refusals)
         return iter([refusals.get(index, response) for index, response in enumerate(responses)])
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Call `action` with the filesystem and `path`, and retry transient failures."""
+        """Call `action` with the filesystem and `path`, and retry transient failures.
+
+        `key` is for messages.
+        """
         for _ in self.rules.retry.tries():
             try:
                 with self._turn:
@@ -197,8 +203,11 @@ class Transport(RemoteClient):
         return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the size of a file in bytes, None for a missing file, or -1 for an unknown one."""
-        filesystem.invalidate_cache()  # from an older listing
+        """Return the size of a file in bytes, or None if the file does not exist.
+
+        Return -1 if the server does not report the size.
+        """
+        filesystem.invalidate_cache()  # it may contain an older listing
         try:
             info = filesystem.info(path)
         except foreign_errors() as error:
@@ -222,8 +231,8 @@ class Transport(RemoteClient):
     ) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
-        Transient failures are retried. If access is denied (401, 403), the error is added to
-        `refusals` under the position of the request, unless `refusals` is None.
+        Transient failures are retried. If access is denied (401, 403), the error is stored in
+        `refusals` under the index of the request. If `refusals` is None, the error is raised.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -253,9 +262,9 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Remove the failures in which access was denied (401, 403) from `failed`, and return them.
+        """Move the failures with status 401 or 403 from `failed` to a new dictionary.
 
-        Both dictionaries are indexed by the position of the request.
+        Return the new dictionary. Both dictionaries map the index of a request to its error.
         """
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
@@ -265,7 +274,7 @@ class Transport(RemoteClient):
         return refusals
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
-        """Return the response to each request, or the exception with which the request failed.
+        """Return the response to each request, or the exception that the request raised.
 
         Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
         wildcards.
@@ -280,12 +289,12 @@ class Transport(RemoteClient):
             suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
             sizes = self.sizes([requests[index].key for index in suffixes])
             for (index, start), size in zip(suffixes.items(), sizes, strict=True):
-                # For a missing object, any range gets the response that it is missing.
+                # If the object is missing, the server reports that for any range.
                 bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
         if self.web and not self.alone:
-            # `http.Client` reads the limit from there.
+            # `http.Client` takes the limit from this option.
             options["trace_request_ctx"] = self.rules.max_object_bytes
         paths = [self.path(request.key) for request in requests]
         try:
@@ -296,11 +305,11 @@ class Transport(RemoteClient):
                 self._forget(path)
             if len(requests) == 1:
                 return [error]
-        # Caching filesystems fail for all objects if one is absent.
+        # Caching filesystems fail for the whole batch if one object is missing.
         return [self._cat([request])[0] for request in requests]
 
     def _log_retry(self, error: Exception, key: str) -> None:
-        """Log a transient failure without its message, which can contain secrets from the URL."""
+        """Log a transient failure, but not its message, which can contain secrets from the URL."""
         status = status_of(error)
         reason = type(error).__name__ if status is None else f"status {status}"
         _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
@@ -308,8 +317,8 @@ class Transport(RemoteClient):
     def _forget(self, path: str) -> None:
         """Remove a file from fsspec's ``simplecache``.
 
-        An incomplete download already has its final name there, and would be returned the next
-        time.
+        fsspec creates each cached file under its final name before the download is complete. After
+        a failed download, the next read would therefore return an incomplete file.
         """
         kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(kept, str):
@@ -317,7 +326,7 @@ class Transport(RemoteClient):
                 os.unlink(kept)
 
     def _checked(self, response: bytes, request: Request) -> bytes:
-        """Return the response after checking its size and content.
+        """Check the size and content of a response, and return the response.
 
         Raises
         ------
@@ -339,7 +348,10 @@ class Transport(RemoteClient):
         return response
 
     def _exactly(self, request: Request, response: bytes) -> bytes:
-        """Return exactly the requested bytes, cut from the whole object if the server sent it."""
+        """Return exactly the requested bytes of a response.
+
+        If the server sent the whole object, the bytes are cut from it.
+        """
         key, start, length = request
         assert start is not None
         if page := page_in(response):
@@ -356,8 +368,8 @@ class Transport(RemoteClient):
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Return whether a request for a whole object failed only because the object is empty.
 
-        Whole objects are requested as a range up to the size limit. For an empty object, S3 rejects
-        any range with status 416.
+        A whole object is requested as a range up to the size limit. If the object is empty, S3
+        rejects any range with status 416.
         """
         if request.start is not None or status_of(error) != 416:
             return False
@@ -366,17 +378,17 @@ class Transport(RemoteClient):
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
-        # zipfile's error, which fsspec's chained zips did not translate before 2026.
+        # This error comes from zipfile. In chained URLs, fsspec did not translate it before 2026.
         if isinstance(error, KeyError):
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Return the NczarrError for an exception that the filesystem raised.
+        """Convert an exception that the filesystem raised to an NczarrError.
 
-        The exception is not chained if its message can contain secrets. An aiohttp error is not
-        chained either, because it contains the headers of the request and cannot be pickled.
+        The exception is not chained if its message can contain secrets. An aiohttp error is never
+        chained, because it contains the headers of the request and cannot be pickled.
         """
         key = request.key or None
         if isinstance(error, NczarrError):
@@ -393,7 +405,7 @@ class Transport(RemoteClient):
 
 
 def is_http(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem accesses plain web servers, without a cache."""
+    """Return whether an fsspec filesystem accesses plain web servers directly, without a cache."""
     protocols = filesystem.protocol
     return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
 
@@ -401,7 +413,7 @@ def is_http(filesystem: Any) -> bool:
 def is_web_filesystem(filesystem: Any) -> bool:
     """Return whether an fsspec filesystem accesses plain web servers, with or without a cache.
 
-    Such a filesystem lists the links on web pages as files.
+    Such a filesystem lists the links on a web page as if they were files.
     """
     below = getattr(filesystem, "fs", None)
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))
@@ -410,10 +422,10 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
-    """Return the filesystem for an fsspec URL, which may be chained, and the path in it.
+    """Return the filesystem for an fsspec URL, and the path in that filesystem.
 
-    No requests are made, unless the URL chain contains an archive. `trust` restricts redirects of
-    web servers.
+    The URL may be chained. No requests are made, unless the chain contains an archive. `trust`
+    restricts redirects by web servers.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {

@@ -1,4 +1,4 @@
-"""The URLs to which a reference set may refer, depending on its own location."""
+"""Decide which locations a reference set may refer to, depending on where the set itself is."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.storage import system
 from xr_nczarr.storage.url import local_path, mask
 
-# NUL, and surrogates except those with which Python represents bytes that are not UTF-8.
+# NUL and surrogates, except the surrogates that represent undecodable bytes in Python.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
-# Protocols that only transfer bytes. Others of fsspec run code (dask) or templates (reference).
+# Protocols that only transfer bytes. Other fsspec protocols run code (dask) or expand templates
+# (reference).
 _CARRIERS = frozenset(
     {
         *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
@@ -29,19 +30,19 @@ _CARRIERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The places to which a reference set may refer.
+    """The rules for the locations that a reference set may refer to.
 
     Attributes
     ----------
     origin
-        Scheme and host (or bucket) of a remote set, which may only refer to URLs with the same
-        origin. None for a local set, which may refer to everything except devices and unusual
-        protocols.
+        Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
+        origin. None means that the set is local. A local set may refer to everything except devices
+        and unusual protocols.
     allow
-        URL prefixes, or absolute paths, that the caller allows in addition.
+        Additional URL prefixes or absolute paths that the caller allows.
     narrow
-        Whether the set is untrusted. `origin` is then the folder of the set, which may only refer
-        to files in that folder.
+        Whether the set is untrusted. If so, `origin` is the folder of the set, and the set may only
+        refer to files in that folder.
     """
 
     origin: str | None = None
@@ -49,7 +50,7 @@ class Trust:
     narrow: bool = False
 
     def narrowed(self, document: str | None) -> Trust:
-        """Return the rules for an untrusted set.
+        """Return the rules for an untrusted set, which may only refer to files in its own folder.
 
         `document` is the absolute path or the URL of the set, or None if the set is in memory.
         """
@@ -63,7 +64,7 @@ class Trust:
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Return the rules for an untrusted store, whose redirects must stay below `url`."""
+        """Return the rules for an untrusted store at `url`. Redirects must stay below that URL."""
         return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
@@ -72,7 +73,7 @@ class Trust:
         Raises
         ------
         RefusedError
-            If the set may not refer to `url`. The message names the option that would allow it.
+            If the set may not refer to `url`. If an option would allow this, the message names it.
         """
         if _NO_NAME.search(url):
             raise RefusedError(
@@ -82,7 +83,8 @@ class Trust:
         may_resolve = all(path is None or self._may_resolve(path) for path in paths)
         for path in filter(None, paths if may_resolve else ()):
             real = os.path.realpath(path)
-            # Files in a chained URL are opened unchecked, but a pipe or a device may never end.
+            # fsspec opens the files of a chained URL without checking them. Reading a pipe or a
+            # device might never end.
             odd = len(paths) > 1 and _is_special(real)
             if odd or system.is_device(real):
                 raise RefusedError(
@@ -107,8 +109,9 @@ class Trust:
     def check_redirect(self, url: str, target: str) -> None:
         """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
-        A server may redirect to itself, even from ``http`` to ``https``, unless the set is
-        untrusted. For a local set, redirects to any public host are allowed.
+        If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. If
+        the set is also local, servers may redirect to any public host. In all other cases, the set
+        must be allowed to refer to `target` itself.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.narrow and _server(url) == _server(target):
@@ -129,8 +132,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        This is allowed for hosts that the caller names, including the host of the set. For a local
-        set, it is allowed for all hosts, except after a redirect.
+        For a trusted local set, any host may, except after a redirect. For any other set, only the
+        host of the set and the hosts in `allow` may.
         """
         if self.origin is None:
             return not redirected
@@ -139,7 +142,8 @@ class Trust:
     def _may_resolve(self, path: str) -> bool:
         """Return whether symbolic links in a path may be resolved before the path is checked.
 
-        On Windows, resolving the path of a network share logs in to its server.
+        On Windows, resolving a path on a network share logs in to the server of the share. Remote
+        and untrusted sets may therefore only use shares that the caller allows.
         """
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
@@ -181,7 +185,7 @@ def origin_of(url: str) -> str:
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Return whether a URL is equal to a prefix or below it. Every URL is below an empty prefix."""
+    """Return whether a URL equals `prefix` or is below it. Every URL is below an empty prefix."""
     return (
         not prefix
         or url == prefix
@@ -190,7 +194,10 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is a loopback, private, link-local or cloud metadata address."""
+    """Return whether a host is not public: loopback, private, link-local or cloud metadata.
+
+    `host` is a name or an IP address. Names are recognized by their ending, without a DNS lookup.
+    """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
         return True
@@ -198,7 +205,7 @@ def is_private(host: str) -> bool:
         address = ipaddress.ip_address(name.strip("[]").partition("%")[0])
     except ValueError:
         try:
-            # Also 127.1, 0x7f000001 and 2130706433.
+            # inet_aton also accepts 127.1, 0x7f000001 and 2130706433.
             address = ipaddress.IPv4Address(socket.inet_aton(name))
         except OSError:
             return False
@@ -209,7 +216,8 @@ def is_private(host: str) -> bool:
 def _host(url: str) -> str:
     """Return the host in a URL, or an empty string if the URL has no host.
 
-    The URL is parsed as HTTP clients do, so that both see the same host.
+    The URL is parsed in the same way as by HTTP clients, so that this function and the clients find
+    the same host.
     """
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
@@ -220,7 +228,7 @@ def _server(url: str) -> str:
 
 
 def _folder(url: str) -> str:
-    """Return the value for the option ``allow`` that permits a URL: the folder of the URL.
+    """Return the value of the option ``allow`` that would permit a URL: the folder of the URL.
 
     For a chained URL, this is the URL itself, because only complete chained URLs can be allowed.
     """

@@ -11,21 +11,24 @@ from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
 
-# A scheme of a single letter is a Windows drive.
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+# A scheme has at least two letters, because a single letter is a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute path with ``/`` as separator, like all local paths in this package."""
+    """Return the absolute form of a path, with ``/`` as the separator.
+
+    All local paths in this package have this form.
+    """
     return os.path.abspath(path).replace(os.sep, "/")
 
 
 def local_path(url: str) -> str | None:
-    """Return the local path, with ``/`` as separator, for a path or a ``file:`` URL.
+    """Return the local path for a path or a ``file:`` URL, or None for any other URL.
 
-    Return None for any other URL.
+    The result has ``/`` as the separator.
 
     Examples
     --------
@@ -46,7 +49,7 @@ def is_rooted(path: str) -> bool:
 
 
 def is_filesystem(value: object) -> bool:
-    """Return whether a value is an fsspec filesystem, without importing fsspec."""
+    """Return whether a value is an fsspec filesystem. For None, fsspec is not imported."""
     if value is None:
         return False
     from fsspec import AbstractFileSystem
@@ -55,10 +58,11 @@ def is_filesystem(value: object) -> bool:
 
 
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the synchronous filesystem inside fsspec's wrappers, and the path in it.
+    """Return the synchronous filesystem inside fsspec's wrappers, and the path in that filesystem.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. A `ReferenceFileSystem` is
-    returned unchanged.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. An asynchronous filesystem is
+    replaced by a synchronous one with the same options. A `ReferenceFileSystem` is returned
+    unchanged.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem
@@ -81,11 +85,11 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
 
 
 def check_chain(url: str) -> None:
-    """Raise UnsupportedError for a chained URL if fsspec would ignore a part of it.
+    """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
-    fsspec ignores everything after a protocol that does not wrap another URL, the path of a cache,
-    and ``reference`` unless it comes first. For a zip file within a zip file, the URL must contain
-    the name of the inner file.
+    fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
+    URL. It also ignores ``reference``, unless this is the first protocol. For a zip file within a
+    zip file, the URL must contain the name of the inner file.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -97,7 +101,7 @@ def check_chain(url: str) -> None:
         if protocol == "reference":
             problem = "reference must be the first protocol of a chained URL"
         elif protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            problem = "a zip file within a zip file requires its name: zip://name::zip"
+            problem = "the URL lacks the name of the inner zip file; expected zip://name::zip"
         elif is_protocol(protocol):
             kind = get_filesystem_class(protocol)
             if issubclass(kind, CachingFileSystem) and path:
@@ -111,14 +115,14 @@ def check_chain(url: str) -> None:
 
 
 def _is_wrapper(kind: type) -> bool:
-    """Return whether a filesystem class of fsspec can wrap another filesystem in a chained URL."""
+    """Return whether an fsspec filesystem class can wrap another filesystem in a chained URL."""
     names = {"fo", "target_protocol"}
     inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
     return any(names & signature(init).parameters.keys() for init in inits if init is not None)
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options; `overrides` take precedence, even within ``client_kwargs``."""
+    """Merge storage options, where `overrides` take precedence, even within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -133,12 +137,12 @@ def is_protocol(name: str) -> bool:
 
 
 def mask(url: str) -> str:
-    """Return a URL for messages, without its user, password and query, which can be secret."""
+    """Replace the user, password and query in a URL by ``***``, because they can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 
 def normalize(url: str) -> str:
-    """Return a URL with a canonical protocol name, and without slashes at either end of its path.
+    """Normalize the protocol of a URL, and strip the slashes at both ends of its path.
 
     URLs with the same result refer to the same object.
 
@@ -152,7 +156,7 @@ def normalize(url: str) -> str:
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Split a URL without a query into its folder and its last component.
+    """Split a URL into its folder and its last component. The URL must not have a query.
 
     The last component of an http(s) URL is percent-decoded.
 
@@ -175,9 +179,10 @@ def is_web(url: str) -> bool:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split an http(s) URL into the part before its query, and the query with its ``?``.
+    """Split a URL into the part before its query, and the query with its ``?``.
 
-    The query is an empty string for a URL without a query, and for any other kind of URL.
+    The query is an empty string if the URL has none. Only http(s) URLs have a query; any other URL
+    is not split.
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

@@ -25,7 +25,7 @@ from xr_nczarr.storage.remote import (
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
-# Stores limited to Zarr v3 raise errors for all other keys.
+# The stores of these packages support only Zarr v3, and raise errors for all other keys.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
@@ -36,7 +36,7 @@ _clients_lock = ProcessLock()
 class ZarrPythonClient(RemoteClient):
     """A client for the objects below a path in a zarr-python store.
 
-    The asynchronous methods of the store run concurrently in zarr-python's own event loop.
+    Calls to the asynchronous methods of the store run concurrently in zarr-python's event loop.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ class ZarrPythonClient(RemoteClient):
 
     Notes
     -----
-    Stores limited to Zarr v3, such as icechunk's, reject the objects that mark an unfinished write.
-    This process keeps these markers in memory. That is sufficient, because the changes take effect
-    only when the user commits them.
+    Stores that support only Zarr v3, such as icechunk's, reject the objects that mark an unfinished
+    write. The client keeps these markers in memory instead. That is sufficient, because the changes
+    take effect only when the user commits them.
     """
 
     def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
@@ -80,17 +80,17 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """An identifier of the objects, equal for all clients that access the same objects."""
+        """An identifier that is equal for all clients that access the same objects."""
         return f"{self._place} {self.folder}"
 
     def _shared_place(self) -> str:
-        """Return an identifier of the objects, equal for all store objects that access them."""
+        """Return an identifier that is equal for all store objects that access the same data."""
         place = str(self.store)
-        if "://" in place:  # for a store in memory, this is the id of its dictionary
+        if "://" in place:  # for a store in memory, the URL contains the id of its dictionary
             return place
         with _clients_lock:
             for client in _clients:
-                # Each access to the store of an icechunk session returns a new object.
+                # The attribute `store` of an icechunk session is a new object at each access.
                 is_equal = self.transactional and client.store == self.store
                 if is_equal or client.store is self.store:
                     place = client._place
@@ -115,7 +115,7 @@ class ZarrPythonClient(RemoteClient):
                 yield None if data is None else Versioned(data)
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
-        """Yield the response to each request; raise an error if access to any object is denied."""
+        """Yield the bytes for each request. If access to any object is denied, raise an error."""
         return (response and response.data for response in self.fetch(requests))
 
     def put(self, key: str, data: Bytes) -> None:
@@ -132,9 +132,9 @@ class ZarrPythonClient(RemoteClient):
         self._marks.update((key, bytes(data)) for key, data in items if not self._holds(key))
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists.
+        """Write an object unless it exists, and return False.
 
-        Return False, because zarr-python does not report whether the object is new. The caller must
+        zarr-python does not report whether this call created the object. The caller must therefore
         compare the stored object with `data`.
         """
         check_key(key, self.name)
@@ -146,7 +146,7 @@ class ZarrPythonClient(RemoteClient):
         return False
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly below `prefix`."""
         if not self.store.supports_listing:
             raise UnsupportedError(
                 f"stores of type {type(self.store).__name__} cannot list objects",
@@ -169,7 +169,7 @@ class ZarrPythonClient(RemoteClient):
             yield from self.below(f"{prefix}{name}/")
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, and ignore objects that do not exist."""
+        """Remove the objects at `keys`, and ignore keys that do not exist."""
         self._run(self._delete, [key for key in keys if self._holds(key)])
         for key in keys:
             self._marks.pop(key, None)
@@ -180,13 +180,13 @@ class ZarrPythonClient(RemoteClient):
         return size
 
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the size of the object at each key in bytes, or None for a missing object."""
+        """Return the size in bytes of the object at each key, or None for a missing object."""
         for key in keys:
             check_key(key, self.name)
         return self._run(self._size, keys)
 
     def address(self, key: str) -> None:
-        """Return None, because other programs cannot read from a Python object."""
+        """Return None, because other programs cannot read objects through a Python object."""
 
     def check_writable(self) -> None:
         """Raise an error if objects cannot be written.
@@ -196,7 +196,7 @@ class ZarrPythonClient(RemoteClient):
         UnsupportedError
             If the store is read-only, or cannot replace objects.
         StorageError
-            If this is a copy of the store in a worker process.
+            If this process is a worker that has only a copy of the store.
         """
         kind = type(self.store).__name__
         if self.store.read_only or not self.store.supports_writes:
@@ -210,17 +210,18 @@ class ZarrPythonClient(RemoteClient):
                 store=self.name,
             )
         if self._copied:
-            problem = "the worker process has its own copy of the store; its changes would be lost"
+            problem = "the worker process has only a copy of the store; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether `store` accepts a key. Objects with any other key are kept in memory."""
+        """Return whether the store accepts a key. Objects at any other key are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
         """Raise UnsupportedError unless the object at `key` only marks an unfinished write.
 
-        Stores limited to Zarr v3 reject `key`. Only such markers can be kept in memory instead.
+        This check is for keys that the store rejects, because it supports only Zarr v3. Only such
+        markers may be kept in memory instead.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
@@ -241,7 +242,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         NczarrError
-            If an action fails. The error is that of the first item whose action failed.
+            If the action fails for any item. If it fails for several, the error of the first of
+            these items is raised.
         """
         from zarr.core.sync import sync
 
@@ -334,9 +336,9 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
-    """Return a client for a copy of a store, which was pickled in another process.
+    """Return a client for a copy of a store that was pickled in another process.
 
-    Changes to the copy would be lost, so the client is read-only.
+    The client is read-only, because changes to the copy would be lost.
     """
     client = ZarrPythonClient(store, path, rules)
     client._copied = True

@@ -31,10 +31,10 @@ from xr_nczarr.storage.zip_index import (
 
 
 class ZipStore(Store):
-    """A store of the entries of a zip file, which are read without unpacking the file.
+    """A store whose objects are the entries of a zip file. The file is read without unpacking it.
 
-    Two layouts are supported: keys at the root (zarr-python), and all keys below one folder
-    (netcdf-c). If several entries have the same name, the last one is used.
+    Two layouts are supported. zarr-python writes the keys at the root of the zip file, and netCDF-C
+    writes them below one folder. If several entries have the same name, the last one is used.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ class ZipStore(Store):
     key
         Key of the zip file in `folder`.
     max_object_bytes
-        Maximum size of an object in bytes. Larger objects raise LimitError before anything is
-        allocated.
+        Maximum size of an object in bytes. Reading a larger object raises LimitError before any
+        memory is allocated.
     """
 
     shared = False
@@ -71,14 +71,14 @@ class ZipStore(Store):
     ) -> ZipStore:
         """Return the store in the local zip file at an absolute path."""
         folder, name = os.path.split(path)
-        # The file itself may be larger than any object in it.
+        # The limit applies to the objects in the zip file, which itself may be larger.
         return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
 
     def bounded(self, max_bytes: int) -> ZipStore:
-        """Return the same store with a limit on the size of each object; see `Store.bounded`."""
+        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
         store._index, store._sorted, store._end = self._entries(), self._sorted, self._end
         return store
@@ -93,8 +93,8 @@ class ZipStore(Store):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If an entry is uncompressed, only the ranges are read from the zip file. A compressed entry
-        is read as a whole.
+        If an entry is uncompressed, only the requested bytes are read. If it is compressed, the
+        whole entry is read.
         """
         places = self._uncompressed_ranges(item.key for item in ranges)
         spans = []
@@ -115,12 +115,12 @@ class ZipStore(Store):
         return None if entry is None else entry.info.file_size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the byte ranges of the zip file that contain objects, by key.
+        """Map each key to the byte range of the zip file that contains its object.
 
         Raises
         ------
         UnsupportedError
-            If an entry is deflated.
+            If an entry is compressed.
         """
         places = self._uncompressed_ranges(keys)
         for key in keys:
@@ -135,9 +135,10 @@ class ZipStore(Store):
         return {key: Address(file.url, *places[key]) for key in keys}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the offset and length in the zip file of each uncompressed object, by key.
+        """Map the key of each uncompressed object to its (offset, length) in the zip file.
 
-        The local headers, which determine the offsets, are fetched together.
+        Keys of other objects are left out. The offsets depend on the local headers, which are all
+        fetched at once.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
@@ -148,7 +149,7 @@ class ZipStore(Store):
         }
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly below `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(self._sorted_keys(), prefix)
 
@@ -159,22 +160,26 @@ class ZipStore(Store):
                 yield key, entry.info.file_size
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects by replacing the file. Use `in_one_step` to write many objects."""
+        """Write objects by replacing the whole zip file.
+
+        To write objects in several calls, use `in_one_step`, which replaces the file only once.
+        """
         with self.in_one_step(empty=False) as staging:
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
-        """Remove objects by replacing the file."""
+        """Remove one object, or all objects below a prefix, by replacing the whole zip file."""
         with self.in_one_step(empty=False) as staging:
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
-        """Return a staging directory beside the zip file, which `commit` packs into a new file.
+        """Return a new staging directory beside the zip file, for use with `commit`.
 
-        It initially contains the objects of the zip file, or no objects if `empty`.
+        The directory initially contains the objects of the zip file, or no objects if `empty` is
+        true.
         """
         target = self._target()
-        # Only the packed file is flushed to the disk.
+        # Only the packed file is flushed to disk.
         staging = LocalStore(target, "none").staging()
         if not empty and os.path.lexists(target):
             try:
@@ -186,11 +191,11 @@ class ZipStore(Store):
         return staging
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Pack `staging` into a file that atomically replaces this one, then remove `staging`.
+        """Pack `staging` into a zip file that atomically replaces this one, then remove `staging`.
 
-        Entries are uncompressed and below a folder named after the file, with directories first.
-        netcdf-c cannot read any other layout. zarr-python can read this layout if the folder is
-        passed as the path.
+        The entries are uncompressed, and lie below a folder that is named after the zip file.
+        Directories come first. netCDF-C cannot read any other layout. zarr-python can read this
+        layout if the folder is passed as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
@@ -217,9 +222,9 @@ class ZipStore(Store):
         self._local_folder()
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error for keys that cannot be unpacked into one directory of the file system.
+        """Check that the keys can be files in a directory, because the staging store is one.
 
-        The staging store is such a directory. See `Store.check_new_keys`.
+        See `Store.check_new_keys`.
         """
         LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
 
@@ -242,7 +247,10 @@ class ZipStore(Store):
         return self.folder
 
     def _read(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Yield the bytes of the file at each (offset, length), from memory if possible."""
+        """Yield the bytes of the zip file at each (offset, length) pair.
+
+        Bytes at the end of the file come from memory if they have already been read.
+        """
         held = [self._end.cut(*place) for place in places]
         missing = [place for place, data in zip(places, held, strict=True) if data is None]
         fetched = self.folder.fetch_ranges([ByteRange(self.key, *place) for place in missing])
@@ -253,7 +261,7 @@ class ZipStore(Store):
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Return the entries by key. The directory of the zip file is read only once."""
+        """Map each key to its entry. The directory of the zip file is read only once."""
         if self._index is None:
             end = self.folder.fetch_end(self.key, END_BYTES)
             if end is None:
@@ -285,7 +293,8 @@ class ZipStore(Store):
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            raise damaged("the zip entry is uncompressed, but its two sizes differ", self.name, key)
+            problem = "the zip entry is uncompressed, but has two different sizes"
+            raise damaged(problem, self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             problem = f"the zip entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
             raise too_large(problem, self.max_object_bytes, self.name, key)
@@ -293,7 +302,10 @@ class ZipStore(Store):
 
 
 def _pack(file: zipfile.ZipFile, root: str, prefix: str) -> None:
-    """Write everything below `root` to a zip file, first all directories, then all files."""
+    """Write everything below `root` to a zip file: first all directories, then all files.
+
+    `prefix` is the folder in the zip file, with a trailing slash. Temporary files are left out.
+    """
     folders, files = [prefix], []
     for parent, below, names in os.walk(root):
         inside = os.path.relpath(parent, root).replace(os.sep, "/")

@@ -1,4 +1,4 @@
-"""Locate and decode the entries of a zip file. The file is not trusted."""
+"""Locate and decode the entries of a zip file, which is not trusted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import Bytes
 
 Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
-"""Function that yields the bytes of a file at each (offset, length)."""
+"""Function that yields the bytes of a file at each (offset, length) pair."""
 
 HEADER = 30
-"""Size in bytes of a local header, without the name that follows it."""
+"""Size in bytes of a local header, excluding the name that follows it."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
 END_BYTES = 64 << 10
@@ -31,8 +31,8 @@ _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attri
 class Entry(NamedTuple):
     """An entry of a zip file.
 
-    `offset` is the position of its local header. The header and the data together have at most
-    `span` bytes.
+    `offset` is the position of the entry's local header in the file. The header and the data
+    together have at most `span` bytes.
     """
 
     offset: int
@@ -46,13 +46,13 @@ class Entry(NamedTuple):
 
 
 class FileEnd:
-    """The last bytes of a zip file, and the size of the file, which these bytes imply.
+    """The last bytes of a zip file, and the size of the file, which is computed from these bytes.
 
     Parameters
     ----------
     data
-        The last `END_BYTES` bytes, or the whole of a shorter file. A longer file must begin with
-        its first entry.
+        The last `END_BYTES` bytes of the file, or the whole file if it is shorter. In a longer
+        file, no other data may precede the first entry, or else the computed size is wrong.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -60,7 +60,7 @@ class FileEnd:
         self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
 
     def cut(self, offset: int, length: int) -> Bytes | None:
-        """Return `length` bytes of the file from `offset`, or None if they are not in `data`."""
+        """Return `length` bytes of the file from `offset` on, or None if `data` lacks them."""
         first = offset - self.size + len(self.data)
         inside = 0 <= first <= len(self.data) - length
         return memoryview(self.data)[first : first + length] if inside else None
@@ -81,9 +81,10 @@ def _implied_size(end: bytes) -> int:
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Return the entries of a zip file by key, relative to the folder of the store.
+    """Map each key to its entry in a zip file. Keys are relative to the folder of the store.
 
-    `size` is the size of the zip file in bytes.
+    `size` is the size of the zip file in bytes. `store` is the name of the store, which ends with
+    the name of the file.
 
     Raises
     ------
@@ -120,9 +121,11 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
 def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     """Return the folder of the store with a trailing slash, or an empty string for the root.
 
-    Normally, the folder of the store contains all entries. netcdf-c, however, always uses the
-    folder of the first entry. This function does so as well if that folder is named after the
-    archive, and the only entry outside it is the metadata of an empty group.
+    Normally, the folder of the store contains all entries. netCDF-C, however, always uses the
+    folder of the first entry. This function does the same under two conditions: the folder is named
+    after the archive, and the only entry outside it is the metadata of an empty group.
+
+    `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
     """
     tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
     if len(tops) == 1 and "" not in tops:
@@ -135,9 +138,9 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Return the content of an entry, decompressed and checked.
+    """Decompress and check the content of an entry.
 
-    `data` are the bytes of the entry, which start with its local header.
+    `data` contains the bytes of the entry, starting with its local header.
 
     Raises
     ------
@@ -153,15 +156,26 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
         except zlib.error as error:
             raise damaged(f"the zip entry cannot be decompressed ({error})", store, key) from error
     if len(content) != size or zlib.crc32(content) != entry.info.CRC:
-        problem = f"the zip entry has {len(content)} bytes (expected {size}) or a wrong checksum"
+        problem = (
+            f"the zip entry does not match its checksum or its size ({len(content)} bytes; "
+            f"expected {size})"
+        )
         raise damaged(problem, store, key)
     return content
 
 
 def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
-    """Return the number of bytes between the start of an entry's local header and its data."""
+    """Return the number of bytes from the start of an entry's local header to its data.
+
+    `data` contains at least the first `HEADER` bytes of the local header.
+
+    Raises
+    ------
+    StorageError
+        If `data` does not begin with the local header of the entry.
+    """
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
-    # With this flag, the checksum follows the data.
+    # If this flag is set, the checksum follows the data, and is not in the header.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
         raise damaged(
             "the zip entry is not at the offset that the zip directory declares", store, key
@@ -170,15 +184,15 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
-    """Return the error for a damaged zip file."""
+    """Return the error for a damaged zip file, whose message begins with `problem`."""
     remedy = (
-        "Copy or write the zip file again. It is damaged, or other data precede its first entry"
+        "Copy or write the zip file again. It is damaged, or other data precedes its first entry"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
 
 class _RangeFile:
-    """A minimal file object for `zipfile`, which reads only the ranges that are needed."""
+    """A minimal file object for `zipfile` that reads only the ranges that are needed."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
