@@ -55,7 +55,7 @@ class OpenOptions:
         in stores that netCDF-C wrote.
     assume_endian
         Byte order of the chunks, overriding the metadata. None trusts the metadata. This option is
-        meant for stores written by netcdf-c up to 4.9.2, which could declare data as big endian but
+        meant for stores written by netCDF-C up to 4.9.2, which could declare data as big endian but
         store them as little endian. Opening such a store issues a warning.
     codecs
         Additional codec classes by id, with the interface of numcodecs. Pickled chunks are read

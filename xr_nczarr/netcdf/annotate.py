@@ -119,8 +119,8 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether a scalar is stored along a named dimension in a layout.
 
-        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can read a scalar
-        with an empty shape, but netcdf-c 4.10 ignores a scalar with such a shape.
+        netCDF-C 4.9.0 crashes on scalars in the form that it writes itself. It can read a scalar
+        with an empty shape, but netCDF-C 4.10 ignores a scalar with such a shape.
         """
         return vintage is BESIDE
 
@@ -184,7 +184,7 @@ class _Writer:
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
             if encoded is not None:
-                # netcdf-c cannot open a store with a user attribute of type JSON.
+                # netCDF-C cannot open a store with a user attribute of type JSON.
                 is_text = encoded[1] == JSON and not self.appendix_e
                 attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
         attributes |= fields["attributes"]

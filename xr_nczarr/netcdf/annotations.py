@@ -1,6 +1,6 @@
 """Find and check annotations, which are the metadata that NCZarr adds to Zarr.
 
-Releases of netcdf-c have stored annotations in different layouts, which are called vintages here. A
+Releases of netCDF-C have stored annotations in different layouts, which are called vintages here. A
 table lists where each vintage stores its annotations, and the names of their members. Vintages are
 tried from the newest to the oldest for each annotation. Wherever an annotation is found, the member
 names of all vintages are accepted. Sizes, names and types are checked.
@@ -21,14 +21,14 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """A layout of NCZarr's annotations, as written by certain releases of netcdf-c.
+    """A layout of NCZarr's annotations, as written by certain releases of netCDF-C.
 
     Attributes
     ----------
     dialect
-        Name of the layout, after the first release of netcdf-c that wrote it.
+        Name of the layout, after the first release of netCDF-C that wrote it.
     releases
-        The releases of netcdf-c that write the layout.
+        The releases of netCDF-C that write the layout.
     holder
         The part of a node that contains the superblock and the annotations of groups and arrays.
     superblock, group, array, types
@@ -119,7 +119,7 @@ ARRAY_NAME = "_nczarr_name"
 """Attribute that names a variable whose array is the root of a store."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
-"""User attribute that sets the width in bytes of a string variable in netcdf-c."""
+"""User attribute that sets the width in bytes of a string variable in netCDF-C."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
 """Root attribute that sets the width in bytes of string variables without their own width."""
 
@@ -176,7 +176,7 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the dialect of a node whose annotation was found where `vintage` stores it.
 
-    The newest release and the development branch of netcdf-c store annotations in the same
+    The newest release and the development branch of netCDF-C store annotations in the same
     location, so they are distinguished by the content of the annotation.
     """
     preview = BY_DIALECT["nczarr-preview"]

@@ -93,7 +93,7 @@ class Variable:
     def fill_value(self) -> Any:
         """The value of elements whose chunk is missing, or None if the variable has no array.
 
-        If the array has no fill value, this is zero. netcdf-c then reads zeros, and zarr-python
+        If the array has no fill value, this is zero. netCDF-C then reads zeros, and zarr-python
         does not store chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:

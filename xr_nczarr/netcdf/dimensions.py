@@ -2,7 +2,7 @@
 
 The sizes of an array and of its unlimited dimension can differ. The size of the dimension is then
 used, and the difference is reported. A shorter array is read as fill values beyond its end, because
-netcdf-c extends dimensions without extending arrays. A longer array is truncated, because writers
+netCDF-C extends dimensions without extending arrays. A longer array is truncated, because writers
 change the size of the dimension last. Along any other dimension, a different size is an error.
 """
 
@@ -23,7 +23,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Dimension, Group, inherited_dimension
 
-# The last form is written by netcdf-c's development branch.
+# The last form is written by netCDF-C's development branch.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
@@ -116,7 +116,7 @@ class DimensionScope:
         """Define a dimension that its group does not define, and return the dimension.
 
         This is possible if the group has lost its annotation, or if the dimension is an anonymous
-        dimension of netcdf-c.
+        dimension of netCDF-C.
 
         Raises
         ------

@@ -243,7 +243,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netcdf-c wrote the store as plain Zarr, so that netCDF's types apply."""
+        """Return whether netCDF-C wrote the store as plain Zarr, so that netCDF's types apply."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -369,11 +369,11 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 
 
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Correct the fill value of a string array that netcdf-c wrote.
+    """Correct the fill value of a string array that netCDF-C wrote.
 
-    In Zarr, fill values of bytes are in Base64, but netcdf-c writes plain text. The attribute
+    In Zarr, fill values of bytes are in Base64, but netCDF-C writes plain text. The attribute
     ``_FillValue`` contains the same text. If decoding this text as Base64 yields the fill value of
-    the array, the array was written by netcdf-c, and its fill value becomes `declared`, the value
+    the array, the array was written by netCDF-C, and its fill value becomes `declared`, the value
     of the attribute.
     """
     try:
@@ -387,7 +387,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Correct the element size of a shuffle codec, for which netcdf-c stores a different number.
+    """Correct the element size of a shuffle codec, for which netCDF-C stores a different number.
 
     Any other codec is returned unchanged.
     """

@@ -27,11 +27,11 @@ class Layout:
     Attributes
     ----------
     dialect
-        ``"nczarr"`` is the layout of netcdf-c 4.10 or, in Zarr version 3, of Appendix E in the
+        ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr version 3, of Appendix E in the
         specification. ``"zarr"`` is plain Zarr, the only dialect of version 1. ``"universal"``
-        (version 2 only) adds objects for older releases, so that netcdf-c since 4.9.0 and
+        (version 2 only) adds objects for older releases, so that netCDF-C since 4.9.0 and
         zarr-python can open the store. In this dialect, characters have zarr-python's type, which
-        netcdf-c reads as strings, and netcdf-c 4.9.0 cannot open a store that also contains strings
+        netCDF-C reads as strings, and netCDF-C 4.9.0 cannot open a store that also contains strings
         and lists of strings. Other values are names of layouts for version 2, of which those before
         4.9.3 have no unlimited dimensions.
     array_dimensions
@@ -72,7 +72,7 @@ class Layout:
     def has_strings(self) -> bool:
         """Whether strings are stored with variable length.
 
-        In version 2, netcdf-c requires a fixed width.
+        In version 2, netCDF-C requires a fixed width.
         """
         return self.pure or not self.zarr.separates_attributes
 
@@ -83,5 +83,5 @@ class Layout:
 
     @property
     def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than their dimension, as netcdf-c 4.9.0 requires."""
+        """Whether chunks must not be longer than their dimension, as netCDF-C 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")

@@ -95,7 +95,7 @@ def attribute_changes(
             name = member_name(held, "type_list")
             if name is None:
                 continue
-            # netcdf-c cannot open a store with a user attribute of type JSON.
+            # netCDF-C cannot open a store with a user attribute of type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
             rendered = render_type(TEXT if text else kind, dialect)
             if holder in SIDECARS:  # these vintages do not record the type char

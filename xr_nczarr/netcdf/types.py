@@ -29,10 +29,10 @@ DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBER
 """Names of the numeric types by dtype, in both byte orders (`dtype.name` takes microseconds)."""
 
 ROUNDED_FILL = 9.96921e36
-"""netCDF's default fill value of doubles, rounded as netcdf-c prints it in metadata."""
+"""netCDF's default fill value of doubles, rounded as netCDF-C prints it in metadata."""
 
 EXACT_FILL = np.float64(NUMBERS["float64"])
-"""netCDF's default fill value of doubles, as netcdf-c stores it in chunks."""
+"""netCDF's default fill value of doubles, as netCDF-C stores it in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
     # 4.8.0 writes the number of the nc_type as a string.
