@@ -231,7 +231,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
     endian = serializers[0].configuration.get("endian")
-    # zarr-python omits `endian` for structures, and stores them in the byte order of the memory.
+    # zarr-python omits `endian` for structures, whose bytes it stores as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):
