@@ -433,8 +433,8 @@ class _Search:
         """Mark arrays as broken if one has overwritten the files of the other.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata can then
-        contain both arrays, although the files of one have replaced those of the other. Both become
-        a `BrokenNode`.
+        contain both names, although the files of one have replaced those of the other. The arrays
+        at or below both names become broken nodes.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return

@@ -1,4 +1,7 @@
-"""Define the layouts in which a netCDF group can be written: a Zarr version and a dialect."""
+"""Define the layouts in which a netCDF group can be written.
+
+A layout combines a Zarr version with a dialect, which is the name of an NCZarr layout.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,16 @@ class Layout:
     Attributes
     ----------
     dialect
-        ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr version 3, of Appendix E in the
-        specification. ``"zarr"`` is plain Zarr, the only dialect of version 1. ``"universal"``
-        (version 2 only) adds objects for older releases, so that netCDF-C since 4.9.0 and
-        zarr-python can open the store. In this dialect, characters have zarr-python's type, which
-        netCDF-C reads as strings, and netCDF-C 4.9.0 cannot open a store that also contains strings
-        and lists of strings. Other values are names of layouts for version 2, of which those before
-        4.9.3 have no unlimited dimensions.
+        ``"nczarr"`` is the layout that netCDF-C 4.10 writes. In Zarr version 3, it is the layout of
+        Appendix E of the NCZarr specification. ``"zarr"`` is plain Zarr, the only dialect of
+        version 1. ``"universal"`` (version 2 only) adds objects for older releases, so that
+        zarr-python and netCDF-C since 4.9.0 can open the store. In this dialect, characters have
+        zarr-python's type, which netCDF-C reads as strings. netCDF-C 4.9.0 cannot open such a store
+        if it also contains strings and lists of strings. All other values name a layout for
+        version 2. The layouts before 4.9.3 have no unlimited dimensions.
     array_dimensions
-        Whether to write ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads dimension
-        names, if the Zarr version has no dimension names.
+        Whether to write the attribute ``_ARRAY_DIMENSIONS`` if the Zarr version itself has no
+        dimension names. xarray's zarr engine reads dimension names from this attribute.
     """
 
     zarr: Format = DEFAULT_FORMAT
@@ -45,7 +48,7 @@ class Layout:
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:
-        """The NCZarr layouts to write beside each other: none for plain Zarr, at most two.
+        """The NCZarr layouts to write into the same store: at most two, and none for plain Zarr.
 
         Raises
         ------
@@ -72,16 +75,19 @@ class Layout:
     def has_strings(self) -> bool:
         """Whether strings are stored with variable length.
 
-        In version 2, netCDF-C requires a fixed width.
+        False for NCZarr in version 2, because netCDF-C requires a fixed width there.
         """
         return self.pure or not self.zarr.separates_attributes
 
     @property
     def unlimited(self) -> bool:
-        """Whether the layout supports unlimited dimensions. Plain Zarr has none."""
+        """Whether the layout accepts unlimited dimensions.
+
+        Plain Zarr accepts them, although it does not record that they are unlimited.
+        """
         return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
     def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than their dimension, as netCDF-C 4.9.0 requires."""
+        """Whether no chunk may be longer than its dimension, which netCDF-C 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
