@@ -310,9 +310,9 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that replaces the type of an attribute value that netCDF lacks.
+    """Return the netCDF type in which an attribute is stored if netCDF lacks the value's own type.
 
-    Returns an empty string if netCDF can represent the value without such a substitute.
+    Returns an empty string if netCDF can represent the value as it is.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:

@@ -113,7 +113,7 @@ class Group:
         Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
         a group without annotations.
     reports
-        Descriptions of defects in this group that were repaired on reading, one sentence each.
+        Descriptions of the defects found in the metadata of this group, one sentence each.
     node
         Node of the group in the hierarchy, or None for a group that this package created.
     error

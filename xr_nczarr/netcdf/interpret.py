@@ -1,7 +1,7 @@
 """Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
 Defects in the metadata never make the whole conversion fail. If a variable cannot be used, its
-`error` says why. If a defect can be repaired, the `reports` of its group describe it.
+`error` says why. Other defects are described in the `reports` of their group.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means True in plain Zarr versions 1 and 2, and
-        False in version 3. As an exception, netCDF's default fill values never become `_FillValue`
-        with None in stores that netCDF-C wrote.
+        False in version 3, with one exception. In stores that netCDF-C wrote, None does not turn
+        netCDF's default fill values into a `_FillValue`.
     zero_masks
         Whether a fill value of zero (for strings, empty or blank) is treated like any other if
         `use_zarr_fill_value_as_mask` is None. If False, it does not become `_FillValue`. Pass False
@@ -396,7 +396,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Return a shuffle codec with the element size that netCDF-C uses instead of the stored one.
+    """Set the element size of a shuffle codec to `size`, because netCDF-C stores another number.
 
     Any other codec is returned unchanged.
     """
