@@ -1,4 +1,4 @@
-"""Open and write NCZarr, Zarr of every version, and reference sets with xarray."""
+"""Read and write NCZarr, all versions of Zarr, and reference sets with xarray."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ __all__ = [
     "verify",
 ]
 
-# The modules that read and write are imported on first use.
+# The modules that read and write are imported lazily, on first use.
 _LAZY = {
     "Cdl": "tools.cdl",
     "Comparison": "copying.diff",
@@ -118,5 +118,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Registers ``ds.nczarr``, now or when xarray is imported.
+# This registers the accessor ``ds.nczarr``, either now or when xarray is imported.
 import xr_nczarr.accessor  # noqa: E402, F401

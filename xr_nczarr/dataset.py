@@ -1,7 +1,7 @@
 """Open a store from any target that a caller can pass, and read its hierarchy and netCDF groups.
 
-This is the only module that resolves targets. It imports neither xarray nor dask, so that most
-subcommands of ``nczarr`` start without importing them.
+This is the only module that resolves targets to stores. It imports neither xarray nor dask, so that
+most subcommands of ``nczarr`` start without importing them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xr_nczarr.references import open_record_set, open_target
 from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
 
 _log = logging.getLogger(__name__)
-# Nothing is printed unless the program configures logging.
+# Print nothing unless the calling program configures logging.
 logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
 
 _UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
@@ -34,7 +34,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target that was resolved to a location and an open store."""
+    """A target that was resolved to a location and an open store, with the access options used."""
 
     location: Location
     access: Access
@@ -65,13 +65,14 @@ class Resolved:
     ) -> tuple[Resolved, Hierarchy]:
         """Read the hierarchy of the store, or of the parquet reference set that it contains.
 
-        The returned `Resolved` contains the store to which the hierarchy belongs. `open_netcdf`
-        describes `documents`, and `hierarchy.open_hierarchy` describes all other arguments.
+        The returned `Resolved` contains the store to which the hierarchy belongs. For `documents`,
+        see `open_netcdf`. For all other arguments, see `hierarchy.open_hierarchy`.
 
         Raises
         ------
         RecordSetError
-            If the target is a store object that contains a parquet reference set.
+            If the caller passed a `Store` object as the target, and it contains a parquet reference
+            set.
         """
         search |= {
             "listed_children": listed_children,
@@ -98,7 +99,7 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
         A path, an fsspec or NCZarr URL, a mapping of keys to bytes, an fsspec mapper or open file,
         a reference set, a zarr-python store or group, an icechunk or obstore store, or a `Store`.
     must_exist
-        Whether the store or reference set has to exist. Pass False to create a store.
+        Whether the store or reference set must already exist. Pass False to create a store.
     """
     location, access = parse_url(target), access or Access()
     return Resolved(location, access, open_target(location, access, must_exist=must_exist))
@@ -111,12 +112,12 @@ class OpenedStore:
     Attributes
     ----------
     root
-        The root group of the tree.
+        The root of the tree of netCDF groups.
     target
         The target as the caller passed it.
     target_group
         Path of the group that the target itself names, for example in a URL. It is empty if the
-        target is the root.
+        target names the root.
     """
 
     store: Store
@@ -162,12 +163,12 @@ class OpenedStore:
         return f"The groups are {listed}" if names else "There are no groups"
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return the chunked array of a variable, from which its stored values can be read."""
+        """Return the chunked array from which the stored values of a variable can be read."""
         node = readable_node(variable)
         return ChunkedArray(node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Return the dimensions that the variables of a group can use, by short name.
+        """Map short names to the dimensions that the variables of the group at `path` can use.
 
         A group inherits the dimensions of its ancestors. A dimension hides an inherited dimension
         of the same name.
@@ -180,7 +181,7 @@ class OpenedStore:
         return visible
 
     def readable(self, group: Group) -> Iterator[ReadableVariable]:
-        """Yield the variables of a group with their dimension names and the array nodes to read."""
+        """Yield each variable of a group with its dimension names and the array node to read."""
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
@@ -190,7 +191,7 @@ class OpenedStore:
 
 
 class ReadableVariable(NamedTuple):
-    """A netCDF variable, with the dimension names and the array node that reading requires.
+    """A netCDF variable, with the dimension names and the array node needed to read it.
 
     Attributes
     ----------
@@ -228,11 +229,12 @@ def open_netcdf(
     subgroups
         Whether to read the groups below the requested group.
     with_sidecars
-        Whether to also read the NCZarr objects stored beside the Zarr metadata. They are needed to
-        change the store.
+        Whether to read sidecars too: the NCZarr objects stored next to the Zarr metadata. They are
+        needed to change the store.
     documents
-        A cache of metadata documents: the bytes by key, with None for a document that does not
-        exist. Fetched documents are added to the cache, and cached documents are not fetched again.
+        A cache that maps keys to the bytes of metadata documents, or to None for a document that
+        does not exist. Fetched documents are added to the cache, and cached documents are not
+        fetched again.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -277,7 +279,10 @@ def open_netcdf(
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:
-    """Warn about variables whose bytes netCDF-C up to 4.9.2 may have stored in the wrong order."""
+    """Warn about big-endian variables that netCDF-C may have stored as little-endian by mistake.
+
+    Releases up to 4.9.2 did so.
+    """
     names = [
         variable.path
         for group in root.walk()
@@ -297,7 +302,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log which arrays of a reference set have a fill value of 0 that is not treated as missing."""
+    """Log the arrays of a reference set whose fill value of 0 is not treated as missing data."""
     names = [
         variable.path
         for variable in root.all_variables()
@@ -320,9 +325,9 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_whole(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open a whole store, and return it with the group that ``options.group`` names.
+    """Open all groups of a store, and return the store and the group named by ``options.group``.
 
-    `open_netcdf` describes `documents`.
+    For `documents`, see `open_netcdf`.
     """
     opened = open_netcdf(target, replace(options, group=None), documents=documents)
     return opened, opened.group(options.group)
@@ -331,8 +336,8 @@ def open_whole(
 def readable_node(variable: Variable) -> ArrayNode:
     """Return the array node of a variable, adapted for reading the variable.
 
-    The shape is that of the variable's dimensions. Chunks beyond the stored shape are missing, so
-    they are read as fill values. The fill value is zero if the array has none.
+    The shape consists of the sizes of the variable's dimensions. Chunks beyond the stored shape are
+    missing, so they are read as fill values. If the array has no fill value, zero is used instead.
     """
     node = variable.node
     assert node is not None

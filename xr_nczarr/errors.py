@@ -1,8 +1,9 @@
-"""Define the exceptions of this package. Each of them is also a built-in exception.
+"""Define the exceptions of this package, all of which derive from `NczarrError`.
 
-An error is raised where it is detected, and gains context as it propagates: the codec adds its
-step, the chunk engine adds the key and the chunk index, and the store adds its name. The message is
-formatted only when the error is printed.
+Each of them also derives from a built-in exception. An error is raised where it is detected, and
+gains context as it propagates. For example, the codec pipeline adds the place of the codec in the
+metadata, the chunk engine adds the key and the chunk index, and the store adds its name. The
+message is formatted only when the error is printed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _MAX_NAMES = 20
 
 
 def quote(name: object) -> str:
-    """Return an untrusted name as a single line for error messages.
+    """Return an untrusted name as a single line that is safe to print in error messages.
 
     Unprintable characters are escaped, and the result is truncated to 200 characters.
     """
@@ -29,7 +30,7 @@ def quote(name: object) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class of an error and its message, if it has one, as a single line."""
+    """Return an error's class name and its message, if it has one, as a single line."""
     text, kind = quote(error).strip(), type(error).__name__
     return f"{kind}: {text}" if text else kind
 
@@ -40,7 +41,7 @@ class NczarrError(Exception):
     Parameters
     ----------
     problem
-        A description of the error, usually the actual and the expected value.
+        A description of what is wrong, usually with the actual and the expected value.
     remedy
         An instruction that tells the user how to proceed, or an empty string.
     store
@@ -48,11 +49,11 @@ class NczarrError(Exception):
     key
         Key of the affected object in the store.
     place
-        Location within the metadata document: a member, an attribute or a codec.
+        Location within the metadata document, such as a member, an attribute or a codec.
     variable
         Path of the affected variable in the hierarchy.
     chunk
-        Grid index of the affected chunk.
+        Index of the affected chunk in the chunk grid.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set fields that do not have a value yet, such as `key`, and return this error."""
+        """Set those `fields`, such as `key`, that have no value yet, and return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -127,7 +128,7 @@ class ExistsError(NczarrError, FileExistsError):
 
 
 class MetadataError(NczarrError, ValueError):
-    """Metadata are damaged, or contradict the specification or other metadata."""
+    """The metadata is damaged, or contradicts the specification or other metadata."""
 
 
 class UnsupportedError(NczarrError, NotImplementedError):
@@ -135,7 +136,7 @@ class UnsupportedError(NczarrError, NotImplementedError):
 
 
 class ChunkError(NczarrError, ValueError):
-    """The bytes of a chunk cannot be decoded to an array as the metadata declare it."""
+    """The bytes of a chunk cannot be decoded to the array that the metadata describes."""
 
 
 class MissingChunkError(NczarrError, KeyError):
@@ -147,11 +148,11 @@ class ReferenceSetError(NczarrError, ValueError):
 
 
 class RefusedError(NczarrError, ValueError):
-    """An operation is refused because it is unsafe. The message names the option that allows it."""
+    """An operation was refused because it is unsafe. The message names the option to allow it."""
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit. The message names the limit and its option."""
+    """A size or count exceeds a limit. The message names the limit and the option that sets it."""
 
 
 class ConflictError(NczarrError, ValueError):
@@ -163,7 +164,7 @@ class StorageError(NczarrError, OSError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store denied access (401, 403, EACCES), as opposed to *not found*."""
+    """The store denied access (401, 403, EACCES), as opposed to reporting *not found*."""
 
 
 class StorageTimeoutError(StorageError, TimeoutError):
@@ -175,7 +176,10 @@ class StorageConnectionError(StorageError, ConnectionError):
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
-    """Build the error for a metadata value that differs from what the specification allows."""
+    """Build the error for a metadata value that the specification does not allow.
+
+    `expected` describes the allowed values, and `place` locates the value in its document.
+    """
     return MetadataError(
         f"invalid value {quote(reprlib.repr(value))}; expected {expected}", place=place
     )
@@ -184,7 +188,8 @@ def unexpected(value: object, expected: str, place: str | None) -> MetadataError
 def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     """Build the error for a name that does not exist.
 
-    It lists the existing names and close matches.
+    `what` is the kind of thing that `name` was supposed to name. The message lists the existing
+    `names` and suggests close matches.
 
     Examples
     --------

@@ -19,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock for the threads of one process. In a forked child, it is free."""
+    """A reentrant lock for the threads of one process. After a fork, it is free in the child."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -35,10 +35,10 @@ class ProcessLock:
 
 
 class Underway:
-    """A counter of the tasks in progress in this process. `end` waits for these tasks.
+    """A counter of the tasks in progress in this process. Its method `end` waits for these tasks.
 
-    Use it as a context manager around each task. The count is not pickled: an unpickled copy
-    starts at zero.
+    Use the counter as a context manager around each task. The count is not pickled: an unpickled
+    copy starts at zero.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,9 @@ class Underway:
 class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)
     """A `functools.cached_property` that cannot deadlock in a forked child.
 
-    Before Python 3.12, the property holds a lock while it is computed, and a fork may inherit that
-    lock in its locked state. Here it is a `ProcessLock`.
+    Before Python 3.12, `functools.cached_property` holds a lock while the value is computed. If the
+    process is forked at that moment, the child would inherit the lock in its locked state. This
+    class therefore uses a `ProcessLock`, which is free in the child.
     """
 
     def __init__(self, func: Callable[[Any], _T]) -> None:
@@ -82,7 +83,7 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most `_MAX_WAIT_SECONDS`, and then runs in excess of the limit. Otherwise,
+    A thread waits for at most one second, and then runs even if the limit is exceeded. Otherwise,
     threads that wait for each other could block forever.
     """
 
@@ -94,7 +95,10 @@ class ThreadLimiter:
         self._all.add(self)
 
     def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Return a function that calls `work` as soon as the limit allows another thread to run."""
+        """Wrap `work` in a function that first waits until the limit allows another thread to run.
+
+        The wait is limited to one second.
+        """
 
         def run(argument: _A) -> None:
             free = self._free
@@ -116,7 +120,7 @@ def _after_fork() -> None:
 
 
 def call_after_fork(function: Callable[[], None]) -> None:
-    """Register a function to be called in every process that is forked from this process."""
+    """Register a function to call in every child process that is forked from this process."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 

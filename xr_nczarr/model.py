@@ -1,9 +1,9 @@
-"""Define dataclasses for the groups and arrays of a store, independent of the Zarr version.
+"""Define dataclasses for the groups and arrays of a store, independently of the Zarr version.
 
-Every Zarr version is parsed into these dataclasses. After parsing, only the name in
-`Hierarchy.zarr_format` depends on the version. Instances contain plain values, can be pickled, are
-compared by value and are never modified. `ArrayNode` is not frozen, because creating an instance of
-a frozen dataclass takes three times as long.
+Every Zarr version is parsed into these dataclasses. After parsing, only `Hierarchy.zarr_format`
+depends on the version. Instances contain plain values, can be pickled, are compared by value, and
+are never modified. `ArrayNode` is nevertheless not frozen, because creating an instance of a frozen
+dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Limits:
     Attributes
     ----------
     max_chunk_bytes
-        Size of a chunk in bytes, stored or decoded.
+        Size of a chunk in bytes, both stored and decoded.
     max_item_bytes
-        Size in bytes of one variable-length item.
+        Size of one variable-length item in bytes.
     max_metadata_bytes, max_consolidated_bytes
-        Size in bytes of a metadata document and of a consolidated metadata document. Each value in
+        Size in bytes of a metadata document, and of a consolidated metadata document. Each value in
         the document counts as another 256 bytes.
     max_nodes
         Number of groups and arrays.
     max_depth
         Number of nested levels of groups, and of values within a metadata document.
     max_references
-        Number of references to which the generators of a reference set expand. References that are
-        listed, and generators that are evaluated on demand, do not count.
+        Number of references that the generators of a reference set produce. References that are
+        listed individually, and generators that are evaluated lazily, do not count.
     max_index_bytes
         Size in bytes of a coordinate that xarray reads on opening. Each chunk of the coordinate
         counts as at least 16 KiB.
@@ -130,7 +130,7 @@ class Literals(Protocol):
     """A protocol for JSON documents that can return the exact text of each member."""
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of a member, exactly as it is in the document."""
+        """Return the JSON text of a member, exactly as it appears in the document."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,7 +153,7 @@ class Attributes(Mapping[str, Json]):
         return f"Attributes({dict(self.values_by_name)!r})"
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of an attribute as it is stored. If it is not stored, render it."""
+        """Return the stored JSON text of an attribute, or render it if the attribute is new."""
         if self.source is None:
             return json.dumps(self.values_by_name[name], ensure_ascii=False)
         return self.source.literal(name)
@@ -166,7 +166,7 @@ class CodecSpec:
     Attributes
     ----------
     name
-        Name of the codec in `codecs.registry`: its id in numcodecs, if it has one.
+        Name of the codec in `codecs.registry`, which is the codec's id in numcodecs if it has one.
     configuration
         Parameters of the codec, named as in `codecs.registry`.
     place
@@ -174,8 +174,8 @@ class CodecSpec:
         ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
         codec to it.
     document
-        JSON of the codec exactly as stored, which rendering reproduces. None for a codec that this
-        package created.
+        The JSON of the codec exactly as it was stored. Rendering reproduces this JSON. None for a
+        codec that this package created.
     """
 
     name: str
@@ -188,10 +188,10 @@ class CodecSpec:
 class ChunkKeys:
     """The mapping from chunk indices to keys.
 
-    The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions. If
-    the metadata declare the separator, `alternative` is an empty string. Otherwise, it is a second
-    separator to try if no chunk exists under the first. zarr-python before 2.8 wrote nested chunks
-    without recording their separator.
+    The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
+    `alternative` is a second separator to try if no chunk exists under the first. It is empty if
+    the metadata declares the separator. zarr-python before 2.8 did not record the separator of
+    nested chunks.
     """
 
     prefix: str
@@ -223,9 +223,9 @@ class ShardSpec:
         Number of codecs that the metadata list before the sharding codec of this level. These
         codecs are applied to each inner chunk. The codecs of outer levels are not counted.
     order
-        For each dimension of the shard index, the corresponding dimension of the array. A
-        ``transpose`` before the sharding codec permutes the dimensions. An empty tuple means that
-        they are not permuted.
+        For each dimension of the shard index, the corresponding dimension of the array. The
+        dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An
+        empty tuple means that they are not permuted.
     """
 
     shape: tuple[int, ...]
@@ -259,13 +259,14 @@ class ArrayNode:
         The codecs from array to bytes, in encoding order. For an array in Fortran order, the first
         codec is ``transpose``.
     chunk_keys
-        The keys of the stored objects, which are chunks or the outermost shards.
+        The mapping from indices to the keys of stored objects, which are chunks or outermost
+        shards.
     shards
         The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
-        For a rectilinear grid, one tuple per dimension: the (length, number) of each run of
-        consecutive stored objects of equal length. `chunk_shape`, or the shape of shards without
-        inner chunks, is then the shape of the largest object. Empty for a regular grid.
+        For a rectilinear grid, one tuple per dimension. It contains a (length, count) pair for each
+        run of consecutive stored objects of equal length. `object_shape` is then the shape of the
+        largest stored object. Empty for a regular grid.
     dimension_names
         The member ``dimension_names`` of v3 metadata, or None for arrays without this member.
     attributes
@@ -273,7 +274,8 @@ class ArrayNode:
     members
         Members of the node's metadata document that Zarr does not define.
     sidecars
-        JSON of other metadata documents stored next to the node's document, by name.
+        Mapping from the names of other metadata documents, stored next to the node's document, to
+        their JSON.
     """
 
     path: str
@@ -293,7 +295,7 @@ class ArrayNode:
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """The shape of one stored object, which is an outermost shard or a chunk, in elements."""
+        """The shape in elements of one stored object, which is a chunk or an outermost shard."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     @property
@@ -305,9 +307,10 @@ class ArrayNode:
         return tuple([-(-size // length) for size, length in pairs])
 
     def placed(self, path: str, **own: Any) -> ArrayNode:
-        """Return a copy of this array at another path, with other values for the fields in `own`.
+        """Return a copy of this array at another path.
 
-        This array must have the path of the root, because its chunk keys get `path` as a prefix.
+        This array must have the path of the root, because `path` is prepended to its chunk keys.
+        `own` contains the copy's `attributes` and `sidecars`, which are not copied.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         # `replace` would take twice as long, and opening calls this for each array.
@@ -334,7 +337,7 @@ class ArrayNode:
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without field names, which every dask task would carry.
+        # Leave out field names, because every dask task would contain them.
         return _array_node, tuple([getattr(self, name) for name in self.__slots__])
 
 
@@ -346,7 +349,8 @@ def _array_node(*values: Any) -> ArrayNode:
 class GroupNode:
     """A group in the hierarchy of a store.
 
-    `explicit` is False if the group has no metadata document, and only its children imply it.
+    `explicit` is False if the group has no metadata document of its own, so that its existence is
+    only implied, for example by its children.
     """
 
     path: str
@@ -381,17 +385,18 @@ class Hierarchy:
     Attributes
     ----------
     nodes
-        The nodes by path. The path of the root is ``"/"``.
+        Mapping from paths to nodes. The path of the root is ``"/"``.
     zarr_format
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
-        Whether the nodes were read from a consolidated document.
+        Whether the nodes were read from consolidated metadata.
     before
-        If an unfinished write replaces chunks, the objects that it replaces (documents and chunks)
-        as they were before: their bytes by key, with None for an object that did not exist.
+        If an unfinished write replaces chunks, the earlier state of all objects that it replaces
+        (documents and chunks). Keys are mapped to bytes, or to None for an object that did not
+        exist.
     documents
-        If the store is opened in order to change it, the bytes of its metadata documents by key,
-        with None for a document that does not exist.
+        If the store is opened in order to change it, its metadata documents. Keys are mapped to
+        bytes, or to None for a document that does not exist.
     """
 
     nodes: Mapping[str, Node]
@@ -404,12 +409,12 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the prefix of a node's document keys, in every Zarr version except the v3 draft."""
+    """Return the prefix of the keys of a node's documents. It does not apply to the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 
 def node_name(path: str) -> str:
-    """Return the last segment of a path. It is an empty string for the root."""
+    """Return the last segment of a path, or an empty string for the root."""
     return path.rpartition("/")[2]
 
 
@@ -419,7 +424,7 @@ def parent_path(path: str) -> str:
 
 
 def group_path(path: str | None) -> str:
-    """Convert a group path that a caller passed to an absolute path. None means the root.
+    """Convert a group path passed by the caller to an absolute path. None means the root.
 
     Raises
     ------
@@ -432,5 +437,5 @@ def group_path(path: str | None) -> str:
 
 
 def child_path(path: str, name: str) -> str:
-    """Return the path of a node, given its name and the path of its group."""
+    """Return the path of the node called `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"

@@ -27,50 +27,52 @@ class OpenOptions:
     group
         Path of the group to open. None opens the root group.
     storage_options
-        Options of the fsspec filesystem, and three options of this package: ``retry`` (a `Retry`
-        or a mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not
-        found*, because S3 returns 403 to callers without permission to list the bucket) and
-        ``client``.
+        Options of the fsspec filesystem, and three options of this package. ``retry`` is a `Retry`,
+        or a mapping of some of its fields. ``missing_status`` contains the HTTP statuses that mean
+        *not found*. S3, for example, returns 403 for a missing object if the caller may not list
+        the bucket. ``client`` selects the library that makes requests: ``"fsspec"`` or
+        ``"obstore"``.
     consolidated
-        Whether to read only the consolidated metadata (True), only the metadata of each node
-        (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
-        raises an error if they differ.
+        True reads only the consolidated metadata, and False only the metadata of each node. None
+        reads the consolidated metadata if it exists, and otherwise the metadata of each node.
+        ``"check"`` reads both and raises an error if they differ.
     zarr_format
         Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported
-        How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable: if
-        it cannot be decoded, it holds the stored values; if it cannot be read, accessing its values
-        raises the error. A warning names each variable that is not decoded, and each dimension
-        coordinate without an index. ``"skip"`` leaves the variable out. ``"raise"`` raises the
-        error on opening. ``"fallback"`` is like ``"lazy"``, but reads unknown data types of the v3
-        draft as their fallback types.
+        How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable. If
+        it cannot be decoded, it contains the stored values. If it cannot be read, accessing its
+        values raises the error. A warning names each variable that is not decoded, and each
+        dimension coordinate without an index. ``"skip"`` leaves the variable out. ``"raise"``
+        raises the error on opening. ``"fallback"`` is like ``"lazy"``, but reads unknown data types
+        of the v3 draft as their fallback types.
     missing_chunks
         How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. None means True in versions 1 and 2, as with the zarr engine, and False in
-        version 3. With None, two kinds of fill values do not mark missing values: zero in reference
-        sets, which may be HDF5's default (such arrays are logged), and netCDF's default fill values
-        in stores that netCDF-C wrote.
+        missing values. None means True in Zarr versions 1 and 2, as with the zarr engine, and False
+        in version 3, with two exceptions. In reference sets, a fill value of zero does not mark
+        missing values, because it may be HDF5's default. Such arrays are logged. In stores that
+        netCDF-C wrote, netCDF's default fill values do not mark missing values either.
     assume_endian
-        Byte order of the chunks, overriding the metadata. None trusts the metadata. This option is
-        meant for stores written by netcdf-c up to 4.9.2, which could declare data as big endian but
-        store them as little endian. Opening such a store issues a warning.
+        Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
+        option is meant for stores written by netCDF-C up to 4.9.2, which could declare data as
+        big-endian but store it as little-endian. Opening such a store issues a warning.
     codecs
-        Additional codec classes by id, with the interface of numcodecs. Pickled chunks are read
-        only with ``{"pickle": numcodecs.Pickle}``, because unpickling runs code from the store.
+        Mapping from ids to additional codec classes with the numcodecs interface. To read pickled
+        chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by default, because
+        unpickling runs code from the store.
     trust
-        ``"none"`` for untrusted stores, for example in a service that opens URLs from its users.
-        Symbolic links must then stay within a local directory, redirects within the URL, and
-        reference sets within their own folder and the locations in `allow`. Codecs that other
-        packages register with zarr-python are not used, and `limits` have strict defaults. None
-        for trusted stores.
+        Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
+        users. In a local directory, symbolic links must then not leave the directory. Redirects
+        must not leave the URL. Reference sets must not refer to data outside their own folder and
+        the locations in `allow`. Codecs that other packages register with zarr-python are not used,
+        and `limits` have strict defaults. Pass None for trusted stores.
     limits
-        Bounds on the memory that reading can allocate: a `Limits`, or a mapping that overrides
-        some of the defaults.
+        Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
+        overrides some of the defaults.
     threads
-        Number of threads that one read uses. None uses one thread per processor.
+        Number of threads for each read. None uses one thread per processor.
     """
 
     group: str | None = None
@@ -97,7 +99,7 @@ class OpenOptions:
         if self.zarr_format is not None:
             find_format(self.zarr_format)
         check_choice("trust", self.trust, (None, "none"))
-        # Any other string would count as true, even "False" from a shell.
+        # Reject strings, because even "False" from a shell would count as true.
         masks = self.use_zarr_fill_value_as_mask
         check_choice("use_zarr_fill_value_as_mask", masks, (None, True, False))
         for name in ("storage_options", "codecs"):
@@ -109,7 +111,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from the arguments of a function. All other arguments are ignored."""
+        """Build the options from a function's arguments. Other arguments are ignored."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,7 +120,7 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits in effect: `limits`, completed by the defaults that depend on `trust`."""
+        """The limits in effect: `limits`, completed with the defaults for the value of `trust`."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
@@ -146,7 +148,7 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if the value of an option is not among its choices."""
+    """Raise ValueError if the value of the option `name` is not one of its choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 

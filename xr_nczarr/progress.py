@@ -26,7 +26,7 @@ class Progress:
     shown
         Whether to display the bar. If False, all methods do nothing.
     total
-        The count at which the operation is complete, or None if it is unknown.
+        The count at which the operation is complete, or None if this is unknown.
     unit
         Unit of the count, such as ``"B"`` for bytes.
     """
@@ -67,7 +67,7 @@ class Progress:
                 self._bar.update(count)
 
     def count(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items, and advance the bar by one after each of them has been processed."""
+        """Yield each item, and advance the bar by one after the caller has processed the item."""
         for item in items:
             yield item
             self.advance(1)
@@ -77,9 +77,9 @@ class Progress:
 
 
 class _RemoteProgress:
-    """The pickled form of a `Progress`, with which a worker advances the bar in the client.
+    """The unpickled form of a `Progress`, with which a worker advances the bar in the client.
 
-    It sends counts as `distributed` events under a topic.
+    It sends each count to the client as a `distributed` event on the given topic.
     """
 
     def __init__(self, topic: str) -> None:
@@ -94,7 +94,7 @@ class _RemoteProgress:
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    """Create a tqdm progress bar or, without tqdm, a line of text with the same interface."""
+    """Create a tqdm progress bar or, if tqdm is not installed, a `_PlainBar`."""
     if find_spec("tqdm") is None:
         return _PlainBar(total, unit)
     import warnings
@@ -116,7 +116,7 @@ class _PlainBar:
         self._shown = float("-inf")
 
     def update(self, count: int) -> None:
-        """Advance by `count`, and redraw the line if the last time was at least 0.1 seconds ago."""
+        """Advance by `count`, and redraw the line if it was last drawn 0.1 seconds ago or more."""
         self.n += count
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._show()

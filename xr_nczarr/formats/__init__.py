@@ -1,4 +1,4 @@
-"""Parse and render the metadata documents of Zarr, with a subclass of `Format` per version."""
+"""Parse and render Zarr metadata documents, with one subclass of `Format` per Zarr version."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from xr_nczarr.formats.v3_draft import V3Draft
 
 __all__ = ["FORMATS", "Format", "find_format"]
 
-# In the order in which versions are recognized: v3 before its draft, because both have a
-# ``zarr.json``; v1 last, because its keys could be array names in another version.
+# Versions are recognized in this order. v3 comes before its draft, because both have a
+# ``zarr.json``. v1 comes last, because its keys could be array names in another version.
 FORMATS: Mapping[str, Format] = {item.version: item for item in (V3(), V2(), V3Draft(), V1())}
 
 
 def find_format(zarr_format: object) -> Format:
-    """Return the format that an option such as ``zarr_format=2`` or ``"3-draft"`` requests.
+    """Return the `Format` for a value of the option `zarr_format`, such as 2 or ``"3-draft"``.
 
     Raises
     ------

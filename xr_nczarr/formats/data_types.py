@@ -1,8 +1,8 @@
-"""Parse and render the data types of Zarr v3.
+"""Parse and render Zarr v3 data types.
 
-The parser returns a dtype and a string. The string preserves how the document writes the type: as a
-name, or as the JSON of a type with a configuration. In v3, the codecs determine the byte order, so
-data types are parsed as little endian.
+The parser returns a dtype and the original notation of the type as a string. The notation is a
+name or, for a type with a configuration, JSON. In v3, codecs determine the byte order, so data
+types are parsed as little-endian.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ _EXTENDED = ("bfloat16",)  # registered types that ml_dtypes adds to NumPy
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _TEXT = "string"
 _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
-# Types with a configuration, by NumPy's kind.
+# NumPy kinds of the types that have a configuration.
 _FIXED = {"null_terminated_bytes": "S", "fixed_length_utf32": "U", "raw_bytes": "V"}
 _TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
-# The first one is written: the second is registered, but unknown to zarr-python up to 3.1.
+# The first name is written. The second is the registered name, but zarr-python up to 3.1 does not
+# know it.
 _STRUCTURED = ("structured", "struct")
 
 
 def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return the name and the configuration of a codec, data type or other extension point of v3.
+    """Parse the JSON of a v3 codec, data type or similar item into its name and configuration.
 
-    `value` is the name, or an object with the members ``name`` and ``configuration``.
+    `value` is either the name alone, which means an empty configuration, or an object with the
+    members ``name`` and ``configuration``. `place` locates `value` in its document, for messages.
     """
     if isinstance(value, str):
         return value, {}
@@ -54,25 +56,29 @@ def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 
 
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
-    """Raise UnsupportedError if a JSON object has members that are not in `known`."""
+    """Raise UnsupportedError if a JSON object has members that are not in `known`.
+
+    `place` locates the object in its document, for the message. None means the document itself.
+    """
     extra = sorted(set(members) - set(known))
     if extra:
         raise unknown("member", extra[0], place)
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Build the error for a codec, member or other item that is not supported.
+    """Build the error for an item that is not supported, such as a codec or a member.
 
-    The item may be part of an extension, so the document is not necessarily invalid.
+    `what` is the kind of the item, and `name` is its name. The item may belong to an extension, so
+    its document is not necessarily invalid. The error is therefore not a MetadataError.
     """
     return UnsupportedError(f"{what} {quote(name)!r} is not supported", place=place)
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a ``data_type`` into a dtype.
+    """Parse a v3 ``data_type``, and return the dtype and the type's original notation.
 
-    Returns the dtype, and a string that preserves how the document writes the type. The type can be
-    defined by the specification, by its registry of extensions, or by zarr-python.
+    The notation is a name or, for a type with a configuration, JSON. The type can be defined by
+    the specification, by its extension registry, or by zarr-python.
     """
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
@@ -120,12 +126,15 @@ def _find_named_type(name: str, place: str) -> DType | None:
 
 
 def is_float(dtype: DType) -> bool:
-    """Return whether a dtype is a floating-point type. This includes ``bfloat16``."""
+    """Return whether a dtype is a floating-point type, including ``bfloat16``."""
     return dtype.kind == "f" or dtype.name in _EXTENDED
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a number or of raw bytes such as ``r16``, or None for other names."""
+    """Return the dtype for the name of a numeric type or raw-bytes type, or None for other names.
+
+    The name of a raw-bytes type contains its size in bits: ``r16`` means two bytes.
+    """
     raw = _RAW.fullmatch(name)
     if raw is None:
         return NUMBERS.get(name)
@@ -137,10 +146,10 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Convert a field of a structured type to the notation of Zarr v2.
+    """Convert a field of a structured data type to Zarr v2 notation.
 
-    `field` is a pair of a name and a type, as in zarr-python, or an object, as in the registered
-    type.
+    `field` is a (name, type) pair, as in zarr-python's type ``structured``, or an object, as in the
+    registered type ``struct``.
     """
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
@@ -151,10 +160,11 @@ def _parse_field(field: Json, place: str) -> Json:
 
 
 def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> Json:
-    """Render the ``data_type`` of a dtype, whose byte order does not matter.
+    """Render a dtype as a v3 ``data_type``, ignoring its byte order.
 
-    `notation` is the string that `parse_data_type` returned. It is used if it still describes
-    `dtype`. Variable-length items are strings if `text` is True, and bytes otherwise.
+    `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
+    if it still describes `dtype`. Variable-length items are strings if `text` is True, and bytes
+    otherwise.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(notation) if notation.startswith("{") else notation
@@ -180,7 +190,10 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype, such as one of ml_dtypes, that a Zarr version cannot express."""
+    """Build the error for a dtype that a Zarr version cannot express, such as one from ml_dtypes.
+
+    `version` is the name of the Zarr version in the message.
+    """
     return UnsupportedError(
         f"{version} has no data type for dtype {dtype.name}",
         remedy="Convert the variable with astype",
@@ -189,10 +202,13 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Return whether a ``data_type`` of v3 describes the little-endian dtype `little`."""
+    """Return whether `value`, a v3 ``data_type``, describes the little-endian dtype `little`.
+
+    `text` states whether the items of a variable-length type have to be strings or bytes.
+    """
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:
         return little.kind == "O" and text == (value == _TEXT)
     core = _find_named_type(value, "data_type")
-    return core is not None and core == little  # NumPy takes None for float64
+    return core is not None and core == little  # NumPy would treat None as float64

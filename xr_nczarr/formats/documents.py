@@ -1,6 +1,7 @@
 """Parse the JSON documents of a store, and check the types and ranges of their members.
 
-The functions raise MetadataError, which names the member. `Format.parse_node` adds the key.
+If a check fails, a function raises a MetadataError that names the member. `Format.parse_node` adds
+the key of the document to the error.
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 MAX_DIMENSIONS = 64
 MAX_ITEM_BYTES = 16 << 20
 
-_VALUE_BYTES = 256  # upper bound for a parsed value: two bytes of text can become a Python object
+# Upper bound on the memory of a parsed value: two bytes of text can become a Python object.
+_VALUE_BYTES = 256
 
 _NO_NAMES = frozenset(("", ".", ".."))
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Document:
-    """A JSON document of a store, which is parsed when it is first used.
+    """A JSON document from a store, which is parsed lazily.
 
     Parameters
     ----------
     key
-        Key in the store, for messages.
+        Key of the document in the store, for messages.
     data
         The stored bytes, or a str if another document contains this document as a JSON string.
     limits
-        Limits on the depth and size of the document, which are checked on creation (size) and on
-        first use (depth).
+        Limits on the size and depth of the document. The size is checked on creation, and the depth
+        on parsing.
     consolidated
-        Whether ``max_consolidated_bytes`` applies instead of ``max_metadata_bytes``.
+        Whether the size is limited by ``max_consolidated_bytes`` instead of ``max_metadata_bytes``.
     """
 
     def __init__(
@@ -70,13 +72,13 @@ class Document:
 
     @cached_property
     def value(self) -> Json:
-        """The JSON value.
+        """The parsed JSON value.
 
         Raises
         ------
         MetadataError
-            If the data are not JSON in UTF-8, an object has repeated names, or values are nested
-            beyond ``max_depth``.
+            If the document is not valid UTF-8 or JSON, an object has duplicate names, values are
+            nested beyond ``max_depth``, or a string contains lone surrogates.
         """
         with Place(key=self.key):
             text = self._text()
@@ -87,35 +89,42 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable key for the content of the document.
+        """A hashable object that identifies the content of the document.
 
-        Documents with equal keys have equal values.
+        If it is equal for two documents, their values are equal.
         """
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return the value of a member as a separate document.
+        """Return the value of a member as a document of its own.
 
-        Error messages show `key` as the key of that document. None means the key of this document.
+        Error messages show `key` as the key of the new document. None means the key of the document
+        that contains the member.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes in this document, or in one of its members."""
+        """Return the user attributes stored in a member, or in the whole document if it is None.
+
+        Raises
+        ------
+        MetadataError
+            If the attributes are not a JSON object.
+        """
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
         return Attributes(source.value, source)
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of a member, exactly as it is in the document."""
+        """Return the JSON text of a member, exactly as it appears in the document."""
         strict, spans = self._members
         begin, end = spans[name]
         return strict.source[strict.locate(begin) : strict.locate(end)]
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The text of the document, and where the value of each member starts and ends in it."""
+        """The document as strict JSON, and the start and end of each member's value within it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -146,15 +155,15 @@ class _Member(Document):
 
 
 def render_json(value: Json) -> bytes:
-    r"""Render `value` as JSON in UTF-8, with the shortest exact representation of floats.
+    r"""Render `value` as UTF-8 JSON. Floats get the shortest representation that round-trips.
 
-    Only the characters that JSON requires are escaped, because netcdf-c does not understand ``\u``
+    Characters are escaped only where JSON requires it, because netCDF-C does not understand ``\u``
     escapes.
 
     Raises
     ------
     MetadataError
-        If a string is not valid Unicode, because it contains lone surrogates.
+        If a string contains lone surrogates, which are not valid Unicode.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -167,13 +176,19 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable value that is equal only for equal JSON values of equal types.
+    """Return a hashable object that identifies the content of a JSON value.
 
-    It is computed ten times as fast as `render_json`.
+    If it is equal for two values, they are equal and have equal types. This function is ten times
+    as fast as `render_json`.
+
+    Raises
+    ------
+    MetadataError
+        If the value is nested too deeply.
     """
     try:
-        return marshal.dumps(value, 2)  # later versions of its format depend on the objects
-    except ValueError as error:  # beyond 2,000 levels, if ``max_depth`` allows so many
+        return marshal.dumps(value, 2)  # later format versions also depend on object identity
+    except ValueError as error:  # more than 2,000 levels, which a large ``max_depth`` allows
         raise MetadataError(f"the document is nested too deeply: {error}") from error
 
 
@@ -194,7 +209,7 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
     """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
-    If `choices` are passed, the string must be one of them.
+    Unless `choices` is empty, the string must be one of its items.
     """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
@@ -212,10 +227,10 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Return a list of lengths as a shape, or raise a MetadataError that names `place`.
+    """Convert a JSON list of lengths to a shape, or raise a MetadataError that names `place`.
 
-    A shape has at most 64 integers, which are at least `least`. The product of its nonzero lengths
-    is below 2**63.
+    The list may have at most 64 integers, and none below `least`. The product of the nonzero
+    lengths must be below 2**63.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -230,14 +245,14 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Return the chunk shape of an array with `rank` dimensions.
+    """Parse the chunk shape of an array with `rank` dimensions and elements of `dtype`.
 
     Raises
     ------
     MetadataError
-        If `value` is not a shape of `rank` dimensions.
+        If `value` is not a list of `rank` positive lengths.
     LimitError
-        If a chunk of `dtype` has more than ``max_chunk_bytes``.
+        If a chunk is larger than ``max_chunk_bytes``.
     """
     chunk_shape = read_lengths(value, place, least=1)
     if len(chunk_shape) != rank:
@@ -253,12 +268,12 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Return the members of the main document of a group or array.
+    """Return the members of the document that defines a group or array.
 
     Raises
     ------
     MetadataError
-        If the document is not an object, or declares another version than `zarr_format`.
+        If the document is not an object, or its member ``zarr_format`` differs from `zarr_format`.
     """
     members = read_object(document.value, None)
     version = required(members, "zarr_format")
@@ -268,12 +283,15 @@ def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
 
 
 def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
-    """Return the members of an object that are not in `known`."""
+    """Return a copy of a JSON object without the members in `known`."""
     return {name: value for name, value in members.items() if name not in known}
 
 
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
-    """Return a member of the object at `place`. Raise MetadataError if the member is missing."""
+    """Return a member of a JSON object, or raise MetadataError if the member is missing.
+
+    `place` locates the object in its document, for the message. None means the document itself.
+    """
     if name not in members:
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("the required member is missing", place=place)
@@ -281,9 +299,10 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could refer to another store.
+    """Raise MetadataError if a key in consolidated metadata could point outside the store.
 
-    No segment of the key may be empty, ``.`` or ``..``.
+    No segment of the key may be empty, ``.`` or ``..``. For the message, `place` is the member that
+    contains `key`, and `document` is the key of the consolidated metadata.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"

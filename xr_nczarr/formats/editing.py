@@ -1,4 +1,4 @@
-"""Change individual members of stored documents, and leave all other text as it is."""
+"""Change individual members of stored documents without altering the text of other members."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from xr_nczarr.model import Json, key_prefix
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` is the part of the metadata that contains the member: ``"attributes"``, ``"members"``
-    (the node's main document) or the name of a sidecar document. `member` contains the names that
-    lead to the value from there. If it is empty, the value replaces a whole sidecar.
+    `path` and `kind` identify the node. `holder` is the part of its metadata that contains the
+    member: ``"attributes"``, ``"members"`` (the node's main document), or the name of a sidecar (an
+    additional hidden document). `member` is the sequence of nested member names that leads from
+    there to the value. If it is empty, `value` replaces the whole sidecar.
     """
 
     path: str
@@ -26,7 +27,7 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
-    """Return the key of the document to change, and the names that lead to the member."""
+    """Return the key of the document to change, and the nested member names to follow within it."""
     document = zarr.document_key(change.path, change.kind)
     if change.holder == "members":
         return document, change.member
@@ -37,9 +38,11 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
-    """Return a document after changing some of its members. New members are added at the end.
+    """Render a document with changes to some of its members.
 
-    `changes` maps sequences of names, which lead to members, to the new values.
+    `changes` maps the location of each changed member, a sequence of nested member names, to its
+    new value. New members are added at the end of their object. Other members keep their exact
+    text.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

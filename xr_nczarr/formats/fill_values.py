@@ -1,11 +1,11 @@
 """Parse and render the fill values of every Zarr version.
 
-The parsers accept fill values in the notation of
+The parsers accept the notations of
 
-- v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
-- the v3 draft: ``"0b…"``, ``"+Infinity"``
-- zarr-python: Base64, objects, zero for any type
-- netcdf-c: plain characters, lists of one item
+- Zarr v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
+- the Zarr v3 draft: ``"0b…"``, ``"+Infinity"``
+- zarr-python: Base64, objects for structures, 0 for every type
+- netCDF-C: characters as plain text, lists of one item
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 def parse_v2_fill_value(
     value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
 ) -> Any:
-    """Parse a fill value of v1 or v2 into a scalar, or null into None.
+    """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
 
-    `type_name` is the typestring of the document. It identifies netCDF characters, whose fill
-    values netcdf-c writes as plain text. Variable-length items are bytes if `binary` is True, and
+    `type_name` is the typestring in the document. It identifies netCDF characters, because netCDF-C
+    writes their fill values as plain text. Variable-length items are bytes if `binary` is True, and
     strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
-    if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
+    if isinstance(value, list) and len(value) == 1 and kind != "c":  # netCDF-C 4.8.0
         (value,) = value
     if kind in "OSUV" and not character and type(value) is int and value == 0:
-        value = ""  # zarr-python's zero of any type
+        value = ""  # zarr-python writes 0 as the empty value of every type
     elif kind in "SU" and isinstance(value, (bool, int, float)):
-        value = json.dumps(value)  # netcdf-c writes strings that look like numbers without quotes
+        value = json.dumps(value)  # netCDF-C writes strings that look like numbers without quotes
     elif kind == "b" and isinstance(value, (int, float)) and value in (0, 1):
         value = bool(value)
     elif kind == "c" and not isinstance(value, list | None):
@@ -60,11 +60,11 @@ def parse_v2_fill_value(
 def parse_fill_value(
     value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
 ) -> Any:
-    """Parse a fill value into a scalar of `dtype`, or null into None.
+    """Parse a fill value into a scalar of `dtype`. Return None for null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. If the fill value is
-    given as bytes, they are interpreted as the dtype `raw`, including its byte order. By default,
-    they are little endian, which v3 prescribes regardless of the codecs.
+    Variable-length items are strings if `text` is True, and bytes otherwise. `raw` is the dtype,
+    including byte order, with which to interpret a fill value that is given as raw bytes or Base64.
+    The default is `dtype` in little-endian order, which v3 prescribes regardless of the codecs.
     """
     if value is None:
         return None
@@ -102,7 +102,7 @@ def _parse_fields(value: dict[str, Json], dtype: DType) -> Any:
 
 def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType) -> Any:
     stored = _parse_bits(value, dtype.itemsize) or _parse_bytes(value)
-    # netcdf-c writes "" for every raw type.
+    # netCDF-C writes "" for every raw type.
     short = len(stored) < dtype.itemsize and dtype.kind == "V" and stored
     if short or len(stored) > dtype.itemsize:
         raise unexpected(value, f"{dtype.itemsize} bytes", _PLACE)
@@ -122,7 +122,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes. Return None for any other value."""
+    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes. Return None for other values or sizes."""
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -130,9 +130,9 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings are valid Unicode.
+    """Return whether all strings in an array, including structure fields, are valid Unicode.
 
-    NumPy crashes when it hashes invalid strings.
+    Invalid strings must be rejected, because NumPy crashes when it hashes them.
     """
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
@@ -155,7 +155,7 @@ def _parse_number(value: Json, dtype: DType) -> Any:
     if is_float(dtype):
         return _parse_float(value, dtype)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():
-        # netcdf-c stores characters as uint8, but writes their fill value as a string.
+        # netCDF-C stores characters as uint8, but writes their fill value as a string.
         value = ord(value or "\0")
     stored = np.dtype("i8") if dtype.kind in "mM" else dtype.newbyteorder("=")
     low, high = np.iinfo(stored).min, np.iinfo(stored).max
@@ -172,7 +172,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
     if type(number) not in (int, float):
         raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', _PLACE)
     try:
-        # Raises for numbers that round to infinity; a bfloat16 has the range of a float32.
+        # This raises for numbers that round to infinity. bfloat16 has the same range as float32.
         struct.pack(f"<{dtype.char if dtype.kind == 'f' else 'f'}", number)
     except (OverflowError, struct.error) as error:
         raise unexpected(value, f"a number within the range of {dtype.name}", _PLACE) from error
@@ -180,7 +180,10 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
-    """Render a scalar, or None as null, as the ``fill_value`` of v1 or v2."""
+    """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
+
+    `type_name` is the typestring in the document. ASCII characters of netCDF become plain text.
+    """
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
@@ -189,12 +192,12 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
 def render_fill_value(
     value: Any, dtype: DType, *, listed: bool = False, named: bool = False
 ) -> Json:
-    """Render a scalar as the ``fill_value`` of v3.
+    """Render a scalar as a Zarr v3 ``fill_value``.
 
-    v3 requires a fill value, so None is rendered as zero, as in zarr-python. If `listed` is True,
-    raw bytes are rendered as a list, as in the core specification; otherwise as Base64, as in
-    zarr-python. If `named` is True, a structure is rendered as an object (data type ``struct``),
-    otherwise as Base64 of all its bytes (data type ``structured``).
+    v3 requires a fill value, so None becomes zero, as in zarr-python. If `listed` is True, raw
+    bytes become a list of integers, as in the core specification. Otherwise, they become Base64, as
+    in zarr-python. If `named` is True, a structure becomes an object, as the data type ``struct``
+    requires. Otherwise, all its bytes become one Base64 string (data type ``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
@@ -208,7 +211,7 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Render a scalar as JSON. With `exact`, NaNs with unusual bits are rendered as ``"0x…"``."""
+    """Render a scalar as JSON. If `exact` is True, NaNs with unusual bits become ``"0x…"``."""
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

@@ -1,4 +1,4 @@
-"""Define the interface of all Zarr versions, which other packages use for documents and keys."""
+"""Define `Format`, the common interface to the documents and keys of every Zarr version."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NodeKind = Literal["array", "group"]
 
 @dataclass(slots=True)
 class Parsing:
-    """The input and the intermediate results of parsing one group or array.
+    """The inputs and intermediate results of parsing one node, which is a group or an array.
 
     Attributes
     ----------
     key
         Key of the document that defines the node as an array or a group.
     documents
-        All documents of the node by their keys.
+        Mapping from keys to all documents of the node.
     parsed
         Cache of parsed arrays; see `Format.parse_node`.
     fields
@@ -66,11 +66,11 @@ class Format(ABC):
     consolidated_key
         Key of the consolidated metadata, or None if the version has no such metadata.
     consolidated_by_default
-        Whether a new store has consolidated metadata unless the caller declines them.
+        Whether new stores get consolidated metadata unless the caller opts out.
     is_rare
-        Whether a store is checked for this version only after all others were ruled out.
+        Whether a store is checked for this version only after the common versions were ruled out.
     has_variants
-        Whether the version has variants with different keys, between which `resolved` chooses.
+        Whether the version has several variants with different keys. `resolved` chooses one.
     has_groups
         Whether groups have documents.
     implies_groups
@@ -80,18 +80,18 @@ class Format(ABC):
     has_shards
         Whether a stored object can contain several chunks.
     has_sidecars
-        Whether a node can have additional hidden documents, such as those of netcdf-c 4.8.0.
+        Whether a node can have sidecars: additional hidden documents, as in netCDF-C 4.8.0.
     has_dimension_names
-        Whether the document of an array can name the array's dimensions.
+        Whether an array's document can name the array's dimensions.
     mixes_byte_orders
         Whether the fields of a structured type can differ in byte order.
     requires_fill_value
-        Whether every array must have a fill value, which therefore does not indicate missing
-        values.
+        Whether every array must have a fill value. If so, the fill value alone does not imply that
+        the array has missing values.
     separates_attributes
         Whether a node's attributes are stored in a separate document.
     separates_compressor
-        Whether the compressor, the filters and the memory order are separate members.
+        Whether an array's document has separate members for compressor, filters and memory order.
     chunk_key_encodings
         Names of the encodings that `chunk_keys` accepts.
     deflate
@@ -121,7 +121,7 @@ class Format(ABC):
         """Return the keys of all documents that a node can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys by which a store is recognized, in the reverse order of writing."""
+        """Return the keys that identify a store of this version, in reverse write order."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
@@ -135,25 +135,25 @@ class Format(ABC):
 
     @abstractmethod
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
-        """Return the keys of an array's chunks.
+        """Return the mapping from chunk indices to keys for the array at `path`.
 
         `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` selects the
         default of the version.
         """
 
     def listing_prefix(self, path: str) -> str:
-        """Return the prefix to list in order to find the children of a group."""
+        """Return the key prefix under which the children of the group at `path` are listed."""
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return possible names of a group's children, given a listing of `listing_prefix`.
+        """Return the names that a group's children may have, given a listing of `listing_prefix`.
 
-        `objects` and `prefixes` are the names of the listed objects and common prefixes.
+        The listing consists of the names of `objects` and of `prefixes` (folders).
         """
         return prefixes
 
     def node_path(self, folder: str) -> str | None:
-        """Return the path of the node with keys in `folder`, or None if nodes share the folder."""
+        """Return the path of the node whose keys are in `folder`, or None if nodes share it."""
         return f"/{folder}"
 
     @abstractmethod
@@ -166,10 +166,10 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of this format to which the root documents of a store belong.
+        """Return the variant of this format that a store uses, judging by its root documents.
 
-        With `data_type_fallback`, the variant reads unknown data types as their fallback types, if
-        the version defines fallback types.
+        If `data_type_fallback` is True, the returned variant reads unknown data types as their
+        fallback types, provided that this Zarr version defines fallback types.
         """
         return self
 
@@ -181,10 +181,11 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path`, or return None if there is no node.
+        """Parse the node at `path` from `documents`. Return None if they contain no node.
 
-        If a document is invalid, the result is a BrokenNode. `parsed` caches arrays by the content
-        of their document, because many arrays have equal documents. It is extended in place.
+        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
+        cache of arrays, which is extended in place. Its keys identify the content of documents,
+        because many arrays have equal documents.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -203,19 +204,19 @@ class Format(ABC):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse the array or group.
 
-        Fields are recorded in `parsing.fields` one by one, so that they are not lost if a later
-        field is invalid.
+        Each field is recorded in `parsing.fields` as soon as it is parsed, so that it is not lost
+        if a later field is invalid.
         """
 
     def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the documents of a node by key, in the order of writing.
+        """Render the documents of a node, and return a dict from keys to bytes in write order.
 
         Raises
         ------
         UnsupportedError
             If the version cannot express the node.
         NczarrError
-            If the node is a BrokenNode, whose error is raised.
+            If the node is a BrokenNode. The raised error is the node's own `error`.
         """
         if isinstance(node, BrokenNode):
             raise node.error
@@ -223,28 +224,29 @@ class Format(ABC):
 
     @abstractmethod
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON values of a node's documents by key, in the order of writing."""
+        """Return a dict from keys to the JSON values of a node's documents, in write order."""
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Return the documents in consolidated metadata by key.
+        """Split consolidated metadata into a dict from keys to documents.
 
         Returns None if `document` does not contain consolidated metadata.
         """
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the consolidated metadata of the given documents.
+        """Render consolidated metadata for `documents`, which maps keys to rendered documents.
 
-        Returns a dict with one key, or an empty dict if the version has no consolidated metadata.
+        Returns a dict from the key of the consolidated metadata to its bytes. The dict is empty if
+        the version has no consolidated metadata.
         """
         return {}
 
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Add the codecs that the version requires to a codec chain.
+        """Return a codec chain with any codecs added that the version requires.
 
-        `kind_of` maps the names of codecs from other packages to ``array-array``, ``array-bytes``
-        or ``bytes-bytes``, and all other names to None.
+        `kind_of` is called with the name of a codec. For a codec from another package, it returns
+        ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. For other names, it returns None.
         """
         return tuple(specs)

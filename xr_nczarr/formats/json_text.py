@@ -1,8 +1,8 @@
-r"""Parse JSON strictly, but accept the invalid numbers and words that netcdf-c accepts.
+r"""Parse JSON strictly, but accept the invalid numbers and words that netCDF-C accepts.
 
-Valid JSON is parsed by the standard library's C parser. If this fails, notation that only netcdf-c
-accepts is rewritten first: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and ``\'``
-within strings.
+Text is first parsed by the standard library's C parser. If this fails, notation that only netCDF-C
+accepts is rewritten, and the text is parsed again. Examples are ``001``, ``+5``, ``0x10``, ``1.``,
+``1e``, ``nan``, ``TRUE``, and ``\'`` within strings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CONTAINERS = frozenset((dict, list))
 
 _WORD = r"[0-9A-Za-z+.-]"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-# All strict tokens (control characters within strings included), then a lax one.
+# Matches as many strictly valid tokens as possible, then one that is not. Unlike in the standard,
+# strings may contain control characters.
 _LAX = re.compile(
     rf'(?:[^"0-9A-Za-z+.-]++|"(?:[^"\\]++|\\["\\/bfnrtu])*+"'
     rf"|(?:{_NUMBER}|true|false|null|NaN|-?Infinity)(?!{_WORD}))*+"
@@ -39,16 +40,17 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """The text of a document as valid JSON, with a map of positions to the stored text.
+    """The text of a document as valid JSON, with the corresponding positions in the stored text.
 
     Attributes
     ----------
-    text, source
-        The valid JSON, and the stored text, which differs if it contains notation that only
-        netcdf-c accepts.
+    text
+        The valid JSON.
+    source
+        The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     positions, shifts
-        `shifts` contains the numbers to add to a position in `text` to get the position in
-        `source`. Each number applies from the corresponding position in `positions` on.
+        `shifts` contains the numbers to add to a position in `text` to obtain the position in
+        `source`. Each number applies from the corresponding position in `positions` onward.
     """
 
     text: str
@@ -62,9 +64,9 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return where the value of each member starts and ends in `text`, by name of the member.
+        """Map the name of each member of a JSON object to the start and end of its value in `text`.
 
-        `start` is the position of the JSON object in `text`.
+        `start` is the position of the object in `text`.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._behind(start, "{")
@@ -77,7 +79,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Skip whitespace, then `token` if it follows, and then whitespace again."""
+        """Return the position after whitespace, `token` if it comes next, and more whitespace."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
@@ -86,12 +88,12 @@ class StrictText:
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
-    """Parse JSON, including the invalid notation that netcdf-c accepts.
+    """Parse JSON, including the invalid notation that netCDF-C accepts.
 
     Raises
     ------
     MetadataError
-        If the text is not JSON, an object has repeated names, or values are nested beyond
+        If the text is not JSON, an object has duplicate names, or values are nested beyond
         `max_depth`.
     """
     try:
@@ -106,7 +108,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert a string that `parse_json` accepts to valid JSON."""
+    """Convert text that `parse_json` accepts to valid JSON."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -181,7 +183,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert one number, word or string to valid JSON, unless netcdf-c rejects it too."""
+    """Convert a number, word or string to valid JSON, unless netCDF-C rejects the token too."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

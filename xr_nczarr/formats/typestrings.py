@@ -1,4 +1,4 @@
-"""Parse and render the data types of Zarr v1 and v2, which are typestrings or lists of fields."""
+"""Parse and render Zarr v1 and v2 data types, which are typestrings or lists of fields."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields into a dtype.
+    """Parse a typestring or a list of fields, and return the dtype and the original notation.
 
-    Returns the dtype, and a string that preserves how the document writes the type. Numbers without
-    a declared byte order, such as ``"|i4"``, are parsed as little endian.
+    The notation is a string: the typestring, or the list as JSON. Numeric types without a declared
+    byte order, such as ``"|i4"``, are parsed as little-endian.
 
     Raises
     ------
     UnsupportedError
-        If v2 does not define the type, such as ``"|J0"``, which netcdf-c uses for JSON attributes.
+        If Zarr v2 does not define the type. An example is ``"|J0"``, which netCDF-C uses for JSON
+        attributes.
     LimitError
         If an item is larger than 16 MiB.
     """
@@ -76,7 +77,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Check the size of the items of a data type, in bytes.
+    """Check `size`, the item size of a data type in bytes. `value` is the type, for messages.
 
     Raises
     ------
@@ -96,13 +97,13 @@ def check_size(size: int, value: Json, place: str) -> None:
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
     """Render a dtype as a typestring or a list of fields.
 
-    `type_name` is the string that `parse_data_type` returned. It is used if it still describes
-    `dtype`.
+    `type_name` is the original notation of the type, as `parse_data_type` returned it. It is reused
+    if it still describes `dtype`.
 
     Raises
     ------
     UnsupportedError
-        For padded structures, extended precision and dtypes of other packages.
+        If `dtype` is a structure with padding, has extended precision, or is not defined by NumPy.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         notation = json.loads(type_name) if type_name[0] == "[" else type_name
@@ -123,7 +124,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype is defined by NumPy and not by another package, such as ml_dtypes."""
+    """Return whether a dtype is defined by NumPy instead of another package such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

@@ -1,6 +1,6 @@
 """Define Zarr v1, in which an array has the documents ``meta`` and ``attrs``.
 
-Groups are directories without documents. This module matches the specification and the output of
+Groups are directories without documents. This module follows the specification, and the practice of
 zarr-python 1.
 """
 
@@ -26,7 +26,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, ke
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
 _OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
-# The codecs that zarr-python 1 stores as a name and one number.
+# Codecs whose configuration zarr-python 1 stores as a single number, the level.
 _LEVELS = ("zlib", "bz2")
 
 
@@ -69,12 +69,12 @@ class V1(Format):
         return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the two documents of an array. Groups have no documents.
+        """Return the two documents of an array, or an empty dict for a group.
 
         Raises
         ------
         UnsupportedError
-            For a group with attributes or other metadata.
+            If the node is a group with attributes or other metadata.
         """
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
@@ -87,7 +87,7 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Convert the compression to a numcodecs configuration, or None for uncompressed chunks."""
+    """Return the compressor as a numcodecs configuration, or None if chunks are uncompressed."""
     name = members.get("compression")
     if name is None or name == "none":
         return None

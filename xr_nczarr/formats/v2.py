@@ -1,6 +1,6 @@
 """Define Zarr v2, with the documents ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
 
-This module matches the specification, and the output of zarr-python 2 and 3 and of netcdf-c since
+This module follows the specification, and the practice of zarr-python 2 and 3 and of netCDF-C since
 4.8.0.
 """
 
@@ -64,7 +64,8 @@ class V2(Format):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse a node.
 
-        Hidden documents that v2 does not define, such as those of netcdf-c 4.8.0, become sidecars.
+        Hidden documents that Zarr v2 does not define become the node's `sidecars`. netCDF-C 4.8.0
+        writes such documents.
         """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
@@ -98,13 +99,13 @@ class V2(Format):
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def expand_consolidated(self, document: Document) -> dict[str, Document]:
-        """Return the documents in ``.zmetadata`` by key, in the order of ``.zmetadata``.
+        """Split ``.zmetadata`` into a dict from keys to documents, in stored order.
 
         Raises
         ------
         MetadataError
-            If the document is invalid or has no ``zarr_consolidated_format``, which all writers
-            add.
+            If ``.zmetadata`` is invalid, or lacks the member ``zarr_consolidated_format``, which
+            all programs write.
         """
         members = read_object(document.value, None)
         version = members.get("zarr_consolidated_format")
@@ -121,7 +122,7 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, in which the text of each document stays unchanged."""
+        """Render ``.zmetadata`` from `documents`, whose text is copied unchanged."""
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -132,10 +133,10 @@ class V2(Format):
 
 
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
-    """Return the keys of an array's chunks.
+    """Return the mapping from chunk indices to keys for the array at `path`.
 
-    `separator` is an empty string if the metadata do not declare a separator. Some writers then use
-    ``.`` and others ``/``.
+    Pass an empty `separator` if the metadata does not declare one. Readers then try ``.`` first and
+    ``/`` second, because writers differ.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -160,13 +161,13 @@ def parse_array(
 ) -> ArrayNode:
     """Parse an array from the members of ``.zarray``.
 
-    Members that netcdf-c 4.8.0 omits are optional, because the array can be read without them.
-    `fields` are further fields of the ArrayNode.
+    Members that netCDF-C 4.8.0 omits are optional, because the array can be read without them.
+    `fields` contains the values of further `ArrayNode` fields.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
     chunks = read_lengths(required(metadata, "chunks"), "chunks")
-    if len(chunks) == rank:  # chunks can only have length zero along a dimension of length zero
+    if len(chunks) == rank:  # a chunk length of zero is valid only if the dimension has length zero
         chunks = tuple(n or int(not length) for n, length in zip(chunks, shape, strict=True))
     filters = _parse_codecs(metadata.get("filters"), "filters")
     codecs = (*filters, *_parse_codecs(metadata.get("compressor"), "compressor"))
@@ -205,9 +206,9 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of GDAL's ``lzma`` codec to that of numcodecs.
+    """Convert the configuration of the codec ``lzma`` from GDAL's notation to that of numcodecs.
 
-    All other configurations are returned unchanged.
+    A configuration of another codec, or in another notation, is returned unchanged.
     """
     if name != "lzma" or "delta" not in configuration:
         return configuration
@@ -217,7 +218,13 @@ def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]
 
 
 def render_array(node: ArrayNode) -> dict[str, Json]:
-    """Render the members of ``.zarray``, except for ``zarr_format`` and members of extensions."""
+    """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions.
+
+    Raises
+    ------
+    UnsupportedError
+        If Zarr v2 cannot express the array.
+    """
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node)

@@ -1,7 +1,7 @@
 """Define Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
 
-This module matches the core specification 3.1, and the output of zarr-python 3, tensorstore, zarrs
-and netcdf-c's development branch.
+This module follows the core specification 3.1, and the practice of zarr-python 3, tensorstore,
+zarrs and netCDF-C's development branch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the node at `path` has a ``zarr.json`` of v3, and not one of the draft."""
+        """Return whether the node at `path` has a ``zarr.json`` that follows v3, not its draft."""
         (key,) = self.node_keys(path)
         if key not in documents:
             return False
@@ -110,7 +110,7 @@ class V3(Format):
         return documents
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the root document with all other documents included.
+        """Render the root document with all other documents embedded in it.
 
         Returns an empty dict if the root is an array.
         """
@@ -140,7 +140,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions. All other members are in `known`.
+    """Return the members that belong to extensions, which are all members that are not in `known`.
 
     Raises
     ------
@@ -155,9 +155,9 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
-    """Parse an array as if it were at the root of a store and had no attributes.
+    """Parse an array without its attributes, as if it were at the root of a store.
 
-    Arrays at other paths that have the same metadata are derived from the result.
+    `ArrayNode.placed` derives all arrays that have the same metadata from the result.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
@@ -196,11 +196,11 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid. Return the largest chunk shape, and runs of chunks of equal length.
+    """Parse a chunk grid, and return its largest chunk shape and its runs of chunks.
 
-    Here, a chunk is what is stored under one key: a chunk or a shard. All chunks of a regular grid
-    have the same shape, so there are no runs. For a rectilinear grid, there is a sequence of runs
-    for each dimension.
+    Here, a chunk is what is stored under one key: a chunk or a shard. A run is a (length, count)
+    pair for consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple of
+    runs for each dimension. A regular grid has no runs, because all its chunks have the same shape.
     """
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
@@ -224,7 +224,8 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
     """Parse the chunk lengths along a dimension of length `size` into (length, count) pairs.
 
-    `value` is one length for all chunks, or a list of lengths and of (length, count) pairs.
+    `value` is one length for all chunks, or a list. Each item of a list is a length or a
+    (length, count) pair.
     """
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)

@@ -48,11 +48,14 @@ def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Jso
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Check a number, and return it. A number that is given as a bit pattern is converted."""
+    """Return a JSON number after checking that it fits `dtype`.
+
+    A bit pattern, such as ``"0x7fc00000"``, is converted to the number that it represents.
+    """
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
-        error.place = place  # `parse_fill_value` sets another place
+        error.place = place  # replaces the place that `parse_fill_value` set
         raise
     if number is None:
         raise unexpected(value, "a number", place)
@@ -77,11 +80,15 @@ def _as_json_number(number: Any) -> Json:
 
 
 NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
-"""Parsers for the configurations of numeric codecs, called with the dtype of the input."""
+"""Parsers for the configurations of numeric codecs, by name of the codec.
+
+Each parser is called with a configuration, the dtype of the codec's input, and the location of the
+codec in its document.
+"""
 
 
 def render_parameter(value: Any) -> Json:
-    """Render a codec parameter that consists of numbers: a number, a list or a mapping."""
+    """Render a parameter of a numeric codec: a scalar, or a nested list or mapping of scalars."""
     if isinstance(value, Mapping):
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

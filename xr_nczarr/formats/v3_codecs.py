@@ -1,4 +1,4 @@
-"""Parse and render the codecs of an array in Zarr v3, including byte order and nested shards."""
+"""Parse and render the codecs of Zarr v3 arrays, including byte order and nested shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_EACH_ELEMENT = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
 _ARRAY_TO_ARRAY = _OF_EACH_ELEMENT | {"transpose", "delta", "packbits"}
-# Codecs that can change the data type, and the parameter that names the new one.
+# Codecs that can change the data type, and the parameter that names the new type.
 _RETYPING = {
     "cast_value": "data_type",
     "astype": "encode_dtype",
@@ -31,7 +31,7 @@ _RETYPING = {
     "quantize": "astype",
 }
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
-# Codecs that v3 registers, with the parameters that v3 requires.
+# Codecs that v3 registers, with default values for the parameters that v3 requires.
 _REGISTERED: dict[str, dict[str, Json]] = {
     "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     "gzip": {"level": 1},
@@ -54,7 +54,10 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
-    """Parse the ``codecs`` of an array. `shape` is that of a stored object: a chunk or a shard."""
+    """Parse the ``codecs`` of an array.
+
+    `shape` is the shape of one stored object, which is a chunk or a shard.
+    """
     chain = _parse_level(value, dtype, shape, "codecs")
     dtype, codecs = ordered(dtype, chain.codecs)
     return chain._replace(dtype=dtype, codecs=codecs)
@@ -63,14 +66,15 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
     """Parse a list of codecs, including the codecs of the shards nested in it.
 
-    The byte order stays in the ``bytes`` codec; `ordered` moves it to the dtype. Codecs before
-    ``sharding_indexed`` are applied to each inner chunk separately, so only codecs that move
-    elements or change each element independently are supported there.
+    The byte order stays in the ``bytes`` codec until `ordered` moves it to the dtype. Codecs before
+    ``sharding_indexed`` are applied to each inner chunk separately. In that position, only codecs
+    that reorder elements or convert each element independently are therefore supported.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
-    at = serializers[0] if serializers else len(names)  # a codec of the caller comes last
+    # Without a known serializer, an unknown codec may be the serializer.
+    at = serializers[0] if serializers else len(names)
     lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
         raise unexpected(
@@ -120,12 +124,12 @@ def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Convert lengths along the transposed axes to lengths along the axes of the array."""
+    """Convert lengths along transposed axes to lengths along the array's axes."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Convert the shard shape and order from transposed axes to the axes of the array."""
+    """Convert the shape and order of a shard level from transposed axes to the array's axes."""
     own = level.order or range(len(order))
     composed = _nontrivial_order(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)
@@ -140,13 +144,13 @@ def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[Code
 
 
 def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
-    """Return the dtype that a codec produces from elements of `dtype`."""
+    """Return the dtype of a codec's output, given the `dtype` of its input."""
     if spec.name not in _RETYPING:
         return dtype
     made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
     try:
         return np.dtype(made) if isinstance(made, str) else dtype
-    except TypeError:  # compiling the codec raises the precise error
+    except TypeError:  # compiling the codec will raise a more precise error
         return dtype
 
 
@@ -166,11 +170,12 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
-    """Convert a codec from its name and configuration in v3 to those of numcodecs.
+    """Convert a v3 codec to a `CodecSpec` with the name and configuration of numcodecs.
 
-    The ``bytes`` codec keeps its ``endian``, which `ordered` removes if the dtype can represent it.
+    `rank` is the number of dimensions of the array, and `document` is the codec's JSON. The
+    ``bytes`` codec keeps its ``endian``, until `ordered` moves it to the dtype if possible.
     """
-    if name == "endian":  # its name in the draft, and until the end of 2023
+    if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
     if name == "bytes":
         check_members(configuration, ("endian",), place)
@@ -181,7 +186,7 @@ def parse_spec(
         order = _parse_order(required(configuration, "order", place), rank, place)
         configuration = {"order": order}
     if name == "blosc":
-        # Decoding reads the type's size from the chunk; encoding takes it from the dtype.
+        # Decoding reads the item size from the chunk, and encoding takes it from the dtype.
         configuration = without(configuration, ("typesize",))
         if isinstance(configuration.get("shuffle"), str):
             shuffle = read_text(configuration["shuffle"], place, _SHUFFLES)
@@ -190,7 +195,10 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the ``order`` of a transposition, which early writers wrote as ``"C"`` or ``"F"``."""
+    """Parse the ``order`` of a transpose codec for an array with `rank` dimensions.
+
+    Early writers stored ``"C"`` or ``"F"`` instead of a list of axes.
+    """
     if value in ("C", "F"):
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
@@ -200,10 +208,17 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the ``bytes`` codec to the dtype of its input.
+    """Move the byte order from the ``bytes`` codec to the dtype of that codec's input.
 
-    This is the dtype to which the last codec before ``bytes`` converts the data, or the dtype of
-    the array if no codec converts them. Returns the dtype of the array and the codecs.
+    If a codec before ``bytes`` converts the data type, the byte order becomes part of that codec's
+    output type. Otherwise, it becomes part of the array's dtype. Returns the array's dtype and the
+    codecs. Both are unchanged if there is no ``bytes`` codec, or if an unknown codec comes before
+    it.
+
+    Raises
+    ------
+    MetadataError
+        If there is more than one ``bytes`` codec, or if it lacks a required ``endian``.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
@@ -216,7 +231,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
     endian = serializers[0].configuration.get("endian")
-    # zarr-python omits `endian` for structures, which it stores in their byte order in memory.
+    # zarr-python omits `endian` for structures, whose bytes it stores as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):
@@ -233,7 +248,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
 
 def byte_order(dtype: DType) -> str | None:
-    """Return ``"little"``, ``"big"``, or None for a dtype that has no byte order.
+    """Return the byte order of a dtype: ``"little"``, ``"big"``, or None if it has none.
 
     Raises
     ------
@@ -250,7 +265,7 @@ def byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Render the ``codecs`` of an array. Codecs of other Zarr versions are converted to v3."""
+    """Render the ``codecs`` of an array. Codecs from other Zarr versions are converted to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -278,7 +293,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document. If so, rendering keeps its JSON."""
+    """Return whether a codec was parsed from a v3 document, so that rendering can keep its JSON."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
@@ -294,8 +309,9 @@ def _is_foreign(spec: CodecSpec) -> bool:
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
-    `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
-    ``bytes-bytes``. The `CodecSpec.document` of these codecs is set to their JSON in v3.
+    `kinds` maps the name of each codec from another package to ``"array-array"``,
+    ``"array-bytes"`` or ``"bytes-bytes"``. The `CodecSpec.document` of these codecs is set to their
+    v3 JSON.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -303,7 +319,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
         document = {"name": spec.name, "configuration": dict(spec.configuration)}
         chain.append(replace(spec, document=document) if spec.name in kinds else spec)
     if "array-bytes" not in every_kind:
-        # The data type that an unknown codec encodes to is unknown as well.
+        # An array-to-array codec from another package may convert to an unknown data type.
         retyped = any(kind == "array-array" for kind in kinds.values())
         configuration = {"endian": "little"} if retyped else {}
         chain.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
@@ -335,7 +351,7 @@ def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Insert the ``bytes`` codec between the codecs of arrays and those of bytes.
+    """Insert the ``bytes`` codec between the array-to-array and the bytes-to-bytes codecs.
 
     A chain that already has an array-to-bytes codec, or an unknown codec, is returned unchanged.
     """
@@ -372,12 +388,12 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     itemsize = 1 if dtype is None else dtype.itemsize
     if name == "blosc":
         kind = configuration["shuffle"]
-        if kind not in (0, 1, 2):  # numcodecs' automatic choice
+        if kind not in (0, 1, 2):  # the automatic choice of numcodecs
             kind = 2 if itemsize == 1 else 1
         configuration |= {"typesize": min(itemsize, 255), "shuffle": _SHUFFLES[kind]}
     if name == "shuffle" and not configuration.get("elementsize"):
         configuration["elementsize"] = itemsize
     if name not in _REGISTERED and "." not in name:
-        # zarr-python requires a configuration for these, even an empty one.
+        # zarr-python requires a configuration for codecs of numcodecs, even if it is empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}

@@ -1,9 +1,10 @@
-"""Define the Zarr v3 draft of 25 May 2022, in both variants that were written.
+"""Define the Zarr v3 draft of 25 May 2022, in the two variants that programs have written.
 
-The entry point ``zarr.json`` shows which variant a store has. In the draft itself, metadata are
-below ``meta/`` and chunks below ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
-earlier version of the draft. It has ``meta/root/``, ``data/root/``, one ``compressor``,
-typestrings, and (zarr-python only) filters in the attributes.
+The entry point ``zarr.json`` shows which variant a store uses. In the draft itself, metadata keys
+begin with ``meta/`` and chunk keys with ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7
+follow an earlier version of the draft. In that version, keys begin with ``meta/root/`` and
+``data/root/``, an array has at most one ``compressor``, and data types are typestrings. zarr-python
+also stores filters in the attributes.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether keys and documents follow the released programs instead of the draft.
+        Whether keys and documents follow the variant of the released programs (zarr-python 2, GDAL)
+        instead of the draft itself.
     suffix
-        The suffix of metadata keys.
+        The suffix of metadata keys, such as ``".json"``.
     later
         Whether the entry point declares a later minor version, in which unknown members are
         ignored.
@@ -72,7 +74,7 @@ class V3Draft(Format):
     data_type_fallback: bool = False
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the root keys of both variants, because the variant is not known yet."""
+        """Return the root keys of both variants, because the variant is not yet known."""
         released = replace(self, released=True)
         return tuple(dict.fromkeys((*self.node_keys("/"), *released.node_keys("/"))))
 
@@ -88,7 +90,7 @@ class V3Draft(Format):
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
         root = "data/root" if self.released else "data"
         prefix = f"{root}{path.rstrip('/')}/c"
-        # Both programs add an index to the key of a scalar's only chunk.
+        # zarr-python and GDAL add an index to the key of a scalar's only chunk.
         return ChunkKeys(prefix, separator or "/", f"{prefix}0" if self.released else prefix)
 
     def listing_prefix(self, path: str) -> str:
@@ -105,7 +107,7 @@ class V3Draft(Format):
         return "/" + re.sub("^data(/root)?(/|$)", "", folder)
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether ``zarr.json`` follows the draft and not v3."""
+        """Return whether ``zarr.json`` follows the draft instead of v3."""
         return _ENTRY in documents and not V3().recognizes(documents)
 
     def resolved(
@@ -132,7 +134,7 @@ class V3Draft(Format):
             _check_extensions(members)
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
-        # For some weeks, the draft had keys without "root", but still the old entry point.
+        # The draft changed its entry point and its keys some weeks apart, so check the keys too.
         current, early = (
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )
@@ -188,13 +190,13 @@ class V3Draft(Format):
         )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON values of a node's documents by key. The entry point comes last.
+        """Return a dict from keys to the JSON values of a node's documents, entry point last.
 
         Raises
         ------
         UnsupportedError
-            If the store uses the draft as zarr-python 2 and GDAL write it, or its metadata cannot
-            be expressed in the draft.
+            If the store uses the variant of zarr-python 2 and GDAL, or the draft cannot express the
+            node's metadata.
         """
         if self.released:
             raise UnsupportedError(
@@ -261,7 +263,7 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
 
 
 def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
-    """Return the extensions that a document declares, if all of them can be ignored.
+    """Return the extensions that a document declares, after checking that they can be ignored.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Parse and render the codecs of an array in the v3 draft, and the memory layout of its chunks."""
+"""Parse and render the codecs and the chunk memory layout of arrays in the Zarr v3 draft."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.
 
 
 def parse_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Return the filters that zarr-python stores in the attributes. The list can be empty."""
+    """Return the filters that zarr-python stores in an array's attributes, or an empty list.
+
+    `members` is the JSON object that describes the array.
+    """
     filters = members.get("attributes", {}).get("filters")
     if "codecs" in members or not isinstance(filters, list):
         return []
@@ -28,7 +31,11 @@ def parse_filters(members: Mapping[str, Json]) -> list[Json]:
 
 
 def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
-    """Parse the codecs of an array: memory layout, `filters`, ``codecs`` and ``compressor``."""
+    """Parse an array's memory layout, `filters`, ``codecs`` and ``compressor`` into codecs.
+
+    `members` is the JSON object that describes the array, `filters` is the result of
+    `parse_filters`, and `rank` is the number of dimensions.
+    """
     specs: list[CodecSpec] = []
     order = required(members, _LAYOUT)
     if isinstance(order, dict):
@@ -61,8 +68,8 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
 def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
 
-    `declared` is the dtype that the rendered ``data_type`` means. If its byte order differs from
-    that of the node, an ``endian`` codec is added.
+    `declared` is the dtype that the rendered ``data_type`` describes. If it differs from the node's
+    dtype in byte order, an ``endian`` codec is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

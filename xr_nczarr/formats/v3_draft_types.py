@@ -1,6 +1,6 @@
-"""Parse and render the data types of the v3 draft: names, typestrings and extensions.
+"""Parse and render data types of the Zarr v3 draft: names, typestrings and extensions.
 
-As in v3, the parser returns a dtype, and a string that preserves how the document writes the type.
+As for v3, the parser returns a dtype and the original notation of the type as a string.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from xr_nczarr.formats.documents import read_object, read_text, required
 from xr_nczarr.model import Json
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# Names in the URIs of extensions, with NumPy's kinds: names from the specification's example, and
-# names that zarr-python 2.12 to 2.18 writes.
+# NumPy kinds of the type names in extension URIs. The names come from the specification's example,
+# and from zarr-python 2.12 to 2.18.
 _EXTENSION_KINDS = {
     "datetime": "mM",
     "complex": "c",
@@ -41,10 +41,15 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft into a dtype.
+    """Parse a ``data_type`` of the draft, and return the dtype and the type's original notation.
 
-    Returns the dtype, and a string that preserves how the document writes the type. With
-    `fallback`, an unknown extension is parsed as the fallback type that it declares.
+    The notation is a name or typestring or, for an extension, JSON. If `fallback` is True, an
+    unknown extension is parsed as the fallback type that it declares.
+
+    Raises
+    ------
+    UnsupportedError
+        If the type is unknown.
     """
     place = "data_type"
     if isinstance(value, str):
@@ -61,7 +66,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
     else:
         described, place = required(members, "type", place), f"{place}.type"
         match described:
-            case [["", raw]]:  # how NumPy describes raw bytes
+            case [["", raw]]:  # NumPy's notation for raw bytes
                 described = raw
         dtype, _ = typestrings.parse_data_type(described, place)
         if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
@@ -87,12 +92,12 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, notation: str) -> Json:
-    """Render the ``data_type`` of a dtype in the draft.
+    """Render a dtype as a ``data_type`` of the draft.
 
-    `notation` is the string that `parse_data_type` returned. It is used if it still describes
-    `dtype`. Otherwise, numbers are rendered as type names, without byte order. Other types are
-    rendered as an extension with a typestring and, for types of fixed size, with raw bytes as the
-    fallback.
+    `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
+    if it still describes `dtype`. Otherwise, a numeric type becomes a name without byte order, and
+    raw bytes become a name such as ``r16``. Any other type becomes an extension with a typestring.
+    If its size is fixed, the extension declares raw bytes as the fallback.
     """
     value = json.loads(notation) if notation.startswith("{") else notation
     extended = isinstance(value, dict) and "extension" in value

@@ -1,4 +1,4 @@
-"""Render the documents of a new hierarchy, or change the documents of an existing hierarchy."""
+"""Render the documents of a new hierarchy, or change those of an existing one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from xr_nczarr.model import Hierarchy, Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
-    """Render the documents of a hierarchy by key, in the order of writing.
+    """Render the documents of a hierarchy, and return a dict from keys to bytes in write order.
 
-    The documents of a node come before those of its parent, and those of the root come last. An
-    interrupted write therefore does not look like a complete dataset.
+    A node's documents come before those of its parent, and the root's documents come last, so that
+    an interrupted write does not look like a complete dataset. If `consolidated` is True, the dict
+    includes consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -45,6 +46,8 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 def writable_format(hierarchy: Hierarchy, store: str) -> Format:
     """Return the format in which to render new nodes of an existing hierarchy.
 
+    `store` is the name of the store, for messages.
+
     Raises
     ------
     UnsupportedError
@@ -64,9 +67,9 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Apply changes to stored documents, and return the changed documents by key.
+    """Apply changes to stored documents, and return a dict from keys to the changed documents.
 
-    The documents are in the order of `changes`. Members that do not change keep their exact text.
+    The documents are in the order of `changes`. Unchanged members keep their exact text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
@@ -83,10 +86,11 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
 def refresh_consolidated(
     hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Render the consolidated metadata of a hierarchy, restricted to the nodes at `paths`.
+    """Render consolidated metadata for the nodes of a hierarchy at `paths`.
 
-    The documents in `changed`, by key, replace those of the hierarchy. Returns a dict with one key,
-    or an empty dict if the Zarr version has no consolidated metadata.
+    `changed` maps keys to documents that replace the stored documents of the hierarchy. Returns a
+    dict from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr
+    version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -1,4 +1,4 @@
-"""Fetch metadata documents, and handle missing documents, denied access and HTML error pages."""
+"""Fetch metadata documents. Handle missing documents, denied access and HTML error pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RECORDS = ".zmetadata"  # also a document of parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """The store is the folder of a parquet reference set, and not a Zarr store.
+    """The store is the folder of a parquet reference set instead of a Zarr store.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set, and not to Zarr v2."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr v2."""
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -43,18 +43,20 @@ def is_record_document(data: Bytes) -> bool:
 
 @dataclass
 class DocumentSource:
-    """Fetches and parses the metadata documents of a store.
+    """A source that fetches and parses the metadata documents of a store.
 
     Attributes
     ----------
     probed
-        The store from which documents are fetched; see `Store.probing`.
+        Variant of `store` for finding metadata, from which documents are fetched; see
+        `Store.probing`.
     before
-        Documents to return in place of those that an interrupted write has changed: their earlier
-        bytes by key, with None for a document that did not exist.
+        The documents as they were before an interrupted write changed them. They are returned
+        instead of the stored documents. Keys are mapped to the earlier bytes, or to None for a
+        document that did not exist.
     page_for_nothing
-        HTML page that the server sends for missing objects. It is empty if the server sends no
-        page, and None if that is not known yet.
+        HTML page that the server sends for missing objects. It is empty if the server sends no such
+        page, and None if this is not yet known.
     """
 
     store: Store
@@ -68,13 +70,13 @@ class DocumentSource:
     def fetch(
         self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
-        """Fetch documents, and return those that exist by key.
+        """Fetch documents, and return a dict from keys to those documents that exist.
 
         Parameters
         ----------
         refusals
-            Dict that receives an error for each key to which access is denied. None raises the
-            error.
+            Dict to which an error is added for each key to which access is denied. If None, the
+            error is raised.
 
         Raises
         ------
@@ -119,9 +121,9 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove HTML pages that the server sends in place of missing objects.
 
-        To learn what such a page looks like, the journal is requested, which hardly ever exists.
-        Any other HTML page, such as a login form, raises an error, because it may hide a document
-        that exists.
+        To learn what such a page looks like, this method requests the journal, because the journal
+        hardly ever exists. Any other HTML page, such as a login form, raises an error, because it
+        may hide an existing document. `present` maps keys to the received bytes.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
@@ -139,9 +141,10 @@ def are_absent(
 ) -> bool:
     """Return whether root documents can be treated as missing although access to them is denied.
 
-    A public bucket that cannot be listed returns 403 for missing objects. The documents are not
-    needed if there are consolidated metadata that `consolidated` allows using, or if the other
-    documents identify the only candidate format.
+    A public bucket without permission to list it returns 403 for missing objects. `documents` maps
+    keys to the accessible root documents. The others are not needed if the accessible documents
+    identify the only candidate format. They are not needed either if `consolidated` is True and the
+    accessible documents contain consolidated metadata.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True
@@ -153,9 +156,10 @@ def are_absent(
 
 
 def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> AccessDeniedError:
-    """Return the error to raise if access to root documents is denied.
+    """Return the error to raise after access to root documents was denied.
 
-    If access to all `keys` is denied, the error names options that may help.
+    `refusals` maps keys to errors. If access to all of the requested `keys` was denied, the message
+    names options that may help.
     """
     error = next(iter(refusals.values()))
     if len(refusals) < len(keys):

@@ -1,4 +1,4 @@
-"""Find documents and chunks of a store that cannot be listed, by the keys that metadata imply."""
+"""Find documents and chunks without listing the store, by the keys that its metadata implies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH_KEYS = 1024
 
 
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
-    """Return all keys at which a hierarchy can have documents.
+    """Return every key at which a hierarchy can have a document.
 
     `sidecars` contains the names of additional documents that each node can have.
     """
@@ -33,6 +33,8 @@ def existing_chunks(
 
     Parameters
     ----------
+    keys
+        The mapping from chunk indices to keys.
     extent
         Number of stored objects along each dimension.
     """

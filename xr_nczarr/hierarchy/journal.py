@@ -1,9 +1,9 @@
-"""Define the journal of a write, which stores the earlier state of documents that change together.
+"""Define the write journal, which records the earlier state of documents that change together.
 
 The journal is one object at the root of a store. It is written before the first document changes,
 and removed after the last document has changed. While the journal exists, readers use the earlier
-documents, unless all documents have changed. The next writer restores the earlier documents. Other
-programs ignore the journal.
+documents, unless all documents have already changed. The next writer restores the earlier
+documents. Other programs ignore the journal.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Journal:
     Attributes
     ----------
     documents
-        For each object, in the order of writing, the key, the earlier content (None for a new
-        object) and the digest of the new content.
+        One (key, earlier content, digest of the new content) tuple for each object, in write order.
+        The earlier content is bytes as Latin-1 text, or None for a new object.
     appended
-        For each array to which the write appends, by path: the start and the end (exclusive) of the
-        appended region along each dimension.
+        The region that the write appends to each array. Array paths are mapped to one [start, stop]
+        pair for each dimension, where the stop is exclusive.
     chunks
-        Whether the objects include chunks. If so, readers have to apply the journal even if there
-        are consolidated metadata.
+        Whether the objects include chunks. If so, readers have to apply the journal even if the
+        store has consolidated metadata.
     """
 
     documents: list[tuple[str, str | None, str]]
@@ -58,8 +58,8 @@ class Journal:
     ) -> Journal:
         """Create the journal for a change to documents.
 
-        `documents` is their new content. `stored` is their current content, or None for new
-        documents.
+        `documents` maps keys to the new content. `stored` contains the current content in the same
+        order, with None for a new document.
         """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
@@ -67,14 +67,15 @@ class Journal:
 
     @property
     def keys(self) -> list[str]:
-        """Keys of the objects that change."""
+        """The keys of the objects that change, in write order."""
         return [key for key, _, _ in self.documents]
 
     def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return the earlier content of the objects by key, or None if the change is complete.
+        """Return a dict from keys to earlier content, or None if the change is already complete.
 
-        `stored` is the current content of `keys`. If another program has changed any of the objects
-        in the meantime, none of them may be restored, and the result is an empty dict.
+        `stored` contains the current content of the objects in the order of `keys`. In the dict,
+        None stands for an object that did not exist. If another program has changed any of the
+        objects in the meantime, none of them may be restored, so the dict is empty.
         """
         is_ours = True
         is_complete = True
@@ -99,7 +100,13 @@ class Journal:
 
 
 def open_journal(store: Store) -> Journal | None:
-    """Read the journal that an interrupted write left, or return None if there is none."""
+    """Read the journal that an interrupted write left behind. Return None if there is no journal.
+
+    Raises
+    ------
+    MetadataError
+        If the journal is damaged.
+    """
     (data,) = store.fetch([JOURNAL])
     with Place(store=store.name):
         return None if data is None else parse_journal(Document(JOURNAL, data))
@@ -108,8 +115,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    A journal without chunks is not needed to read consolidated metadata. Even if it is damaged, it
-    must not prevent reading them.
+    Readers of consolidated metadata do not need a journal without chunks. They must therefore not
+    fail because such a journal is damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

@@ -1,4 +1,4 @@
-"""Find the groups and arrays of a store, with as few round trips as its metadata allow."""
+"""Find the groups and arrays of a store in as few round trips as its metadata allows."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
 Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
-"""Kinds of nodes by name or path, or None for a node of unknown kind."""
+"""Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
 
-_PROBED = 100  # number of directories to check when no metadata are found
+_PROBED = 100  # number of directories to check if no metadata is found
 
 
 def open_hierarchy(
@@ -58,38 +58,41 @@ def open_hierarchy(
 ) -> Hierarchy:
     """Read the metadata of all groups and arrays in a store.
 
-    A batch of concurrent requests finds the Zarr version and the root. If there are consolidated
-    metadata, no more requests are needed. Otherwise each level of groups takes another batch. If
-    the metadata of a group do not list its children, the store is listed first.
+    One batch of concurrent requests determines the Zarr version and reads the root. With
+    consolidated metadata, no further requests are needed. Otherwise, each level of groups takes one
+    more batch. If a group's metadata does not list the group's children, the store is listed first.
 
     Parameters
     ----------
     zarr_format
         A key of `FORMATS`. None detects the version.
     consolidated
-        Whether to read only the consolidated metadata (True), only the metadata of each node
-        (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
-        raises an error if they differ.
+        True reads only the consolidated metadata, and False only the metadata of each node. None
+        reads the consolidated metadata if it exists, and otherwise the metadata of each node.
+        ``"check"`` reads both and raises an error if they differ.
     group
-        Path of the group to read, in addition to its ancestors' metadata. None reads the root.
+        Path of the group to read. The metadata of its ancestors is read too. None reads the root.
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the arrays and groups listed in a group's metadata, or
-        None without such a list. A convention such as NCZarr provides the function.
+        Function that returns the names of the arrays and the names of the groups that a group's
+        metadata lists, or None if it has no such list. It is provided for a convention that defines
+        such lists, such as NCZarr.
     sidecars
-        Names of documents that the convention stores next to the documents of a node.
+        Names of sidecars: additional documents that the convention stores next to a node's Zarr
+        documents.
     with_sidecars
-        Whether to always read sidecars, instead of only if nothing else names the children.
+        Whether to read the sidecars of every node. If False, they are read only if nothing else
+        names the children of a group.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 
     Raises
     ------
     NotFoundError
-        If the store has no metadata, or no consolidated metadata although they are required.
+        If the store has no metadata, or if consolidated metadata is required but missing.
     MetadataError
-        If the root is damaged or, with ``"check"``, the consolidated metadata are stale.
+        If the root is damaged or, with ``"check"``, the consolidated metadata is stale.
     RecordSetError
         If the store is the folder of a parquet reference set.
     """
@@ -112,7 +115,7 @@ def open_hierarchy(
 
 @dataclass
 class _Search:
-    """The state of one call of `open_hierarchy`."""
+    """The state of one `open_hierarchy` call."""
 
     store: Store
     group: str
@@ -137,7 +140,7 @@ class _Search:
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
         self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
-        if self.zarr != zarr:  # in the format's variant, the root's documents may have other keys
+        if self.zarr != zarr:  # the variant may store the root's documents under other keys
             missing = [key for key in self.zarr.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
         if self.with_sidecars:
@@ -167,8 +170,8 @@ class _Search:
     ) -> tuple[dict[str, Document], Format]:
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
-        # Rare versions are tried one by one: "meta" is a document in v1, but a directory in the
-        # draft.
+        # Rare versions are tried one by one, because "meta" is a document in v1, but a directory in
+        # the draft.
         for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
             if batch is usual:
@@ -257,7 +260,7 @@ class _Search:
             raise root.error
         self._add(root or GroupNode(path="/", explicit=False))
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
-        # A group that needs no document exists only if it is in a listing.
+        # Where groups need no documents, only a listing shows whether a group exists.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
         # In a version without group documents, only arrays identify the store.
@@ -281,11 +284,11 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Read the groups on the path that the caller requested, without listing any group.
+        """Read the groups on the path to the requested group, without listing any group.
 
-        Returns a list that contains only the requested group. The list is empty if a group on the
-        path has no document, is not a group, or is not among the children that its parent's
-        metadata list.
+        Returns a list that contains only the requested group. The list is empty if a node on the
+        path has no document or is not a group, or if its parent's metadata lists other children
+        only.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -305,7 +308,7 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at the given paths. Paths without a node are skipped.
+        """Fetch and parse the nodes at the paths in `kinds`. Paths without a node are skipped.
 
         Documents are fetched in one batch of requests, or in two from a local store. If the kind of
         a node is known, only documents of that kind are fetched.
@@ -343,7 +346,7 @@ class _Search:
                 kinds = self._listed_kinds(group, listings[group.path])
             else:
                 kinds = _kinds_by_name(children)
-            # Keys of a reference set can have empty names; "" would stand for the group itself.
+            # Keys in a reference set can contain empty names, but "" would mean the group itself.
             kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
             if group.path.count("/") >= self.limits.max_depth and kinds:
                 raise self._too_deep(group.path)
@@ -356,10 +359,10 @@ class _Search:
             return error
 
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Return the kinds of a group's children by name, taken from its sidecars or its listing.
+        """Map the names of a group's children to their kinds, as far as they are known.
 
-        If the store could not be listed, `listing` is the error, which is raised if there are no
-        sidecars.
+        The names come from the group's sidecars or from `listing`. If the store could not be
+        listed, `listing` is the error. It is raised if the sidecars do not list the children.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
@@ -367,7 +370,7 @@ class _Search:
                 raise listing.located(key=group.path) from listing.__cause__
             return _kinds_by_name(children)
         listed_keys = {key_prefix(group.path) + name for name in listing.objects}
-        # A listing (such as an HTML index page) without the group's own document may also omit
+        # A listing (such as an HTML index page) that omits the group's own document may also omit
         # its sidecars.
         document_keys = self.zarr.node_keys(group.path)
         hiding = self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
@@ -380,7 +383,7 @@ class _Search:
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
         """Return the children that a group's sidecars list, or None if they contain no list.
 
-        The sidecars of the group's ancestors are read too, and added to their nodes.
+        This also reads the sidecars of the group's ancestors, and updates the ancestors' nodes.
         """
         paths = [group.path]
         while not self.with_sidecars and paths[-1] != "/":
@@ -397,7 +400,7 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
 
-        If its kind is known, leave out those of the other kind.
+        If `kind` is not None, the key of the document that would define the other kind is left out.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
@@ -427,10 +430,11 @@ class _Search:
             self.nodes[node.path] = node
 
     def break_replaced(self) -> None:
-        """Replace arrays whose files were overwritten by another array with broken nodes.
+        """Mark arrays as broken if one has overwritten the files of the other.
 
-        Some file systems do not distinguish names such as "a" and "A". The metadata then contain
-        both arrays, but the files of one array have replaced those of the other.
+        Some file systems do not distinguish names such as "a" and "A". The metadata can then
+        contain both names, although the files of one have replaced those of the other. The arrays
+        at or below both names become broken nodes.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return
@@ -467,7 +471,7 @@ class _Search:
         )
 
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
-        if self.probed.returns_pages:  # raises the precise error if a page was sent in its place
+        if self.probed.returns_pages:  # raise a more precise error if the server sent a page
             next(self.store.fetch(candidates[0].root_keys()[:1]))
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:

@@ -28,10 +28,10 @@ _DEFAULT = Layout()
 
 
 def annotate(group: Group, layout: Layout = _DEFAULT) -> Hierarchy:
-    """Convert a netCDF group to the Zarr hierarchy in which it is stored.
+    """Convert a netCDF group to a Zarr hierarchy in the given layout.
 
-    The node of each variable must have the shape, dtype (``S1`` for characters, ``S<n>`` or
-    ``object`` for strings), chunks, codecs and keys to write.
+    The `node` of each variable must already have the shape, dtype, chunks, codecs and keys to
+    write. The dtype is ``S1`` for characters, and ``S<n>`` or ``object`` for strings.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def annotate(group: Group, layout: Layout = _DEFAULT) -> Hierarchy:
         If the Zarr version does not support the dialect, or the dialect does not support the type
         of an attribute.
     NczarrError
-        If a variable could not be read, the error of that variable.
+        If a variable could not be read. The raised error is the variable's own `error`.
     """
     return Hierarchy(
         nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
@@ -47,7 +47,7 @@ def annotate(group: Group, layout: Layout = _DEFAULT) -> Hierarchy:
 
 
 class _Writer:
-    """Converts netCDF groups to Zarr nodes in one layout."""
+    """A converter from netCDF groups to Zarr nodes in one layout."""
 
     def __init__(self, layout: Layout) -> None:
         vintages = layout.vintages
@@ -89,7 +89,8 @@ class _Writer:
             )
         node = self.stored_form(variable, variable.node)
         fields = _annotation_fields(node)
-        # By its short name, readers would not find a dimension that a nearer dimension hides.
+        # A dimension needs its full path if a nearer dimension has the same name, because readers
+        # would resolve the short name to the nearer one.
         names = [
             dimension.name
             if visible.get(dimension.name, dimension).path == dimension.path
@@ -117,10 +118,11 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether a scalar is stored along a named dimension in a layout.
+        """Return whether this NCZarr layout stores a scalar along a named dimension of size 1.
 
-        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can read a scalar
-        with an empty shape, but netcdf-c 4.10 ignores a scalar with such a shape.
+        The layout for older releases does so, because netCDF-C 4.9.0 crashes on scalars in the form
+        that it writes itself. It can read a scalar with an empty shape, but netCDF-C 4.10 ignores
+        such a scalar.
         """
         return vintage is BESIDE
 
@@ -128,7 +130,8 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to declare in its document."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # Where each array must have a fill value, xarray stores `_FillValue` apart in plain Zarr.
+        # If every array must have a fill value, plain Zarr as xarray writes it keeps `_FillValue`
+        # separate from the fill value.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
@@ -159,14 +162,14 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Add the user attributes of a node, and the types of all attributes, to its fields.
+        """Return a node's fields with its user attributes and the types of all attributes added.
 
         Parameters
         ----------
         values
             The user attributes.
         fields
-            The fields with the annotations.
+            The fields of the node, with its annotations.
         path
             Path of the node, for messages.
         stored
@@ -184,14 +187,14 @@ class _Writer:
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
             if encoded is not None:
-                # netcdf-c cannot open a store with a user attribute of type JSON.
+                # netCDF-C cannot open a store with a user attribute of type JSON.
                 is_text = encoded[1] == JSON and not self.appendix_e
                 attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
         attributes |= fields["attributes"]
         json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
-            # releases that read sidecar objects have no common notation of the type char.
+            # releases that read sidecars have no common notation for the type char.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif vintage.dialect == "nczarr-4.8.1":
@@ -205,9 +208,9 @@ class _Writer:
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return the fields of a node to which annotations can be added.
+    """Return the fields of a node to which annotations are to be added.
 
-    The node keeps members and sidecars that do not belong to NCZarr, but no attributes.
+    Members and sidecars that do not belong to NCZarr are kept. The attributes are empty.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
@@ -240,7 +243,10 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def render_size(dimension: Dimension, dialect: str) -> Json:
-    """Return the JSON that describes a dimension in the group metadata of an NCZarr layout."""
+    """Render a dimension as the JSON that describes it in the group metadata of an NCZarr layout.
+
+    `dialect` is the name of the layout, such as ``"nczarr-4.9.3"``.
+    """
     if dialect == PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}

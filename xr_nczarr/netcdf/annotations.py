@@ -1,9 +1,10 @@
-"""Find and check annotations, which are the metadata that NCZarr adds to Zarr.
+"""Find and check annotations: the metadata that NCZarr adds to Zarr.
 
-Releases of netcdf-c have stored annotations in different layouts, which are called vintages here. A
-table lists where each vintage stores its annotations, and the names of their members. Vintages are
-tried from the newest to the oldest for each annotation. Wherever an annotation is found, the member
-names of all vintages are accepted. Sizes, names and types are checked.
+Different releases of netCDF-C store annotations in different layouts, which are called vintages
+here. For each vintage, the table `VINTAGES` lists the locations and the member names of its
+annotations. The location of each annotation is looked up in all vintages, from the newest to the
+oldest. Wherever an annotation is found, the member names of all vintages are accepted. Sizes, names
+and types are checked.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """A layout of NCZarr's annotations, as written by certain releases of netcdf-c.
+    """A layout of NCZarr's annotations, as certain releases of netCDF-C write it.
 
     Attributes
     ----------
     dialect
-        Name of the layout, after the first release of netcdf-c that wrote it.
+        Name of the layout, after the first release of netCDF-C that wrote it.
     releases
-        The releases of netcdf-c that write the layout.
+        The releases of netCDF-C that write the layout.
     holder
-        The part of a node that contains the superblock and the annotations of groups and arrays.
+        The part of a node that contains its superblock, group and array annotations: the
+        attributes, other members of the main document, or sidecars (additional hidden documents).
     superblock, group, array, types
-        Names of the annotations; `types` contains the types of a node's attributes.
+        Names of the annotations. The superblock marks the root of a store. `types` is the
+        annotation that contains the types of a node's attributes.
     dimensions, arrays, groups, references, type_list
-        Names of members within the annotations.
+        Names of the members within these annotations.
     """
 
     dialect: str
@@ -52,7 +55,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """The part of a node that contains the annotation with the types of attributes."""
+        """The part of a node that contains the types of its attributes."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -76,17 +79,17 @@ VINTAGES = (
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
 BESIDE = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
-"""The layout of 4.8.0 in a form that releases 4.8.1 to 4.9.2 prefer to their own layout.
+"""The layout of netCDF-C 4.8.0, in a form that releases 4.8.1 to 4.9.2 prefer to their own layouts.
 
-Later releases ignore its objects. The dialect ``universal`` writes them in addition to the newest
-layout.
+The dialect ``universal`` writes this layout in addition to the newest one. Later releases ignore
+its sidecars.
 """
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Return the locations at which an annotation can be stored, each with its newest vintage.
+    """Map each location at which an annotation can be stored to the newest vintage that uses it.
 
-    `holder` and `name` are the names of the `Vintage` fields that define the location.
+    `holder` and `name` are the names of the two `Vintage` fields that define the location.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -111,24 +114,24 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 }
 
 SIDECARS = (*_OBJECTS, BESIDE.array)
-"""Names of the objects that some vintages write next to the Zarr documents."""
+"""Names of the objects that some NCZarr layouts store next to a node's Zarr documents."""
 
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
-"""Attribute that names a variable whose array is the root of a store."""
+"""Attribute with the name of a variable whose array is the root of a store."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
-"""User attribute that sets the width in bytes of a string variable in netcdf-c."""
+"""Attribute with which users of netCDF-C set the width of a string variable, in bytes."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
-"""Root attribute that sets the width in bytes of string variables without their own width."""
+"""Root attribute that sets this width for all string variables without a width of their own."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Return whether an attribute belongs to the format and not to the user."""
+    """Return whether an attribute belongs to the storage format instead of the user."""
     if name in _HIDDEN:
         return True
     return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
@@ -141,7 +144,7 @@ class GroupAnnotation:
     Attributes
     ----------
     dimensions
-        Size of each dimension of the group, and whether the dimension is unlimited.
+        Mapping from the names of the group's dimensions to (size, is unlimited) pairs.
     arrays, groups
         Names of the group's children, or None if the annotation has no valid list.
     problems
@@ -159,8 +162,8 @@ class GroupAnnotation:
 class ArrayAnnotation:
     """The NCZarr metadata of an array.
 
-    `references` contains fully qualified dimension names, and `type_alias` is the netCDF type. Both
-    are None if the annotation does not contain them.
+    `references` contains the fully qualified names of the dimensions, and `type_alias` is the name
+    of the netCDF type. Each of them is None if the annotation does not contain it.
     """
 
     vintage: Vintage
@@ -169,15 +172,16 @@ class ArrayAnnotation:
 
     @property
     def place(self) -> str:
-        """Where the dimension names are in the metadata, for error messages."""
+        """The location of the dimension names in the metadata, for error messages."""
         return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the dialect of a node whose annotation was found where `vintage` stores it.
+    """Return the name of the NCZarr layout of a node's annotations.
 
-    The newest release and the development branch of netcdf-c store annotations in the same
-    location, so they are distinguished by the content of the annotation.
+    `vintage` is the layout whose location contains an annotation. netCDF-C's newest release and its
+    development branch use the same location. They are distinguished by the name of the attribute
+    that contains the types of attributes.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
@@ -188,7 +192,10 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield the vintage and the value of each annotation stored in `places`, newest first."""
+    """Yield the vintage and the value of each annotation stored at one of the `places`.
+
+    The newest vintage comes first.
+    """
     attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
     for (holder, name), vintage in places.items():
         members = attributes if holder == "attributes" else getattr(node, holder)
@@ -226,9 +233,9 @@ def has_superblock(node: Node) -> bool:
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Return the size of each dimension in a group annotation, and whether it is unlimited.
+    """Map the name of each dimension in a group annotation to its size and whether it is unlimited.
 
-    Errors are appended to `problems`.
+    Invalid dimensions are left out, and their errors are appended to `problems`.
     """
     place = f"{vintage.group}.{vintage.dimensions}"
     listed = _member(value, "dimensions", {})
@@ -260,7 +267,7 @@ def _dimensions(
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
     """Return the names of the arrays and of the groups that a group's annotation lists.
 
-    Returns None if a list is missing or damaged. The store itself then has to be listed.
+    Returns None if either list is missing or damaged. The store itself then has to be listed.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -295,19 +302,22 @@ def find_array(node: Node) -> ArrayAnnotation | None:
 
 
 def is_annotated(node: Node) -> bool:
-    """Return whether a node has an annotation of any vintage, even if it is damaged."""
+    """Return whether a node has an annotation in any NCZarr layout, even if it is damaged."""
     holders = (node.attributes.values_by_name, node.members, node.sidecars)
     return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
 
 def find_name(node: Node) -> str:
-    """Return the name of the variable in a store that consists of a single array."""
+    """Return the name of the variable in a store that consists of a single array.
+
+    The name is the attribute ``_nczarr_name`` of the array, or ``data`` if it has no valid one.
+    """
     name = node.attributes.values_by_name.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Return the recorded types of a node's attributes by name, in the notation of the metadata.
+    """Map the names of a node's attributes to their recorded types, as the metadata writes them.
 
     The types are not checked.
     """
@@ -331,7 +341,10 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
-    """Return the key of the document that contains `place`, or None if this is ambiguous."""
+    """Return the key of the document that contains the location `place` within a node's metadata.
+
+    Returns None if the document cannot be determined.
+    """
     if zarr.has_variants:
         return None
     document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
@@ -346,19 +359,19 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether a store has the dialect ``universal``.
+    """Return whether a store was written in the dialect ``universal``.
 
-    In this dialect, the root has the superblock both in its attributes and, as a marker, in its
-    members.
+    In this dialect, the superblock is in the attributes of the root and, as a marker, also in the
+    members of its main document.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Return the netCDF-C releases to which a dialect belongs, or an empty string for plain Zarr.
+    """Describe the netCDF-C releases that write a dialect or, for ``universal``, can read it.
 
-    These are the releases that write the dialect or, for ``universal``, that can read it.
+    Returns an empty string for plain Zarr.
     """
     if is_universal(root):
         return "netCDF-C 4.8.1 or later"
@@ -366,7 +379,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members or sidecar documents of a node without those that hold NCZarr metadata."""
+    """Return a copy of a node's members or sidecars without those that contain NCZarr metadata."""
     return {
         name: value
         for name, value in members.items()
@@ -375,9 +388,10 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member_name(value: Mapping[str, Json], member: str) -> str | None:
-    """Return the name that an annotation uses for a member, or None if the member is missing.
+    """Return the name of a member in an annotation, or None if the member is missing.
 
-    `member` is a field of `Vintage`, such as ``"dimensions"``. Vintages differ in these names.
+    `member` is the name of a `Vintage` field, such as ``"dimensions"``. The annotation `value` may
+    use the name that any NCZarr layout gives to this member.
     """
     for name in _SPELLINGS[member]:
         if name in value:

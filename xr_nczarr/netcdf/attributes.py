@@ -1,9 +1,9 @@
 """Convert attributes between JSON and typed netCDF values.
 
-NCZarr records the type of each attribute, which determines the value. If the JSON contradicts the
-recorded type, because a program that knows only Zarr has edited it, the type is inferred from the
-JSON. Numbers are exact in both directions. In nodes without NCZarr metadata, attributes keep their
-JSON values.
+NCZarr records a type for each attribute, and JSON is converted to a value of this type. JSON can
+contradict the recorded type, for example after a program without NCZarr support has edited it. The
+type is then inferred from the JSON. Conversions of numbers are exact in both directions. In nodes
+without NCZarr metadata, attributes keep their JSON values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 _EXPECTED = "a string, a number, or a sequence of strings or numbers"
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
-    # The limits of values that do not round to infinity.
+    # Beyond these limits, values round to infinity.
     "float32": (-float(2**128 - 2**103), float(2**128 - 2**103)),
     "float64": (-sys.float_info.max, sys.float_info.max),
 }
@@ -43,7 +43,7 @@ _RANGES = {
 def json_attributes(attributes: Attributes) -> dict[str, Json]:
     """Return the user's attributes as JSON values.
 
-    Attributes that belong to the format are left out.
+    Attributes that belong to the storage format are left out.
     """
     return {
         name: value
@@ -53,10 +53,11 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Convert the user's attributes to values of the types that are recorded in `types`.
+    """Convert the user's attributes to values of their recorded types.
 
-    The types can be written as in any NCZarr layout. An attribute without a recorded type has the
-    type that netCDF-C infers from its JSON.
+    `types` maps attribute names to types in the notation of any NCZarr layout. An attribute without
+    a recorded type gets the type that netCDF-C infers from its JSON. Attributes that belong to the
+    storage format are left out.
     """
     decoded = {}
     for name, value in attributes.values_by_name.items():
@@ -72,9 +73,10 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Convert a JSON value to a typed value.
+    """Convert the JSON value of an attribute to a value of its recorded netCDF type.
 
-    Returns None if the value of the attribute is its own JSON text, as a string.
+    If `recorded` is None, the type is inferred. Returns None if the attribute has to be read as its
+    own JSON text.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -103,9 +105,9 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Convert a JSON value to a scalar of the number type `name`.
+    """Convert a JSON value to a scalar of the numeric netCDF type `name`.
 
-    Return None if it does not fit.
+    Returns None if the type cannot represent the value.
     """
     low, high = _RANGES[name]
     if item.__class__ is str:
@@ -123,8 +125,8 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. Strings stay a list. Returns None for all other values,
-    which are kept as JSON text.
+    become uint8, and other numbers float64. Strings stay a list. Returns None for any other values,
+    which netCDF-C keeps as JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -141,10 +143,10 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return decoded attributes with the types with which netCDF-C reads them.
+    """Return decoded attributes with the types that netCDF-C would give them.
 
-    netCDF-C infers the types if a node has no recorded types. `node` is the stored node, or None
-    for a group or variable that is not stored.
+    If a node has no recorded types, netCDF-C infers them. `node` is the stored node, or None for a
+    group or variable that is not stored.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
@@ -153,10 +155,10 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 
 
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return decoded attributes in the form in which a copy should store them.
+    """Convert decoded attributes to the values that a copy of the node should store.
 
     JSON objects, lists and booleans, which netCDF represents as strings or numbers, become JSON
-    again. Integers of plain Zarr are converted to the types that netCDF-C infers. `node` is the
+    again. Integers from plain Zarr are converted to the types that netCDF-C infers. `node` is the
     stored node, or None for a group or variable that is not stored.
     """
     if node is None:
@@ -187,9 +189,10 @@ def decode_fill_value(
 ) -> Any:
     """Convert the attribute ``_FillValue`` to a scalar of the variable's dtype.
 
-    Returns None if the value does not fit the dtype. Floats may be in Base64 in any Zarr version.
-    With `packed`, bytes other than netCDF text are in Base64 too, as xarray writes them in Zarr
-    versions that require a fill value.
+    Returns None if the value does not fit the dtype. `is_text` states whether the variable contains
+    netCDF characters or strings. Floats may be in Base64 in any Zarr version. If `packed` is True,
+    bytes other than netCDF text are in Base64 too, because xarray writes them so in Zarr versions
+    that require a fill value.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -222,10 +225,11 @@ def decode_fill_value(
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, packed: bool
 ) -> tuple[Json, str] | None:
-    """Convert a ``_FillValue`` to JSON, and return it with the name of its type.
+    """Convert a ``_FillValue`` to JSON, and return the JSON and the name of its netCDF type.
 
-    This is the inverse of `decode_fill_value`. Returns None if an attribute cannot represent fill
-    values of the dtype.
+    This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable, and
+    `typed` has the same meaning as in `encode_attribute`. Returns None if no attribute can
+    represent fill values of the dtype.
     """
     if kind == "string":
         return _text(value), STRING
@@ -257,12 +261,12 @@ def _unpacked(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Convert the value of an attribute to JSON, and return it with the name of its type.
+    """Convert an attribute value to JSON, and return the JSON and the name of its netCDF type.
 
     The value is a string, a number, a boolean, an array or a sequence of such values, or any JSON.
-    With `typed`, the JSON is meant for NCZarr, which records the type separately: NaN and
-    infinities become strings, booleans become numbers, and a sequence of one item becomes the item.
-    Without `typed`, the JSON is what xarray's `to_zarr` writes.
+    If `typed` is True, the JSON is meant for NCZarr, which records the type separately. NaN and
+    infinities then become strings, booleans become numbers, and a sequence of one item becomes the
+    item. If `typed` is False, the JSON is what xarray's `to_zarr` writes.
 
     Raises
     ------
@@ -306,9 +310,9 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type in which an attribute is stored if netCDF lacks the type of its value.
+    """Return the netCDF type in which an attribute is stored if netCDF lacks the value's own type.
 
-    Returns an empty string for values that netCDF can represent.
+    Returns an empty string if netCDF can represent the value as it is.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -329,10 +333,15 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a sequence of integers as an integer array, even if NumPy converts it to floats.
+    """Convert a sequence of integers to an integer array, even if NumPy would convert it to floats.
 
-    NumPy does this if some of the integers are above 2⁶³. If the sequence also has values that are
-    not integers, `floats`, its conversion by NumPy, is correct and is returned.
+    NumPy does so if some of the integers are 2⁶³ or more. `floats` is the result of NumPy's
+    conversion. It is returned if the sequence also contains values that are not integers.
+
+    Raises
+    ------
+    UnsupportedError
+        If no integer dtype can represent all values.
     """
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats

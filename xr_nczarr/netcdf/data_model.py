@@ -1,9 +1,9 @@
 """Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
-The value of a numeric attribute is a NumPy scalar or a one-dimensional array. The value is a str
-for the type char, and a list of str for the type string, even if it contains a single string. In a
-node without NCZarr metadata, it is a JSON value. `_FillValue` is a scalar of the variable's type,
-and exists only if the store declares it.
+The value of an attribute depends on its netCDF type. It is a NumPy scalar or a one-dimensional
+array for a numeric type, a str for the type char, and a list of str for the type string, even for a
+single string. In a node without NCZarr metadata, attribute values are JSON values. `_FillValue` is
+a scalar of the variable's type, and exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Kind = Literal["number", "char", "string", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A dimension that variables of a group and its descendants can share.
+    """A dimension that the variables of a group and its descendants can share.
 
     Attributes
     ----------
     path
-        Fully qualified name: the path of the group that defines it, followed by its `name`.
+        Fully qualified name: the path of the group that defines the dimension, plus its `name`.
     size
         Number of elements. For an unlimited dimension, this is the current size.
     """
@@ -55,14 +55,14 @@ class Variable:
         The array, or None if it is missing or unreadable. The dtype, fill value and codecs describe
         the stored bytes as netCDF interprets them, which can differ from the Zarr metadata.
     attributes
-        The user's attributes, without attributes that belong to the format.
+        The user's attributes, without those that belong to the storage format.
     kind
         ``"number"`` for netCDF's integers and floats; ``"char"`` (dtype ``S1``); ``"string"``,
         where dtype ``S`` holds UTF-8 padded with NUL, and ``U`` or ``object`` hold str; or
         ``"other"`` for a Zarr type that netCDF does not have.
     error
-        The reason why the variable cannot be read, or None. If there is an error, dimensions and
-        attributes may be incomplete.
+        The reason why the variable cannot be read, or None. If there is an error, `dimensions` and
+        `attributes` may be incomplete.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Variable:
     def shape(self) -> tuple[int, ...]:
         """The sizes of the dimensions.
 
-        Along unlimited dimensions, the size of the array can differ.
+        Along an unlimited dimension, the stored array can have a different length.
         """
         return tuple([dimension.size for dimension in self.dimensions])
 
@@ -93,8 +93,9 @@ class Variable:
     def fill_value(self) -> Any:
         """The value of elements whose chunk is missing, or None if the variable has no array.
 
-        If the array has no fill value, this is zero. netcdf-c then reads zeros, and zarr-python
-        does not store chunks that contain only zeros.
+        If the array declares no fill value, this is zero or, for other types, the empty value. The
+        reason is that netCDF-C then reads zeros, and that zarr-python does not store chunks that
+        contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -104,7 +105,7 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A netCDF group. Its dimensions, variables and child groups are stored by name, in order.
+    """A netCDF group, with ordered dicts from names to dimensions, variables and child groups.
 
     Attributes
     ----------
@@ -112,11 +113,11 @@ class Group:
         Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
         a group without annotations.
     reports
-        Descriptions of defects in this group that could be repaired, one sentence each.
+        Descriptions of the defects found in the metadata of this group, one sentence each.
     node
         Node of the group in the hierarchy, or None for a group that this package created.
     error
-        The reason why annotations of the group cannot be used, or None.
+        The reason why the group's annotations (its NCZarr metadata) cannot be used, or None.
     """
 
     path: str = "/"
@@ -146,8 +147,8 @@ def inherited_dimension(
 ) -> Dimension | None:
     """Return the dimension of the given name and size that the group at `path` inherits.
 
-    Only the nearest dimension of that name is considered. Returns None if there is no such
-    dimension, or if its size differs.
+    Only the nearest ancestor's dimension of that name is considered. Returns None if there is no
+    such dimension, or if its size differs. `group_at` returns the group at a path.
     """
     while path != "/":
         path = parent_path(path)

@@ -1,9 +1,9 @@
 """Find the dimensions of variables by fully qualified name, by short name, or only by size.
 
-The sizes of an array and of its unlimited dimension can differ. The size of the dimension is then
-used, and the difference is reported. A shorter array is read as fill values beyond its end, because
-netcdf-c extends dimensions without extending arrays. A longer array is truncated, because writers
-change the size of the dimension last. Along any other dimension, a different size is an error.
+The length of an array along an unlimited dimension can differ from the dimension's size. The size
+then takes precedence, and the mismatch is reported. A shorter array is padded with fill values,
+because netCDF-C extends dimensions without extending arrays. A longer array is truncated, because
+writers change the size of the dimension last. Along any other dimension, a mismatch is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Dimension, Group, inherited_dimension
 
-# The last form is written by netcdf-c's development branch.
+# The dimension names of scalars. netCDF-C's development branch writes the last form.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
@@ -34,14 +34,16 @@ class DimensionScope:
 
     Attributes
     ----------
+    groups, annotations
+        Mappings from paths to groups and to their annotations.
     dimensions
-        The dimensions by fully qualified name.
+        Mapping from fully qualified names to dimensions.
     is_part
-        Whether the hierarchy is part of a larger store. Fully qualified names are then relative to
-        the root of that store, so that only their last segment can be resolved.
+        Whether the hierarchy is only a part of a larger store. Fully qualified names are then
+        relative to the root of that store, so that only their last segment can be resolved.
     undefined
-        If the hierarchy is such a part, the fully qualified names that no group in it defines. They
-        are the keys of a dict.
+        If `is_part` is True, the fully qualified names that no group in the hierarchy defines. The
+        dict serves as an ordered set.
     """
 
     groups: Mapping[str, Group]
@@ -59,10 +61,12 @@ class DimensionScope:
     def dimensions_of(
         self, node: ArrayNode | BrokenNode, annotation: ArrayAnnotation | None, group: Group
     ) -> tuple[Dimension, ...]:
-        """Return the dimensions of a variable.
+        """Return the dimensions of the variable that `node` stores in `group`.
 
-        Their names come from the first of these that exists: the NCZarr annotation, xarray's
-        `_ARRAY_DIMENSIONS`, the Zarr metadata. Without names, the dimensions are anonymous.
+        The names of the dimensions come from the first of these sources that exists: the NCZarr
+        annotation of the array, xarray's attribute `_ARRAY_DIMENSIONS`, and the ``dimension_names``
+        of Zarr v3. Without names, the dimensions are anonymous. If the shape is unknown, the result
+        is empty.
 
         Raises
         ------
@@ -98,7 +102,11 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension with a fully qualified or short name."""
+        """Return the dimension to which a variable refers by its fully qualified or short name.
+
+        `size` is the length of the variable's array along the dimension, `place` locates the name
+        in the metadata, and `group` contains the variable.
+        """
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
         dimension = self.dimensions.get(reference)
@@ -113,10 +121,10 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define a dimension that its group does not define, and return the dimension.
+        """Define a dimension that an array references but its group does not define, and return it.
 
-        This is possible if the group has lost its annotation, or if the dimension is an anonymous
-        dimension of netcdf-c.
+        This is possible only if the group has lost its annotation, or if the dimension is one of
+        netCDF-C's anonymous dimensions.
 
         Raises
         ------
@@ -139,10 +147,11 @@ class DimensionScope:
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension with a short name.
+        """Return the dimension to which a short name refers in `group`.
 
-        This is a dimension of the group itself, or else the nearest inherited dimension if it has
-        the right size. Otherwise, a new dimension is defined in the group.
+        A dimension of the group itself takes precedence. Otherwise, this is the nearest inherited
+        dimension of that name, if its size is `size`. If there is no such dimension, a new one is
+        defined in the group.
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
@@ -155,8 +164,8 @@ class DimensionScope:
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
         """Return an anonymous dimension of the given size, which is defined in the root group.
 
-        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of those
-        that this variable already has, and `size` is appended to it.
+        The anonymous dimensions of one variable are distinct. `earlier` is the list of the sizes of
+        its previous anonymous dimensions. It is extended in place.
         """
         root = self.groups["/"]
         same = earlier.count(size)
@@ -168,9 +177,9 @@ class DimensionScope:
         return self.define(root, Dimension(name, f"/{name}", size))
 
     def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
-        """Return `dimension` after checking it against the size of an array along it.
+        """Return `dimension` after comparing its size with `size`, an array's length along it.
 
-        If the sizes differ along an unlimited dimension, this is reported in `group`.
+        If the dimension is unlimited, a mismatch is added to the reports of `group`.
 
         Raises
         ------

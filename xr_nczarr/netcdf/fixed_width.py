@@ -1,7 +1,7 @@
 """Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL.
 
-Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, are
-preserved as lone surrogates in str, like in Python's file names.
+Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, become
+lone surrogates in str, as in Python's file names, so that they round-trip.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from xr_nczarr.errors import ConflictError, quote
 
 
 def measured_width(values: NDArray[Any]) -> int:
-    """Return the size of the longest string in UTF-8, in bytes. It is at least 1."""
+    """Return the length of the longest string in bytes of UTF-8, but at least 1."""
     return max(map(len, encoded_items(values.ravel().tolist())), default=1) or 1
 
 
 def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
-    """Encode strings to an array of dtype ``S<width>``.
+    """Encode strings as an array of dtype ``S<width>``, where `width` is a number of bytes.
 
-    `values` are str, or bytes that are stored unchanged.
+    The elements of `values` are str, or bytes, which are stored unchanged.
 
     Raises
     ------
@@ -53,10 +53,10 @@ def encoded_items(items: list[Any]) -> list[bytes]:
     Raises
     ------
     ConflictError
-        If an item is neither str nor bytes, or a str is not valid Unicode or contains a NUL. A
-        netCDF string would end at the NUL.
+        If an item is neither str nor bytes, or is a str with invalid Unicode or a NUL, which would
+        end a netCDF string.
     """
-    try:  # together, which takes a fifth of the time
+    try:  # encoding all strings together takes a fifth of the time
         encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")
     except (TypeError, UnicodeEncodeError):
         encoded = []

@@ -1,7 +1,7 @@
 """Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
 Defects in the metadata never make the whole conversion fail. If a variable cannot be used, its
-`error` says why. A defect that could be repaired is described in the `reports` of its group.
+`error` says why. Other defects are described in the `reports` of their group.
 """
 
 from __future__ import annotations
@@ -66,12 +66,14 @@ def interpret(
     ----------
     use_zarr_fill_value_as_mask
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
-        variable's `_FillValue`. This never applies to NCZarr, which records whether a `_FillValue`
-        was declared. None means True in plain Zarr of versions 1 and 2, except for netCDF's
-        default fill values in stores that netCDF-C wrote, and False in version 3.
+        variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
+        whether a `_FillValue` was declared. None means True in plain Zarr versions 1 and 2, and
+        False in version 3, with one exception. In stores that netCDF-C wrote, None does not turn
+        netCDF's default fill values into a `_FillValue`.
     zero_masks
-        Whether None also means True if the fill value is zero (for strings, empty or blank).
-        Pass False for reference sets, in which such a fill value may be HDF5's default.
+        Whether a fill value of zero (for strings, empty or blank) is treated like any other if
+        `use_zarr_fill_value_as_mask` is None. If False, it does not become `_FillValue`. Pass False
+        for reference sets, in which such a fill value may be HDF5's default.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without the groups below
         it. Nodes outside this part are not reported as missing.
@@ -81,7 +83,7 @@ def interpret(
 
 @dataclass
 class _Interpreter:
-    """The state of one call of `interpret`."""
+    """The state of one `interpret` call."""
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
@@ -103,7 +105,8 @@ class _Interpreter:
         if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
         if root is not None and not has_superblock(root):
-            # A group without any annotation may be the root and have lost its annotation.
+            # Without any annotation, the group may be the root of the store, with its annotation
+            # lost.
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
@@ -138,7 +141,7 @@ class _Interpreter:
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def holder(self, path: str) -> Group | None:
-        """Return the parent group of a node. Add the group if it is missing.
+        """Return the parent group of the node at `path`, after adding the group if it is missing.
 
         Returns None for a node below an array, which netCDF does not allow.
         """
@@ -225,7 +228,7 @@ class _Interpreter:
     ) -> tuple[ArrayNode, Kind]:
         """Return the array node as netCDF interprets it, and the kind of the variable.
 
-        The dtype, fill value and shuffle codec can differ from those in the Zarr metadata.
+        The returned dtype, fill value and shuffle codec can differ from the Zarr metadata.
         """
         netcdf = annotation is not None or self.is_written_by_netcdf()
         kind = _kind(node, annotation.type_alias if annotation is not None else None, netcdf)
@@ -243,7 +246,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netcdf-c wrote the store as plain Zarr, so that netCDF's types apply."""
+        """Return whether netCDF-C wrote the store as plain Zarr, so that netCDF's types apply."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -255,7 +258,7 @@ class _Interpreter:
     ) -> None:
         """Convert ``_FillValue`` in `attributes` to the dtype of the variable, in place.
 
-        A value that does not fit the dtype is left unchanged, and the problem is reported.
+        A value that does not fit the dtype is left unchanged, and reported in `group`.
         """
         is_text = kind in ("char", "string")
         packed = self.zarr.requires_fill_value
@@ -269,15 +272,16 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the fill value of a Zarr array without ``_FillValue`` masks values.
+        """Return whether an array's fill value marks missing values, if there is no ``_FillValue``.
 
         If so, it becomes the ``_FillValue`` of the variable. `stored` is the dtype in the Zarr
-        metadata.
+        metadata, which can differ from the dtype of `node`.
         """
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
         if annotation is not None:
-            # Only values that an attribute cannot represent (`attributes.encode_fill_value`).
+            # NCZarr arrays use it only for types whose fill values no attribute can represent; see
+            # `attributes.encode_fill_value`.
             return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
         if self.fill_value_masks is not None:
             return self.fill_value_masks
@@ -290,7 +294,7 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Sort a group's children in the order in which its annotation lists them.
+        """Compare a group's children with the lists in its annotation, and sort them accordingly.
 
         Differences are reported. A listed array that is missing becomes a variable with an error.
         """
@@ -352,8 +356,8 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the fill values of a dtype that Zarr or netCDF writes by default."""
-    if dtype.hasobject:  # no numbers: NumPy compares numbers with text slowly
+    """Return the fill values that Zarr programs or netCDF write by default for a dtype."""
+    if dtype.hasobject:  # no numbers, because NumPy compares numbers with text slowly
         return (zero(dtype), b"")
     # In half precision the value would overflow to infinity.
     rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()
@@ -369,12 +373,17 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 
 
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Correct the fill value of a string array that netcdf-c wrote.
+    """Correct the fill value of a string array if netCDF-C wrote the array.
 
-    In Zarr, fill values of bytes are in Base64, but netcdf-c writes plain text. The attribute
-    ``_FillValue`` contains the same text. If decoding this text as Base64 yields the fill value of
-    the array, the array was written by netcdf-c, and its fill value becomes `declared`, the value
-    of the attribute.
+    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text. The text
+    may look like Base64, and has then been decoded by mistake. netCDF-C also writes the text to the
+    attribute ``_FillValue``, whose value is `declared`. If decoding `declared` as Base64 yields the
+    fill value of the array, the correct fill value is `declared`.
+
+    Raises
+    ------
+    MetadataError
+        If `declared` is the correct fill value, but is longer than the items of the array.
     """
     try:
         is_encoded = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
@@ -387,7 +396,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Correct the element size of a shuffle codec, for which netcdf-c stores a different number.
+    """Set the element size of a shuffle codec to `size`, because netCDF-C stores another number.
 
     Any other codec is returned unchanged.
     """

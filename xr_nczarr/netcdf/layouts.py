@@ -1,4 +1,7 @@
-"""Define the layouts in which a netCDF group can be written."""
+"""Define the layouts in which a netCDF group can be written.
+
+A layout combines a Zarr version with a dialect, which is the name of an NCZarr layout.
+"""
 
 from __future__ import annotations
 

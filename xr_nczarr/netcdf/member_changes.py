@@ -1,4 +1,4 @@
-"""Find the changes to stored documents that set dimension sizes or attributes, or add children.
+"""Compute the document changes that set dimension sizes or attributes, or add children to a group.
 
 If a node has annotations in two NCZarr layouts, both are changed.
 """
@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield the location, the value and the dialect of each annotation of a node.
+    """Yield the location, the value and the layout name of each annotation stored at `places`.
 
     The location consists of the arguments `holder` and `member` of `Change`.
     """
@@ -41,7 +41,7 @@ def _annotations(
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
-    """Yield the changes that resize the existing dimensions of a group, and add new dimensions."""
+    """Yield the changes that resize existing dimensions of a group and add new dimensions."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
         name = member_name(value, "dimensions")
         if name is None:
@@ -64,7 +64,7 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
-    """Yield the changes that add arrays and groups to the children listed by a group."""
+    """Yield the changes that add names to the arrays and groups that a group's metadata lists."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = member_name(value, member)
@@ -76,9 +76,10 @@ def listing_changes(
 def attribute_changes(
     node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
-    """Yield the changes that set the attributes of a group and their types.
+    """Yield the changes that set the attributes of a group and the recorded types of attributes.
 
-    An attribute that equals its value in `stored` is left out, so that it keeps its exact text.
+    `stored` contains the current values, and `attributes` the new values. An attribute whose value
+    does not change is left out, so that it keeps its exact text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
@@ -88,17 +89,17 @@ def attribute_changes(
             before = node.attributes[attribute], JSON
             if kind != JSON:
                 before = encode_attribute(stored[attribute], typed=typed)
-            if json.dumps(before) == json.dumps(encoded):  # for JSON, True is not 1
+            if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
                 continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
         for holder, leading, held, dialect in annotated:
             name = member_name(held, "type_list")
             if name is None:
                 continue
-            # netcdf-c cannot open a store with a user attribute of type JSON.
+            # netCDF-C cannot open a store with a user attribute of type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
             rendered = render_type(TEXT if text else kind, dialect)
-            if holder in SIDECARS:  # these vintages do not record the type char
+            if holder in SIDECARS:  # layouts with sidecars do not record the type char
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
                 held[name] |= {attribute: rendered} if kind in NUMBERS else {}
                 yield Change(node.path, "group", holder, (*leading, name), held[name])

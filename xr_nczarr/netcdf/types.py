@@ -1,4 +1,4 @@
-"""Define the types of netCDF, their default fill values, and their names in each NCZarr layout."""
+"""Define netCDF's types, their default fill values, and their names in each NCZarr layout."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ NUMBERS = {
     "float32": 9.969209968386869e36,
     "float64": 9.969209968386869e36,
 }
-"""The atomic numeric types of netCDF, with their default fill values."""
+"""Mapping from the names of netCDF's atomic numeric types to their default fill values."""
 
 SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in NUMBERS}
 DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBERS for order in "<>"}
-"""Names of the numeric types by dtype, in both byte orders (`dtype.name` takes microseconds)."""
+"""Mapping from the numeric dtypes, in both byte orders, to their netCDF names.
+
+A lookup is faster than `dtype.name`, which takes microseconds.
+"""
 
 ROUNDED_FILL = 9.96921e36
-"""netCDF's default fill value of doubles, rounded as netcdf-c prints it in metadata."""
+"""netCDF's default fill value for doubles, rounded as netCDF-C prints it in metadata."""
 
 EXACT_FILL = np.float64(NUMBERS["float64"])
-"""netCDF's default fill value of doubles, as netcdf-c stores it in chunks."""
+"""netCDF's default fill value for doubles, exactly as netCDF-C stores it in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
     # 4.8.0 writes the number of the nc_type as a string.
@@ -54,14 +57,14 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     **{order + np.dtype(name).str[1:]: name for name in NUMBERS for order in "<>|"},
     "|b1": "uint8",
 }
-"""Names of attribute types by their notation in any NCZarr layout.
+"""Mapping from the notation of an attribute type in any NCZarr layout to the netCDF type.
 
-Spellings of fixed-width strings are not included; see `attribute_type`.
+Notations of fixed-width strings, such as ``"|S128"``, are not included; see `attribute_type`.
 """
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type for a type name in any NCZarr layout, or None if it is unknown."""
+    """Return the netCDF type that `notation` means in any NCZarr layout, or None if unknown."""
     if not isinstance(notation, str):
         return None
     name = ATTRIBUTE_TYPES.get(notation)
@@ -71,7 +74,10 @@ def attribute_type(notation: object) -> str | None:
 
 
 def render_type(name: str, dialect: str) -> str:
-    """Return the name that an NCZarr layout uses for an attribute's type."""
+    """Render the netCDF type `name` of an attribute in the notation of an NCZarr layout.
+
+    `dialect` is the name of the layout, such as ``"nczarr-4.8.1"``.
+    """
     if dialect == "nczarr-preview":
         return name
     if name in NUMBERS:
@@ -82,9 +88,10 @@ def render_type(name: str, dialect: str) -> str:
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the default fill value of netCDF for a dtype.
+    """Return netCDF's default fill value for a dtype.
 
-    For a dtype that netCDF does not have, this is NaN if possible, and zero otherwise.
+    For a dtype that netCDF does not have, return NaN if the dtype has a NaN, and otherwise the
+    result of `zero`.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
@@ -93,7 +100,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return the empty value of a dtype: zero, False, NaT, an empty string or NUL bytes."""
+    """Return the empty value of a dtype: 0, False, NaT, an empty string or NUL bytes."""
     if dtype.kind in "mM":
         return np.array("NaT", dtype)[()]
     return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
