@@ -521,7 +521,7 @@ def test_copy_corrects_byte_order_of_old_nczarr_layouts(tmp_path, target):
         assert dataset.v.values.tolist() == dataset.w.values.tolist() == [0, 1, 2]
 
 
-def test_big_endian_values_in_later_layouts_do_not_warn():
+def test_opening_big_endian_values_in_newest_layout_does_not_warn():
     store = {}
     encoding = {"v": {"endian": "big"}}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), store, encoding=encoding)

@@ -98,7 +98,7 @@ def test_parquet_reference_set_is_recognized_regardless_of_folder_name(memory, f
         assert read(target, **options) == VALUES
 
 
-def test_reference_urls_and_filesystems_accept_parquet_reference_sets(memory, folder):
+def test_parquet_reference_sets_open_through_reference_urls_and_filesystems(memory, folder):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -554,7 +554,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_without_inapplicable_parts_can_be_opened(places, s3_server):
+def test_targets_whose_parts_all_apply_can_be_opened(places, s3_server):
     """This shows that the inapplicable parts cause the errors of the other tests."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (

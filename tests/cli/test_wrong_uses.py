@@ -89,7 +89,7 @@ WRONG = {
     "onto a file": ("copy s h.nc", "the file already exists. Choose another target, or pass --overwrite"),
     "over a folder of something else": (
         "copy --overwrite s plain",
-        "the target contains objects that are not a Zarr store. Choose another target",
+        "the target contains objects that do not belong to a Zarr store. Choose another target",
     ),
     "where nothing can be": ("copy s /proc/x", "/proc/x: No such file or directory"),
     "file elsewhere": ("copy s s3://bucket/out.nc", "netCDF files can only be written to local disks"),

@@ -391,7 +391,7 @@ def test_order_dependent_filter_before_sharding_is_rejected():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)
-    assert "codec delta cannot decode single inner chunks" in str(error)
+    assert "codec delta cannot decode individual inner chunks" in str(error)
 
 
 # Documents ---------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
 def test_missing_target_folder_error_includes_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(
-        xr_nczarr.NotFoundError, match=r"none/a\.nc: the folder of the target does not exist"
+        xr_nczarr.NotFoundError, match=r"none/a\.nc: the parent folder of the target does not exist"
     ):
         xr_nczarr.copy(tmp_path / "a", tmp_path / "none" / "a.nc")
 

@@ -590,7 +590,7 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     ("dtype", "spelling"),
     [("<f8", "<f8"), ("<f8", "int8"), ("<f8", ""), ("<f8", '{"extension": 1}')],
 )
-def test_mismatched_data_type_names_are_not_rendered(dtype, spelling):
+def test_data_type_spelling_that_contradicts_dtype_is_not_written(dtype, spelling):
     assert render_data_type(np.dtype(dtype), spelling) == "float64"
 
 

@@ -106,7 +106,7 @@ def test_inline_bytes_can_be_raw_or_base64(value):
 
 
 # Regression D49
-def test_nan_in_inline_object_keeps_literal():
+def test_nan_literal_in_inline_object_is_preserved():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
 

@@ -105,7 +105,7 @@ def test_dictionary_is_scanned_into_columns_like_document(monkeypatch):
     assert references.count == len(refs) + 2
 
 
-def test_invalid_value_in_large_dictionary_error_includes_key():
+def test_error_for_invalid_value_in_large_dictionary_includes_key():
     for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
         with pytest.raises(ReferenceSetError, match="expected") as info:
             parse_references(regular() | {"t/5": wrong})

@@ -215,7 +215,7 @@ def test_every_reader_reads_values_through_written_reference_set(
     target = str(tmp_path / name)
     if zarr_format == "3" and name == "set.parq":
         with pytest.raises(
-            UnsupportedError, match=r"do not belong to chunks of Zarr v2.*Write a JSON document"
+            UnsupportedError, match=r"only references to chunks of Zarr v2.*Write a JSON document"
         ):
             write(store, target)
         return

@@ -169,7 +169,7 @@ def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, tr
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_zarr_format_option_opens_store_if_missing_objects_are_forbidden(s3_server, trees):
+def test_zarr_format_option_opens_store_when_missing_objects_return_403(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",

@@ -294,6 +294,6 @@ def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -
         assert main([command, str(tmp_path / "set.json")]) == 2
         reported = capsys.readouterr().err
         assert (
-            "a reference set is read-only. Run this on a machine with the store on a local disk"
+            "reference sets are read-only. Run this on a machine with the store on a local disk"
             in reported
         )

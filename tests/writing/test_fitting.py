@@ -406,7 +406,9 @@ def test_large_integers_representable_as_floats_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_packed_values_are_within_half_a_step_or_rejected(values, kind, dtype, scale, offset):
+def test_packed_values_round_trip_within_half_a_scale_factor_or_raise(
+    values, kind, dtype, scale, offset
+):
     original = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}

@@ -147,7 +147,7 @@ def test_writer_lock_taken_over_by_another_writer_is_respected(s3_server, client
                 s3_server._backend().put_object(s3_server.bucket, key, b"second")
 
     s3_server.fail = change_hands
-    with pytest.raises(ConflictError, match="another write is changing this store"):
+    with pytest.raises(ConflictError, match="another write to this store is in progress"):
         to_nczarr(
             values(3, 6),
             f"{s3_server.url}/s",

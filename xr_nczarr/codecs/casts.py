@@ -139,7 +139,7 @@ def build_cast_value(request: StepRequest) -> Step:
         )
     if out_of_range == "wrap" and stored.kind not in "iu":
         raise MetadataError(
-            f'codec parameter "out_of_range" is wrap, which requires an integer data_type, not '
+            f'codec parameter "out_of_range" is "wrap", which requires an integer data type, not '
             f"{stored.name}"
         )
     maps = settings["scalar_map"] or {}

@@ -302,7 +302,9 @@ def _copy_to_file(
         )
     if not os.path.isdir(os.path.dirname(path)):
         raise NotFoundError(
-            "the folder of the target does not exist", remedy="Create the folder first", store=path
+            "the parent folder of the target does not exist",
+            remedy="Create the folder first",
+            store=path,
         )
     layout = FileLayout()
     tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)

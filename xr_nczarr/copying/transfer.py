@@ -107,7 +107,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec stores a byte order that this machine does not have."""
+    """Return whether the ``bytes`` codec stores numbers in a non-native byte order."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 

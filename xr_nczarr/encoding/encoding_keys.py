@@ -172,7 +172,7 @@ def _configuration(codec: Any) -> dict[str, Any]:
         raise UnsupportedError(f"invalid codec: {quote(repr(codec))}")
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = "Pass shards, and chunks for the chunks within a shard, in encoding"
+        remedy = "Set the encoding key shards to the shard shape, and chunks to the shape of the inner chunks"
         raise UnsupportedError(
             "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
         )

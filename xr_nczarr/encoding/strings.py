@@ -63,7 +63,8 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
     if objects and largest(_ends_in_nul, variable.data):
         raise ConflictError(
-            "some values end with NUL bytes, which would be lost as padding of fixed-width bytes",
+            "some values end in NUL bytes, which would be stripped as padding because the dtype "
+            "is fixed-width bytes",
             remedy="Write the values as unsigned integers, or remove the NUL bytes",
         )
     fill = variable.attrs.pop("_FillValue", None) if joined else None

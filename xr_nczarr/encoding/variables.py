@@ -290,7 +290,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable that xarray has encoded to a type that the layout supports."""
+    """Convert a variable, already encoded by xarray, to a type that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)

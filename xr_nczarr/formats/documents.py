@@ -176,10 +176,10 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable object that identifies the content of a JSON value.
+    """Return a hashable key that is equal for two JSON values only if the values are equal.
 
-    If it is equal for two values, they are equal and have equal types. This function is ten times
-    as fast as `render_json`.
+    Equal values must also have the same types at every level. This function is ten times as fast as
+    `render_json`.
 
     Raises
     ------

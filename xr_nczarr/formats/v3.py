@@ -140,7 +140,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions, which are all members that are not in `known`.
+    """Return the members that belong to extensions: all members that are not in `known`.
 
     Raises
     ------

@@ -87,7 +87,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
         elif spec.name not in _OF_EACH_ELEMENT:
-            problem = f"codec {quote(spec.name)} cannot decode single inner chunks of a shard"
+            problem = f"codec {quote(spec.name)} cannot decode individual inner chunks of a shard"
             raise UnsupportedError(problem, place=place)
         dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration

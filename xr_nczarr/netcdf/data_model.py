@@ -93,8 +93,8 @@ class Variable:
     def fill_value(self) -> Any:
         """The value of elements whose chunk is missing, or None if the variable has no array.
 
-        If the array declares no fill value, this is zero or, for other types, the empty value. The
-        reason is that netCDF-C then reads zeros, and that zarr-python does not store chunks that
+        If the array declares no fill value, this is zero for numbers and the empty value for all
+        other types. netCDF-C reads zeros in that case, and zarr-python does not store chunks that
         contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:

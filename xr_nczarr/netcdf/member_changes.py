@@ -64,7 +64,7 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
-    """Yield the changes that add names to the arrays and groups that a group's metadata lists."""
+    """Yield the changes that add `arrays` and `groups` to the lists in a group's metadata."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = member_name(value, member)

@@ -226,8 +226,8 @@ def render_parquet_references(
     others = table.count - placed
     if others:
         raise UnsupportedError(
-            f"{others:,} references do not belong to chunks of Zarr v2 arrays; parquet files "
-            "support no other references",
+            "parquet files can contain only references to chunks of Zarr v2 arrays; "
+            f"{others:,} references belong to something else",
             remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}

@@ -143,7 +143,7 @@ class _RecordFile:
         size = opened.size - _NUMBER_BYTES * rows
         if size > self._max_bytes:
             raise LimitError(
-                f"URLs and inline data have {size:,} bytes; expected at most {self._max_bytes:,}",
+                f"URLs and inline data total {size:,} bytes; expected at most {self._max_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
         return opened

@@ -296,7 +296,7 @@ class ReferenceStore(Store):
                 yield key, _declared_size(reference)
 
     def _read_only(self) -> UnsupportedError:
-        return UnsupportedError("a reference set is read-only", store=self.name)
+        return UnsupportedError("reference sets are read-only", store=self.name)
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for first in range(0, len(ranges), _BATCH_RANGES):

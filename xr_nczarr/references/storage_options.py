@@ -96,7 +96,7 @@ class ReferenceOptions:
             options["target_options"] = older
         if remaining.pop("mode", "r") not in ("r", "rb"):
             raise UnsupportedError(
-                "a reference set is read-only", remedy='Leave out the storage option "mode"'
+                "reference sets are read-only", remedy='Leave out the storage option "mode"'
             )
         by_place, protocol = _filesystems(remaining.pop("fs", None))
         if protocol is not None:
@@ -198,10 +198,10 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Parse fsspec's option `fs`, which is one filesystem or a mapping from protocols.
+    """Parse fsspec's option `fs`: a filesystem, or a mapping from protocols to filesystems.
 
-    The values of the mapping are filesystems or their options. Return a dict from protocols to
-    these values, and the default protocol, which applies to URLs without a protocol. The default
+    The values of the mapping can also be dicts with the options of a filesystem. Return the
+    mapping, and the default protocol, which applies to URLs without a protocol. The default
     protocol is None if `fs` does not determine it.
     """
     if fs is None:

@@ -200,7 +200,8 @@ class PrefetchingStore(_FrontStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If the group contains all of the objects, the ranges are cut from the prefetched objects.
+        If all objects belong to the objects that are prefetched together, the ranges are sliced
+        from them instead of being requested.
         """
         fetched = self.group.fetch([item.key for item in ranges])
         if fetched is None:

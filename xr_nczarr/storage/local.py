@@ -302,9 +302,9 @@ class LocalStore(Store):
     def staging(self, *, empty: bool = True) -> LocalStore:
         """Return a new staging store beside this one, for use with `commit`.
 
-        If `empty` is true, the staging store initially contains only the files that a file manager
-        created at the root of this store. Otherwise, it contains hard links to the objects of this
-        store. Hard links are safe, because these files are never changed in place.
+        If `empty` is true, the staging store initially contains only files of a file manager, such
+        as ``.DS_Store``, from the root of this store. Otherwise, it contains hard links to the
+        objects of this store. Hard links are safe, because these files are never changed in place.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -441,7 +441,7 @@ class LocalStore(Store):
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
-            problem = "the path is a directory or a device; expected a plain file"
+            problem = "the path is a directory or a device; expected a regular file"
             raise StorageError(problem, store=self.name, key=key)
         problem = f"the file has {status.st_size:,} bytes"
         raise too_large(problem, self.max_object_bytes, self.name, key)

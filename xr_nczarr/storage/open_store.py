@@ -136,7 +136,7 @@ def open_store(
         check_unused(access.options, location)
         return _open_object(location.target)
     if location.url.startswith("reference::"):
-        raise UnsupportedError("a reference set is read-only", store=mask(location.url))
+        raise UnsupportedError("reference sets are read-only", store=mask(location.url))
     largest = access.max_object_bytes
     if location.path is not None:
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)

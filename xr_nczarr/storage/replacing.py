@@ -110,7 +110,8 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     Raises
     ------
     OSError
-        If `exclusive` is true, and `old` contains files that were not created by a file manager.
+        If `exclusive` is true and `old` contains anything other than files of a file manager, such
+        as ``.DS_Store``.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):

@@ -108,7 +108,7 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If a response is neither the whole object nor *not found*.
+            If a response is anything other than the whole object or *not found*.
         """
 
     @abstractmethod

@@ -316,11 +316,11 @@ _process_locks = KeyLocks()
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold a lock on the file `path`, which excludes other processes and threads.
+    """Hold an exclusive lock, across processes and threads, by means of a lock file at `path`.
 
     The lock file is created if necessary, and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
-    excludes only threads. No known system of this kind runs more than one process.
+    excludes only threads, but all known systems of this kind run only one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -410,7 +410,7 @@ def why_refused(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path belongs to a device, or is below /dev, /proc or /sys.
+    """Return whether an absolute path refers to a device, or is below /dev, /proc or /sys.
 
     Resolve symbolic links in the path before calling this function.
     """

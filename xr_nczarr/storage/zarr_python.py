@@ -132,7 +132,7 @@ class ZarrPythonClient(RemoteClient):
         self._marks.update((key, bytes(data)) for key, data in items if not self._holds(key))
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists, and return False.
+        """Write an object unless it already exists. Always return False.
 
         zarr-python does not report whether this call created the object. The caller must therefore
         compare the stored object with `data`.

@@ -222,7 +222,7 @@ class ZipStore(Store):
         self._local_folder()
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Check that the keys can be files in a directory, because the staging store is one.
+        """Check that the keys are valid file names, because the staging store is a local directory.
 
         See `Store.check_new_keys`.
         """

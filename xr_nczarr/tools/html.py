@@ -45,7 +45,7 @@ STYLE = """<style>
 def page(title: str, *parts: str) -> str:
     """Return the HTML representation of a result.
 
-    It consists of a title, which is escaped, and of further parts, which must already be HTML.
+    The title is escaped here. The other parts must already be HTML.
     """
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 

@@ -382,10 +382,10 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
 
 def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
-        "another write is changing this store, or was killed",
-        remedy="Wait for that write, or rerun it unchanged if it was killed. If neither is "
-        "possible, remove this object, or pass overwrite=True to to_nczarr, which first restores "
-        "the documents",
+        "another write to this store is in progress, or was interrupted",
+        remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
+        "neither is possible, remove this object, which is the writer lock, or pass "
+        "overwrite=True to to_nczarr, which first restores the metadata",
         store=store.name,
         key=WRITER_LOCK,
     )

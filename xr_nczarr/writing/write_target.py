@@ -135,10 +135,10 @@ class WriteTarget:
         return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
 
     def check_empty(self) -> None:
-        """Raise ExistsError if the target contains objects that are not a Zarr store."""
+        """Raise ExistsError if the target contains objects that do not belong to a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
-                "the target contains objects that are not a Zarr store",
+                "the target contains objects that do not belong to a Zarr store",
                 remedy="Choose another target, or remove the existing one first",
                 store=self.store.name,
             )
@@ -150,7 +150,7 @@ def is_empty(store: Store) -> bool:
 
 
 def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target contains objects that are not a Zarr store."""
+    """Raise RefusedError if the target contains objects that do not belong to a Zarr store."""
     if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
