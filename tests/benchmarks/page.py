@@ -32,13 +32,13 @@ These results were measured on {day} on a machine with {processors} processors
   xr_nczarr. If a ratio is above 1, the other contestant is slower.
 - *Bare work* is the same reading and decoding, in as little Python as possible. *At most …* is a
   fixed time or size.
-- Most ratios have a goal. {missed} of {aimed} are below their goal. They are printed in **bold**, and
-  the last column shows the goal. For {unreachable} of them, marked †, the bare work is below the
-  goal too.
+- Most ratios have a goal. {missed} of {aimed} are below their goal. They are printed in **bold**,
+  and the last column shows the goal. For {unreachable} of them, marked †, the bare work is below
+  the goal too.
 
-In the names of the rows, *raw* means uncompressed, *20 ms* is the latency of the server, and *single
-documents* means a store without consolidated metadata. *Strided* reads every 4th step and every 16th
-row and column. *Orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
+In the names of the rows, *raw* means uncompressed, *20 ms* is the latency of the server, and
+*single documents* means a store without consolidated metadata. *Strided* reads every 4th step and
+every 16th row and column. *Orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
 
 {{download}}`performance.json <performance.json>` contains all goals and times.
 
