@@ -9,8 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 HEAD = """# Error messages
 
-All messages of the package, generated from its code. Braces mark inserted values.
-The classes are explained in [](errors.md).
+This page lists all error messages of the package, generated from its code. Braces mark values that
+are inserted into a message. [](errors.md) explains the classes of errors.
 """
 
 

@@ -114,7 +114,7 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Predict how many requests and bytes reading a selection takes; see `xr_nczarr.explain`."""
+        """Predict how many requests and bytes a read takes; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)

@@ -16,28 +16,29 @@ _SECTION = re.compile(r"^## Measured\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS_SECTION = re.compile(r"^## Requests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS = """## Requests
 
-How many requests each piece of work sends to an S3 server, and in how many batches: *8 / 2* means 8
-requests in 2 batches. All requests of a batch run at the same time, and each batch starts when the
-previous batch is complete. These counts are the same on every machine. A dash means that the
-library cannot do this work, or was not measured.
+This table shows how many requests each piece of work sends to an S3 server, and in how many
+batches: *8 / 2* means 8 requests in 2 batches. All requests of a batch run at the same time, and
+each batch starts when the previous batch is complete. These counts are the same on every machine. A
+dash means that the library cannot do this work, or was not measured.
 
 """
 _INTRODUCTION = """## Measured
 
-Measured on {day} on a machine with {processors} processors ({processor}) under {system}. Each
-value is the median of {rounds} rounds.
+These results were measured on {day} on a machine with {processors} processors
+({processor}) under {system}. Each value is the median of {rounds} rounds.
 
 - The second column is the time of xr_nczarr, unless a row has another unit.
 - The third column contains ratios: the time of another contestant divided by the time of
-  xr_nczarr. Above 1, the other is slower.
+  xr_nczarr. If a ratio is above 1, the other contestant is slower.
 - *Bare work* is the same reading and decoding, in as little Python as possible. *At most …* is a
   fixed time or size.
-- Most ratios have a goal. {missed} of {aimed} are below their goal: they are **bold**, and the last
-  column shows the goal. For {unreachable} of them, marked †, the bare work is below the goal too.
+- Most ratios have a goal. {missed} of {aimed} are below their goal. They are printed in **bold**,
+  and the last column shows the goal. For {unreachable} of them, marked †, the bare work is below
+  the goal too.
 
-In the names of the rows, *raw* is uncompressed, *20 ms* is the latency of the server, and *single
-documents* is a store without consolidated metadata. *Strided* reads every 4th step and every 16th
-row and column, *orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
+In the names of the rows, *raw* means uncompressed, *20 ms* is the latency of the server, and
+*single documents* means a store without consolidated metadata. *Strided* reads every 4th step and
+every 16th row and column. *Orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
 
 {{download}}`performance.json <performance.json>` contains all goals and times.
 

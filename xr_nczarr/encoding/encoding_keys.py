@@ -172,7 +172,10 @@ def _configuration(codec: Any) -> dict[str, Any]:
         raise UnsupportedError(f"invalid codec: {quote(repr(codec))}")
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = "Set the encoding key shards to the shard shape, and chunks to the shape of the inner chunks"
+        remedy = (
+            "Set the encoding key shards to the shard shape, and chunks to the shape of the inner "
+            "chunks"
+        )
         raise UnsupportedError(
             "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
         )

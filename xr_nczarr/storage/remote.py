@@ -267,7 +267,8 @@ class RemoteClient(Connection):
         """Return the error for an attempt to list `prefix` on a server that cannot list objects."""
         return UnsupportedError(
             problem,
-            remedy="Consolidate the metadata of the store, or pass a different URL for the same data",
+            remedy="Consolidate the metadata of the store, or pass a different URL for the same "
+            "data",
             store=self.name,
             key=prefix or None,
         )
