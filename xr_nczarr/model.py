@@ -31,12 +31,12 @@ class _Default(int):
 class Limits:
     """Limits on the memory that reading a store can allocate.
 
-    With ``trust="none"``, the defaults of all limits are much smaller.
+    Each limit is a maximum. With ``trust="none"``, the defaults of all limits are much smaller.
 
     Attributes
     ----------
     max_chunk_bytes
-        Size of a chunk in bytes, both stored and decoded.
+        Size of a chunk in bytes, whether stored or decoded.
     max_item_bytes
         Size of one variable-length item in bytes.
     max_metadata_bytes, max_consolidated_bytes
@@ -217,10 +217,10 @@ class ShardSpec:
     index_at_start
         Whether the index is at the start of the shard instead of its end.
     codecs
-        Codecs applied to the whole shard, in encoding order. The metadata list them after the
+        Codecs applied to the whole shard, in encoding order. The metadata lists them after the
         sharding codec. If there are any, each read has to decode the whole shard.
     leading
-        Number of codecs that the metadata list before the sharding codec of this level. These
+        Number of codecs that the metadata lists before the sharding codec of this level. These
         codecs are applied to each inner chunk. The codecs of outer levels are not counted.
     order
         For each dimension of the shard index, the corresponding dimension of the array. The
@@ -409,7 +409,7 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the prefix of the keys of a node's documents. It does not apply to the v3 draft."""
+    """Return the key prefix of a node's documents, in every Zarr version except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 

@@ -64,10 +64,10 @@ class OpenOptions:
         unpickling runs code from the store.
     trust
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
-        users. In a local directory, symbolic links must then not leave the directory. Redirects
-        must not leave the URL. Reference sets must not refer to data outside their own folder and
-        the locations in `allow`. Codecs that other packages register with zarr-python are not used,
-        and `limits` have strict defaults. Pass None for trusted stores.
+        users. Symbolic links in a local directory must then not lead outside the directory, and
+        HTTP redirects must not lead outside the URL. Reference sets must not refer to data outside
+        their own folder and the locations in `allow`. Codecs that other packages register with
+        zarr-python are not used, and `limits` have strict defaults. Pass None for trusted stores.
     limits
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
         overrides some of the defaults.

@@ -53,7 +53,7 @@ class Progress:
         if self._bar is not None:
             with self._lock:
                 if kind is None and self._bar.total is not None:
-                    self._bar.update(self._bar.total - self._bar.n)  # events not yet received
+                    self._bar.update(self._bar.total - self._bar.n)  # some events may arrive later
                 self._bar.close()
                 self._bar = None
 
@@ -103,7 +103,7 @@ def _bar(total: int | None, unit: str) -> Any:
     from tqdm.auto import tqdm
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # in a notebook without ipywidgets
+        warnings.simplefilter("ignore", TqdmWarning)  # raised in notebooks without ipywidgets
         return tqdm(total=total, unit=unit, unit_scale=unit == "B", dynamic_ncols=True)
 
 

@@ -104,7 +104,7 @@ class Document:
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes stored in a member, or in the whole document if it is None.
+        """Return the user attributes in a member, or the whole document if `member` is None.
 
         Raises
         ------

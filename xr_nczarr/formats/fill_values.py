@@ -42,7 +42,8 @@ def parse_v2_fill_value(
     strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
-    if isinstance(value, list) and len(value) == 1 and kind != "c":  # netCDF-C 4.8.0
+    # netCDF-C 4.8.0 writes a list of one item.
+    if isinstance(value, list) and len(value) == 1 and kind != "c":
         (value,) = value
     if kind in "OSUV" and not character and type(value) is int and value == 0:
         value = ""  # zarr-python writes 0 as the empty value of every type
@@ -182,7 +183,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the typestring in the document. ASCII characters of netCDF become plain text.
+    `type_name` is the typestring in the document. It identifies netCDF characters, which become
+    plain text if they are ASCII.
     """
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()

@@ -148,7 +148,7 @@ class Format(ABC):
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
         """Return the names that a group's children may have, given a listing of `listing_prefix`.
 
-        The listing consists of the names of `objects` and of `prefixes` (folders).
+        `objects` and `prefixes` are the listed names of objects and of folders.
         """
         return prefixes
 
@@ -184,8 +184,8 @@ class Format(ABC):
         """Parse the node at `path` from `documents`. Return None if they contain no node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache of arrays, which is extended in place. Its keys identify the content of documents,
-        because many arrays have equal documents.
+        cache of arrays, which is extended in place. An array is cached by the content of its
+        document, because many arrays have equal documents.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -244,7 +244,7 @@ class Format(ABC):
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return a codec chain with any codecs added that the version requires.
+        """Return the codec chain `specs`, completed with the codecs that the version requires.
 
         `kind_of` is called with the name of a codec. For a codec from another package, it returns
         ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. For other names, it returns None.

@@ -183,7 +183,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a number, word or string to valid JSON, unless netCDF-C rejects the token too."""
+    """Convert a token (a number, word or string) to valid JSON, unless netCDF-C rejects it too."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

@@ -206,7 +206,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of the codec ``lzma`` from GDAL's notation to that of numcodecs.
+    """Convert the configuration of the codec ``lzma`` from GDAL's notation to numcodecs' notation.
 
     A configuration of another codec, or in another notation, is returned unchanged.
     """

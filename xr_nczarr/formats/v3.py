@@ -232,9 +232,7 @@ def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ..
         return ((length, max(1, -(-size // length))),)
     pairs = [item if isinstance(item, list) else [item, 1] for item in value]
     if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise unexpected(
-            value, "lengths, or pairs of a length and its number of repetitions", place
-        )
+        raise unexpected(value, "a nonempty list of lengths or [length, count] pairs", place)
     runs = [(read_integer(n, place, least=1), read_integer(m, place, least=1)) for n, m in pairs]
     if sum(length * number for length, number in runs) < size:
         raise unexpected(value, f"chunks that cover all {size} elements", place)

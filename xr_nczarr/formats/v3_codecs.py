@@ -203,7 +203,7 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
     if sorted(order) != list(range(rank)):
-        raise unexpected(value, f"each axis from 0 to {rank - 1} once", place)
+        raise unexpected(value, f"each axis from 0 to {rank - 1} exactly once", place)
     return order
 
 
@@ -212,8 +212,8 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
     If a codec before ``bytes`` converts the data type, the byte order becomes part of that codec's
     output type. Otherwise, it becomes part of the array's dtype. Returns the array's dtype and the
-    codecs. Both are unchanged if there is no ``bytes`` codec, or if an unknown codec comes before
-    it.
+    codecs. Both are unchanged if there is no ``bytes`` codec, if an unknown codec comes before it,
+    or if its input has a dtype that NumPy does not define.
 
     Raises
     ------
@@ -319,7 +319,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
         document = {"name": spec.name, "configuration": dict(spec.configuration)}
         chain.append(replace(spec, document=document) if spec.name in kinds else spec)
     if "array-bytes" not in every_kind:
-        # An array-to-array codec from another package may convert to an unknown data type.
+        # An array-to-array codec from another package may change the data type to an unknown one,
+        # so the byte order has to be explicit.
         retyped = any(kind == "array-array" for kind in kinds.values())
         configuration = {"endian": "little"} if retyped else {}
         chain.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
@@ -327,7 +328,10 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Check the order of codecs against v3, and return the kind of each codec.
+    """Check that v3 allows the order of the codecs, and return the kind of each codec.
+
+    A kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. `kinds` maps the names of
+    codecs from other packages to their kinds.
 
     Raises
     ------

@@ -176,7 +176,7 @@ class V3Draft(Format):
         chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
-            fill = ""  # zarr-python's default for all types
+            fill = ""  # zarr-python writes 0 as the default for all types
         text = all(spec.name != "vlen-bytes" for spec in codecs)
         return ArrayNode(
             path=path,

@@ -115,8 +115,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata do not need a journal without chunks. They must therefore not
-    fail because such a journal is damaged.
+    Readers of consolidated metadata do not need a journal without chunks. The journal is not
+    parsed, so that these readers do not fail if it is damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

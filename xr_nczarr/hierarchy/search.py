@@ -76,8 +76,8 @@ def open_hierarchy(
         Whether to read the groups below `group` as well.
     listed_children
         Function that returns the names of the arrays and the names of the groups that a group's
-        metadata lists, or None if it has no such list. It is provided for a convention that defines
-        such lists, such as NCZarr.
+        metadata lists, or None if the metadata has no such list. Each convention that defines such
+        lists, such as NCZarr, needs its own function.
     sidecars
         Names of sidecars: additional documents that the convention stores next to a node's Zarr
         documents.
@@ -287,8 +287,8 @@ class _Search:
         """Read the groups on the path to the requested group, without listing any group.
 
         Returns a list that contains only the requested group. The list is empty if a node on the
-        path has no document or is not a group, or if its parent's metadata lists other children
-        only.
+        path has no document, is not a group, or is missing from the children that its parent's
+        metadata lists.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":

@@ -193,8 +193,8 @@ class _Writer:
         attributes |= fields["attributes"]
         json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
-            # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
-            # releases that read sidecars have no common notation for the type char.
+            # netCDF-C before 4.9.1 fails on the type JSON, except for the attributes that it writes
+            # itself. The releases that read sidecars share no notation for the type char.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif vintage.dialect == "nczarr-4.8.1":

@@ -31,8 +31,9 @@ class Vintage:
     releases
         The releases of netCDF-C that write the layout.
     holder
-        The part of a node that contains its superblock, group and array annotations: the
-        attributes, other members of the main document, or sidecars (additional hidden documents).
+        The part of a node that contains its superblock, group and array annotations:
+        ``"attributes"``, ``"members"`` (other members of the main document), or ``"sidecars"``
+        (additional hidden documents).
     superblock, group, array, types
         Names of the annotations. The superblock marks the root of a store. `types` is the
         annotation that contains the types of a node's attributes.
@@ -256,9 +257,9 @@ def _dimensions(
         elif type(size) is not int or not 0 <= size < 1 << 63:
             problems.append(unexpected(size, "a size of 0 or more", f"{place}.{name}"))
         elif unlimited not in (0, 1):
-            problems.append(unexpected(unlimited, "0 or 1 as unlimited", f"{place}.{name}"))
+            problems.append(unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
         elif name in dimensions:
-            problems.append(unexpected(name, "a name that is not listed before", place))
+            problems.append(unexpected(name, "a name that is not listed already", place))
         else:
             dimensions[name] = (size, bool(unlimited))
     return dimensions

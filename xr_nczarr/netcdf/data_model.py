@@ -1,9 +1,9 @@
 """Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
-The value of an attribute depends on its netCDF type. It is a NumPy scalar or a one-dimensional
-array for a numeric type, a str for the type char, and a list of str for the type string, even for a
-single string. In a node without NCZarr metadata, attribute values are JSON values. `_FillValue` is
-a scalar of the variable's type, and exists only if the store declares it.
+The value of a numeric attribute is a NumPy scalar or a one-dimensional array. The value of an
+attribute of type char is a str. The value of an attribute of type string is a list of str, even if
+it contains a single string. In a node without NCZarr metadata, attribute values are JSON values.
+`_FillValue` is a scalar of the variable's type, and exists only if the store declares it.
 """
 
 from __future__ import annotations

@@ -63,10 +63,9 @@ class DimensionScope:
     ) -> tuple[Dimension, ...]:
         """Return the dimensions of the variable that `node` stores in `group`.
 
-        The names of the dimensions come from the first of these sources that exists: the NCZarr
-        annotation of the array, xarray's attribute `_ARRAY_DIMENSIONS`, and the ``dimension_names``
-        of Zarr v3. Without names, the dimensions are anonymous. If the shape is unknown, the result
-        is empty.
+        The dimension names come from the first source that exists: the array's NCZarr annotation,
+        xarray's attribute `_ARRAY_DIMENSIONS`, or the ``dimension_names`` of Zarr v3. Without
+        names, the dimensions are anonymous. If the shape is unknown, the result is empty.
 
         Raises
         ------

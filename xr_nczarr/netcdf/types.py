@@ -38,7 +38,7 @@ EXACT_FILL = np.float64(NUMBERS["float64"])
 """netCDF's default fill value for doubles, exactly as netCDF-C stores it in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
-    # 4.8.0 writes the number of the nc_type as a string.
+    # netCDF-C 4.8.0 writes the number of the nc_type as a string.
     **dict(zip("134567", ("int8", "int16", "int32", "float32", "float64", "uint8"), strict=True)),
     "2": TEXT,
     "8": "uint16",
@@ -46,9 +46,9 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     "10": "int64",
     "11": "uint64",
     "12": STRING,
-    # 4.8.1 and 4.9.0 write characters as UCS-4; later releases use a big-endian S1.
+    # netCDF-C 4.8.1 and 4.9.0 write characters as UCS-4. Later releases use a big-endian S1.
     **dict.fromkeys(("<U1", ">U1", ">S1", "<S1", TEXT), TEXT),
-    # Zarr version 3 uses names.
+    # In Zarr version 3, types are written as names.
     STRING: STRING,
     JSON: JSON,
     "|J0": JSON,
