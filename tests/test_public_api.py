@@ -2,6 +2,7 @@
 
 import dataclasses
 import doctest
+import importlib
 import inspect
 import pickle
 import subprocess
@@ -74,6 +75,20 @@ def test_public_docstring_examples_run(name):
     result = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
     for example in result:
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
+
+
+EXAMPLES = [
+    path
+    for path in sorted(Path(xr_nczarr.__file__).parent.rglob("*.py"))
+    if ">>>" in path.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_internal_docstring_examples_run(path):
+    parts = path.relative_to(Path(xr_nczarr.__file__).parent.parent).with_suffix("").parts
+    module = importlib.import_module(".".join(parts))
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
 
 @pytest.mark.parametrize("name", [name for name in xr_nczarr.__all__ if name.endswith("Error")])

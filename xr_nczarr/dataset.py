@@ -19,7 +19,7 @@ from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Consolidated, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
-from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
+from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.references import open_record_set, open_target
 from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 # Print nothing unless the calling program configures logging.
 logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
 
-_UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
 _MAX_NAMED_GROUPS = 20
 
 
@@ -286,7 +285,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
     names = [
         variable.path
         for group in root.walk()
-        if group.dialect in _UNSURE_OF_ENDIANNESS
+        if group.dialect in BY_DIALECT and not BY_DIALECT[group.dialect].swaps_bytes
         for variable in group.variables.values()
         if variable.node is not None
         and variable.kind == "number"

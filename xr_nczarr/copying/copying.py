@@ -242,7 +242,7 @@ def copy(
             resumable = before is not None and not (exists or store.single_file)
             with (
                 _noting_how_to_continue(resumable=resumable),
-                transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work,
+                transaction.changing(plan, staged=exists, mark=mark, resumed=resumed) as work,
             ):
                 arrays = origin.arrays
                 unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)

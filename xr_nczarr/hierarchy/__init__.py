@@ -1,6 +1,7 @@
 """Find the groups and arrays of a store, and render or change their metadata documents."""
 
 from xr_nczarr.hierarchy.changes import (
+    children_first,
     edit_documents,
     is_consolidated,
     refresh_consolidated,
@@ -18,6 +19,7 @@ __all__ = [
     "Journal",
     "RecordSetError",
     "Regions",
+    "children_first",
     "document_keys",
     "edit_documents",
     "existing_chunks",

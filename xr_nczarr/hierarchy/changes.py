@@ -20,7 +20,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
-    for path in sorted(hierarchy.nodes, key=_children_first):
+    for path in sorted(hierarchy.nodes, key=children_first):
         with Place(key=path):
             documents.update(zarr.render_node(hierarchy.nodes[path]))
     if consolidated:
@@ -28,7 +28,8 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     return documents
 
 
-def _children_first(path: str) -> tuple[bool, int]:
+def children_first(path: str) -> tuple[bool, int]:
+    """Return a key that sorts paths so that a node comes before its parent, and the root last."""
     return path == "/", -path.count("/")
 
 
@@ -96,7 +97,7 @@ def refresh_consolidated(
     if zarr.consolidated_key is None:
         return {}
     documents: dict[str, bytes] = {}
-    for path in sorted(paths, key=_children_first):
+    for path in sorted(paths, key=children_first):
         for key in zarr.node_keys(path):
             data = hierarchy.documents.get(key)
             if data is not None:

@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
-from xr_nczarr.netcdf.layouts import NEWEST, PREVIEW, Layout
+from xr_nczarr.netcdf.layouts import NEWEST, Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
 _DEFAULT = Layout()
@@ -55,7 +55,7 @@ class _Writer:
         self.vintages = vintages
         self.universal = BESIDE in vintages
         self.typed = bool(vintages)
-        self.appendix_e = PREVIEW in vintages
+        self.appendix_e = any(vintage.appendix_e for vintage in vintages)
         self.array_dimensions = layout.array_dimensions and not self.zarr.has_dimension_names
         self.scalar_shape = (1,) if vintages and not self.appendix_e else ()
 
@@ -197,11 +197,11 @@ class _Writer:
             # itself. The releases that read sidecars share no notation for the type char.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
-            elif vintage.dialect == "nczarr-4.8.1":
+            elif not vintage.has_json_type:
                 listed = types
             else:
                 listed = {**types, **json_types, vintage.types: JSON}
-            recorded = {name: render_type(kind, vintage.dialect) for name, kind in listed.items()}
+            recorded = {name: render_type(kind, vintage) for name, kind in listed.items()}
             holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
             holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
         return {**fields, "attributes": Attributes(attributes)}
@@ -221,36 +221,33 @@ def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
 def _superblock(vintage: Vintage) -> Json:
     if vintage.holder == "sidecars":
         return {"zarr_format": 2, "nczarr_version": "1.0.0"}
-    return {"version": "3.0.0", "format": 3} if vintage == PREVIEW else {"version": "2.0.0"}
+    return {"version": "3.0.0", "format": 3} if vintage.appendix_e else {"version": "2.0.0"}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    if vintage != PREVIEW:
+    if not vintage.appendix_e:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
 
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
-    sizes = {
-        name: render_size(dimension, vintage.dialect)
-        for name, dimension in group.dimensions.items()
-    }
+    sizes = {name: render_size(dimension, vintage) for name, dimension in group.dimensions.items()}
     return {
-        vintage.dimensions: [*sizes.values()] if vintage == PREVIEW else sizes,
+        vintage.dimensions: [*sizes.values()] if vintage.appendix_e else sizes,
         vintage.arrays: list(group.variables),
         vintage.groups: list(group.groups),
     }
 
 
-def render_size(dimension: Dimension, dialect: str) -> Json:
+def render_size(dimension: Dimension, vintage: Vintage) -> Json:
     """Render a dimension as the JSON that describes it in the group metadata of an NCZarr layout.
 
     `dialect` is the name of the layout, such as ``"nczarr-4.9.3"``.
     """
-    if dialect == PREVIEW.dialect:
+    if vintage.appendix_e:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
-    if dialect == "nczarr-4.9.3" and dimension.unlimited:
+    if vintage.marks_unlimited and dimension.unlimited:
         return {"size": dimension.size, "unlimited": 1}
     return dimension.size
 
@@ -259,11 +256,11 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
     annotation: dict[str, Json] = {
         vintage.references: [dimension.path for dimension in variable.dimensions]
     }
-    if vintage == PREVIEW:
+    if vintage.appendix_e:
         if variable.kind in ("char", "string"):
             annotation["type_alias"] = variable.kind
         return annotation
-    if not variable.dimensions and vintage.dialect == "nczarr-4.9.3":
+    if not variable.dimensions and vintage.marks_scalars:
         annotation["scalar"] = 1
     is_old_scalar = not variable.dimensions and vintage.holder != "attributes"
     return annotation | {"storage": "scalar" if is_old_scalar else "chunked"}

@@ -39,6 +39,19 @@ class Vintage:
         annotation that contains the types of a node's attributes.
     dimensions, arrays, groups, references, type_list
         Names of the members within these annotations.
+    appendix_e
+        Whether dimensions and types are lists of named objects, as in Appendix E of the
+        specification. Otherwise, they are objects by name.
+    marks_unlimited
+        Whether unlimited dimensions are marked. Otherwise, all dimensions have a fixed size.
+    marks_scalars
+        Whether scalar variables are marked.
+    text_type
+        The type of text attributes.
+    has_json_type
+        Whether the releases support the attribute type JSON.
+    swaps_bytes
+        Whether the releases certainly store big-endian arrays in the declared byte order.
     """
 
     dialect: str
@@ -53,6 +66,12 @@ class Vintage:
     groups: str
     references: str
     type_list: str
+    appendix_e: bool = False
+    marks_unlimited: bool = True
+    marks_scalars: bool = False
+    text_type: str = ">S1"
+    has_json_type: bool = True
+    swaps_bytes: bool = True
 
     @property
     def types_holder(self) -> Holder:
@@ -69,13 +88,41 @@ _LONG = ("dimensions", "arrays", "groups", "dimension_references", "types")
 _APPENDIX_E = ("dimensions", "arrays", "subgroups", "dimension_references", "attribute_types")
 
 VINTAGES = (
-    Vintage("nczarr-4.9.3", "netCDF-C 4.9.3 or later", "attributes", *_LOWER, *_LONG),
     Vintage(
-        "nczarr-preview", "netCDF-C's development branch", "attributes", *_PLURAL, *_APPENDIX_E
+        "nczarr-4.9.3",
+        "netCDF-C 4.9.3 or later",
+        *("attributes", *_LOWER, *_LONG),
+        marks_scalars=True,
     ),
-    Vintage("nczarr-4.9.1", "netCDF-C 4.9.1 or 4.9.2", "members", *_LOWER, *_SHORT),
-    Vintage("nczarr-4.8.1", "netCDF-C 4.8.1 or 4.9.0", "members", *_UPPER, *_SHORT),
-    Vintage("nczarr-4.8.0", "netCDF-C 4.8.0", "sidecars", *_OBJECTS, *_SHORT),
+    Vintage(
+        "nczarr-preview",
+        "netCDF-C's development branch",
+        *("attributes", *_PLURAL, *_APPENDIX_E),
+        appendix_e=True,
+    ),
+    Vintage(
+        "nczarr-4.9.1",
+        "netCDF-C 4.9.1 or 4.9.2",
+        *("members", *_LOWER, *_SHORT),
+        marks_unlimited=False,
+        swaps_bytes=False,
+    ),
+    Vintage(
+        "nczarr-4.8.1",
+        "netCDF-C 4.8.1 or 4.9.0",
+        *("members", *_UPPER, *_SHORT),
+        marks_unlimited=False,
+        text_type="<U1",
+        has_json_type=False,
+        swaps_bytes=False,
+    ),
+    Vintage(
+        "nczarr-4.8.0",
+        "netCDF-C 4.8.0",
+        *("sidecars", *_OBJECTS, *_SHORT),
+        marks_unlimited=False,
+        swaps_bytes=False,
+    ),
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 

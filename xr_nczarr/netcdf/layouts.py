@@ -89,9 +89,11 @@ class Layout:
     @property
     def unlimited(self) -> bool:
         """Whether the layout can express unlimited dimensions, or (plain Zarr) needs none."""
-        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
+        vintage = BY_DIALECT.get(self.dialect)
+        return vintage is None or vintage.marks_unlimited
 
     @property
     def chunks_within(self) -> bool:
         """Whether chunks must not be longer than their dimension, as netCDF-C 4.9.0 requires."""
-        return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
+        vintage = BESIDE if self.dialect == BESIDE.dialect else BY_DIALECT.get(self.dialect)
+        return vintage is not None and not vintage.marks_unlimited

@@ -27,22 +27,22 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
-) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield the location, the value and the layout name of each annotation stored at `places`.
+) -> Iterator[tuple[str, tuple[str, ...], Json, Vintage]]:
+    """Yield the location, the value and the layout of each annotation stored at `places`.
 
     The location consists of the arguments `holder` and `member` of `Change`.
     """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
         if isinstance(value, dict) and holder == "sidecars":
-            yield name, (), value, vintage.dialect
+            yield name, (), value, vintage
         elif isinstance(value, dict):
-            yield holder, (name,), value, vintage.dialect
+            yield holder, (name,), value, vintage
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Yield the changes that resize existing dimensions of a group and add new dimensions."""
-    for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
+    for holder, leading, value, vintage in _annotations(node, GROUP_PLACES):
         name = member_name(value, "dimensions")
         if name is None:
             continue
@@ -51,11 +51,11 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
             by_name = {item["name"]: item for item in stored}
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
-                by_name[dimension.name] = old | render_size(dimension, "nczarr-preview")
+                by_name[dimension.name] = old | render_size(dimension, vintage)
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
         for dimension in dimensions:
-            size = render_size(dimension, dialect)
+            size = render_size(dimension, vintage)
             if isinstance(stored.get(dimension.name), dict):
                 size = stored[dimension.name] | {"size": dimension.size}
             yield Change(node.path, "group", holder, (*leading, name, dimension.name), size)
@@ -92,13 +92,13 @@ def attribute_changes(
             if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
                 continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
-        for holder, leading, held, dialect in annotated:
+        for holder, leading, held, vintage in annotated:
             name = member_name(held, "type_list")
             if name is None:
                 continue
             # netCDF-C cannot open a store with a user attribute of type JSON.
-            text = kind == JSON and dialect != "nczarr-preview"
-            rendered = render_type(TEXT if text else kind, dialect)
+            text = kind == JSON and not vintage.appendix_e
+            rendered = render_type(TEXT if text else kind, vintage)
             if holder in SIDECARS:  # layouts with sidecars do not record the type char
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
                 held[name] |= {attribute: rendered} if kind in NUMBERS else {}

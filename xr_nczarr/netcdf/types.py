@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from xr_nczarr.netcdf.annotations import Vintage
+
 TEXT = "char"
 STRING = "string"
 JSON = "json"
@@ -73,17 +75,14 @@ def attribute_type(notation: object) -> str | None:
     return name
 
 
-def render_type(name: str, dialect: str) -> str:
-    """Render the netCDF type `name` of an attribute in the notation of an NCZarr layout.
-
-    `dialect` is the name of the layout, such as ``"nczarr-4.8.1"``.
-    """
-    if dialect == "nczarr-preview":
+def render_type(name: str, vintage: Vintage) -> str:
+    """Render the netCDF type `name` of an attribute in the notation of an NCZarr layout."""
+    if vintage.appendix_e:
         return name
     if name in NUMBERS:
         return "<" + np.dtype(name).str[1:]
     if name == TEXT:
-        return "<U1" if dialect == "nczarr-4.8.1" else ">S1"
+        return vintage.text_type
     return "|S128" if name == STRING else "|J0"
 
 

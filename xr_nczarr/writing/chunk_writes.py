@@ -106,8 +106,10 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 
     Examples
     --------
-    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13 (7, 1) >>>
-    aligned_blocks((2, 2, 2, 2), 0, 4) (4, 4)
+    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13
+    (7, 1)
+    >>> aligned_blocks((2, 2, 2, 2), 0, 4)
+    (4, 4)
     """
     end = offset + sum(sizes)
     ends = itertools.accumulate(sizes, initial=offset)
@@ -153,7 +155,7 @@ def write_chunks(
         try:
             for write in ready:
                 if write.data.size:
-                    region = _StoredRegion(write, store, options, uploads, progress)
+                    region = _BlockTarget(write, store, options, uploads, progress)
                     region[write.region] = write.data
             _store(now, store, options, uploads, progress, compute=True)
             uploads.finish()
@@ -183,7 +185,7 @@ def _store(
     manager: Any = get_chunked_array_type(*(write.data for write in writes))
     return manager.store(
         [write.data for write in writes],
-        [_StoredRegion(write, store, options, uploads, progress) for write in writes],
+        [_BlockTarget(write, store, options, uploads, progress) for write in writes],
         regions=[write.region for write in writes],
         lock=False,
         flush=True,
@@ -212,7 +214,7 @@ def flush(store: Store, *_: Any) -> None:
     store.flush()
 
 
-class _StoredRegion:
+class _BlockTarget:
     """The target to which dask stores the blocks of one write.
 
     It is pickled for workers.

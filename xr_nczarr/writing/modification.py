@@ -19,6 +19,7 @@ from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedErr
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import (
+    children_first,
     edit_documents,
     refresh_consolidated,
     writable_format,
@@ -28,16 +29,15 @@ from xr_nczarr.netcdf import Dimension, Group, Layout
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
+from xr_nczarr.writing.append_checks import check_coordinate, check_equal
 from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
-    check_coordinate,
-    check_equal,
     check_shared_objects,
     resolve_region,
-    write_region,
+    slices_to_write,
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
 from xr_nczarr.writing.transaction import WritePlan
@@ -53,6 +53,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
         If the new content does not fit the stored content.
     """
     planner = _Planner(request, opened)
+    planner.find_unchanged()
     planner.check_sources()
     for group_request in request.groups:
         planner.add(group_request)
@@ -111,6 +112,32 @@ class _Planner:
     def replaced_paths(self) -> set[str]:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
+    def find_unchanged(self) -> None:
+        """Find the variables that would be written to the same array from which they are read."""
+        # The same URL can name different stores at two endpoints.
+        options, remote = self.options, self.opened.store.remote
+        if options.append_dim is not None or options.region is not None or remote:
+            return
+        for request in self.request.groups:
+            if request.path not in self.kept:
+                continue
+            group = self.opened.group(request.path)
+            arrays = {str(name): whole_array(v) for name, v in request.dataset.variables.items()}
+            own = [
+                name
+                for name, array in arrays.items()
+                if array is not None
+                and name in group.variables
+                and array.stored.node.path == group.variables[name].path
+                and array.stored.store.is_same(self.opened.store)
+            ]
+            stored = self._stored(group, request.dataset[own])
+            for name in own:
+                new, old = request.dataset.variables[name], stored[name]
+                same = (new.dims, new.shape) == (old.dims, old.shape)
+                if same and is_decoded_alike(new, old):
+                    self.unchanged.add((request.path, name))
+
     def check_sources(self) -> None:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
@@ -130,9 +157,6 @@ class _Planner:
             for name, variable in group.dataset.variables.items()
         }
         if dim is None:
-            # The same URL can name different stores at two endpoints.
-            if self.options.region is None and not self.opened.store.remote:
-                self.unchanged.update(self._unchanged())
             replaced |= {paths[key] for key in variables.keys() & paths.keys() - self.unchanged}
         for group in self.request.groups:
             for name, sources in group.sources.items():
@@ -142,28 +166,7 @@ class _Planner:
                     if key not in self.unchanged:
                         raise reading_error(self.opened.store, name, path)
 
-    def _unchanged(self) -> Iterator[tuple[str, str]]:
-        for request in self.request.groups:
-            if request.path not in self.kept:
-                continue
-            group = self.opened.group(request.path)
-            arrays = {str(name): whole_array(v) for name, v in request.dataset.variables.items()}
-            own = [
-                name
-                for name, array in arrays.items()
-                if array is not None
-                and name in group.variables
-                and array.stored.node.path == group.variables[name].path
-                and array.stored.store.is_same(self.opened.store)
-            ]
-            stored = self._stored(group, request.dataset[own])
-            for name in own:
-                new, old = request.dataset.variables[name], stored[name]
-                same = (new.dims, new.shape) == (old.dims, old.shape)
-                if same and is_decoded_alike(new, old):
-                    yield request.path, name
-
-    def _check_holds(self, new: Collection[str]) -> None:
+    def _check_can_add(self, new: Collection[str]) -> None:
         """Raise ConflictError if there are `new` members and the store is a single array."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
@@ -190,7 +193,7 @@ class _Planner:
                 raise NotFoundError(f"no group named {path!r}", store=self.opened.store.name)
             if self.options.append_dim is not None or self.options.region is not None:
                 raise ConflictError(f"no group named {path!r}")
-            self._check_holds([path])
+            self._check_can_add([path])
             self._check_readable(path)
             self.tree.add_dataset(request)
             return
@@ -201,7 +204,9 @@ class _Planner:
             dataset = dataset.drop_vars(list(dataset.indexes))
         else:
             region = {}
-        new = self._check(group, dataset, encoding, stored)
+        new = self._new_variables(group, dataset, encoding, stored)
+        if self.options.append_dim is not None:
+            self._check_append(group, dataset, new, stored, self.options.append_dim)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         if new:
             # The bounds of stored coordinates need their own units: the stored ones can differ.
@@ -211,11 +216,11 @@ class _Planner:
             if name in stored and (path, name) not in self.unchanged:
                 target = group.variables[name]
                 with Place(variable=target.path):
-                    self._write(target, variables[name], stored[name], region)
+                    self._plan_variable(target, variables[name], stored[name], region)
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
-            self._check_holds([f"the attribute {name}" for name in attributes])
+            self._check_can_add([f"the attribute {name}" for name in attributes])
             changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
             changed = {change.member[0] for change in changes if change.member}
             self.tree.attributes[path] = {
@@ -242,14 +247,20 @@ class _Planner:
         )
         return {str(name): variable for name, variable in decoded.items()}
 
-    def _check(
+    def _new_variables(
         self,
         group: Group,
         dataset: Dataset,
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        dim = self.options.append_dim
+        """Return the names of the variables that the dataset adds to a stored group.
+
+        Raises
+        ------
+        ConflictError
+            If the mode does not allow it, or a stored variable or group has the same name.
+        """
         for name in encoding:
             if name in stored:
                 raise ConflictError(f"variable {name!r} already exists, but encoding was provided")
@@ -260,7 +271,7 @@ class _Planner:
                 " mode='r+' or region",
                 remedy="Add these variables first with mode='a'",
             )
-        self._check_holds(new)
+        self._check_can_add(new)
         groups = [child_path(group.path, name) for name in new if name in group.groups]
         if groups:
             raise ConflictError(
@@ -268,8 +279,20 @@ class _Planner:
                 remedy="Choose another name",
                 store=self.opened.store.name,
             )
-        if dim is None:
-            return new
+        return new
+
+    def _check_append(
+        self,
+        group: Group,
+        dataset: Dataset,
+        new: Collection[str],
+        stored: Mapping[str, Variable],
+        dim: str,
+    ) -> None:
+        """Check that a group can be extended along `dim`, and add a check of its coordinate.
+
+        `new` are the names of the variables that the dataset adds to the group.
+        """
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
             raise ConflictError(
@@ -294,9 +317,8 @@ class _Planner:
             self.checks.append(
                 partial(check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size)
             )
-        return new
 
-    def _write(
+    def _plan_variable(
         self,
         target: NetcdfVariable,
         new: Variable,
@@ -328,7 +350,7 @@ class _Planner:
                     f"{stored.dims} != {new.dims}"
                 )
             new = new.transpose(*stored.dims)
-        pieces = write_region(name, new, stored, region, dim)
+        pieces = slices_to_write(name, new, stored, region, dim)
         if dim is not None and dim not in new.dims:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
@@ -390,7 +412,7 @@ class _Planner:
                 path for path in made.nodes if path in replaced_paths or path not in hierarchy.nodes
             ]
             check_names(store, zarr, {path: made.nodes[path] for path in added}, kept)
-            for path in added:
+            for path in sorted(added, key=children_first):
                 plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.writes += self.tree.writes(made)
         self.tree.report_changes()
@@ -401,6 +423,7 @@ class _Planner:
                 self.opened, self.widened, widths, self.tree.layout.consolidated
             )
         changes = [*widths, *self.changes, *self._dimension_changes()]
+        changes.sort(key=lambda change: children_first(change.path))
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):
             # The plan has all documents of new nodes, and removes stored documents at their keys.

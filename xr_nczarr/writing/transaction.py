@@ -10,14 +10,14 @@ The methods of `Transaction` are the steps of this protocol, in order:
    complete, so a request that does not fit the store leaves it untouched.
 4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
    replaces it at the end. If the process is killed, either the old or the new store remains.
-5. **Begin.** A new store that cannot be staged contains a marker until it is complete. The objects
-   that it replaces are removed, beginning with the documents by which readers recognize a store.
+5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
+   objects that it replaces are removed, beginning with the documents by which readers recognize it.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
 7. **Journal.** If several documents change in place, one object stores their earlier content.
    Readers use it while only some of the documents have changed.
-8. **Documents** are written from the children up. The root's documents come last, followed only by
-   consolidated metadata. Everything is flushed to the disk before and after this step.
-9. **Close.** The journal and the marker are removed, and the lock is released.
+8. **Documents** are written. The root's documents come last, followed only by consolidated
+   metadata. Everything is flushed to the disk before and after this step.
+9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
 """
@@ -102,7 +102,7 @@ class Transaction:
     applied
         The regions that an interrupted append has written, if `roll_back` finds the append
         complete. Maps the path of each array to the start and the (exclusive) end along each
-        dimension. The journal of the append is kept until `close`.
+        dimension. The journal of the append is kept until `remove_journal`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -178,7 +178,7 @@ class Transaction:
                 self.store.delete(key)
             else:
                 self.store.put([(key, data)])
-        self.close()
+        self.remove_journal()
 
     def _finish_creation(self, consolidated: bool | None) -> None:
         opened = self.target.open("a")
@@ -189,7 +189,7 @@ class Transaction:
                 self.store.put(documents.items())
             self.store.delete(UNFINISHED)
 
-    def close(self) -> None:
+    def remove_journal(self) -> None:
         """Remove the journal after the change that it records has been completed or undone."""
         self.store.delete(JOURNAL)
 
@@ -216,7 +216,7 @@ class Transaction:
             )
         if self.applied:
             repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
-            self.close()
+            self.remove_journal()
             if repeated:  # the writer was killed after writing everything
                 plan = WritePlan(plan.zarr_format)
         for check in plan.checks:
@@ -225,7 +225,7 @@ class Transaction:
         atomic |= options.compute and (options.atomic or options.mode == "w")
         in_place = False
         try:
-            with self.writing(plan, staged=atomic) as work:
+            with self.changing(plan, staged=atomic) as work:
                 in_place = work is self.store
                 if options.compute:
                     write_chunks(plan.writes, work, options)
@@ -239,7 +239,7 @@ class Transaction:
         return None if options.compute else write_chunks(plan.writes, self.store, options)
 
     @contextmanager
-    def writing(
+    def changing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
         """Yield the store to which the caller writes chunks, then write the documents of the plan.
@@ -256,7 +256,7 @@ class Transaction:
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
             if not resumed:
-                self._begin(plan, work)
+                self._prepare(plan, work)
                 if mark is not None:
                     work.put([(UNFINISHED, mark)])
             if plan.first is not None:
@@ -268,7 +268,7 @@ class Transaction:
                 yield work
                 self._put_documents(plan, work)
 
-    def _begin(self, plan: WritePlan, work: Store) -> None:
+    def _prepare(self, plan: WritePlan, work: Store) -> None:
         if plan.new:
             work.put([(UNFINISHED, b"{}")])
             if work is self.store and not self.target.is_empty:
