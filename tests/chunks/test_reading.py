@@ -14,6 +14,7 @@ from tests.reading import open_store, peak_memory
 from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.dataset import open_netcdf
+from xr_nczarr.errors import ChunkError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.options import OpenOptions
 
@@ -88,6 +89,28 @@ def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, cou
         stored = ChunkedArray(replace(stored.node, codecs=codec), stored.store)
     peak = peak_memory(lambda: stored.read((slice(None), slice(None))))
     assert peak < values.nbytes + (2 << 20) + 500 * count
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_small_zstd_chunks_are_read_beside_missing_and_damaged_chunks(tmp_path, threads):
+    values = np.arange(100 * 8192, dtype="f4").reshape(200, 4096)
+    stored = array(tmp_path, values, (2, 4096))
+    for number in range(100):
+        chunk = values[2 * number : 2 * number + 2]
+        stored.store.put([(f"v/{number}.0", bytes(Zstd(1).encode(chunk)))])
+    node = replace(stored.node, codecs=(CodecSpec("zstd", {"level": 1}),))
+    stored = ChunkedArray(node, stored.store, ReadOptions(threads=threads))
+    everything = slice(None), slice(None)
+    np.testing.assert_array_equal(stored.read(everything), values)
+    some = slice(None, None, 3), np.array([7, 2000, 7])
+    np.testing.assert_array_equal(stored.read(some), values[some])
+    for number in (0, 50, 99):
+        stored.store.delete(f"v/{number}.0")
+        values[2 * number : 2 * number + 2] = 0
+    np.testing.assert_array_equal(stored.read(everything), values)
+    stored.store.put([("v/70.0", b"damage")])
+    with pytest.raises(ChunkError, match=r"v/70\.0"):
+        stored.read(everything)
 
 
 @pytest.mark.parametrize(

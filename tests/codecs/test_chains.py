@@ -323,6 +323,38 @@ def zstd_without_size(data):
     return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
+@pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=["", "shuffle"])
+def test_many_zstd_chunks_decode_to_the_same_values_as_one_by_one(filters):
+    pytest.importorskip("zstandard")
+    arrays = [np.arange(first, first + 1000, dtype="<i4") for first in range(3)]
+    specs = (*filters, ("zstd", {"level": 3, "checksum": True}))
+    codec = make_codec("<i4", (1000,), *specs)
+    assert codec.decodes_many
+    stored = [encode_by_numcodecs(array, *specs) for array in arrays]
+    rest, chunks = codec.decode_many([stored[0], None, memoryview(stored[1]), stored[2] + b"stale"])
+    assert rest is not codec
+    assert chunks.pop(1) is None
+    for data, array in zip(chunks, arrays, strict=True):
+        np.testing.assert_array_equal(rest.decode(data), array)
+        np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
+
+
+def test_unusual_zstd_chunks_are_not_decoded_together():
+    """Leave a single chunk, large chunks, and all chunks beside an unusual one to `decode`."""
+    pytest.importorskip("zstandard")
+    array = np.arange(1000, dtype="<i4")
+    codec = make_codec("<i4", (1000,), ("zstd", {}))
+    good, longer = (numcodecs.Zstd(3).encode(values) for values in (array, np.tile(array, 9)))
+    two_frames = b"".join(numcodecs.Zstd(3).encode(part) for part in np.split(array, 2))
+    checked = numcodecs.Zstd(3, checksum=True).encode(array)
+    unusual = [b"", b"x", two_frames, longer, zstd_without_size(array.tobytes())]
+    unusual += [good[:-9], checked[:-1], checked[:-1] + b"x"]
+    for chunks in ([good], [None, good], *([good, data] for data in unusual)):
+        assert codec.decode_many(chunks) == (codec, chunks)
+    assert not make_codec("<i4", (1 << 20,), ("zstd", {})).decodes_many
+    assert not make_codec("<i4", (1000,), ("zlib", {})).decodes_many
+
+
 def test_decoding_zstd_frame_without_declared_size_is_bounded():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))

@@ -22,6 +22,7 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Read, Store
 
 _BLOCKS_FROM_BYTES = 512 << 10
+_DECODED_TOGETHER_BYTES = 512 << 10
 _MAX_CACHED_WINDOWS = 1000
 
 _log = logging.getLogger(__name__)
@@ -80,10 +81,11 @@ class PartReader:
             return
         if self.in_place and self.direct:
             batch = [part for part in batch if not self._read_in_place(part)]
-        decode, in_place = self.codec.decode, self.in_place
+        in_place = self.in_place
         scratch = None
         fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
-        for part, data in zip(batch, self._with_context(fetched, batch), strict=True):
+        fetched = self._with_context(fetched, batch)
+        for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
             try:
                 if data is None:
                     self._place_fill(part)
@@ -93,16 +95,30 @@ class PartReader:
                     # Use one buffer for all chunks, because allocating a buffer can take longer
                     # than decoding. Create it on first use, because freeing it may return memory to
                     # the system.
-                    if scratch is None and self.codec.fills:
+                    if scratch is None and codec.fills:
                         scratch = np.empty(self.node.chunk_shape, self.node.dtype)
-                    self._place(decode(data, scratch), part.source, part.target)
+                    into = scratch if codec.fills else None
+                    self._place(codec.decode(data, into), part.source, part.target)
                 else:
-                    decode(data, target)
+                    codec.decode(data, target)
                     if self.convert is not None:
                         self.convert(target, target)
             except NczarrError as error:
                 self._locate(error, part)
                 raise
+
+    def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
+        """Yield the data of each chunk, and the codec that decodes them.
+
+        If it is faster, the chunks of `_DECODED_TOGETHER_BYTES` are partly decoded in one call.
+        """
+        if not self.codec.decodes_many:
+            yield from zip(itertools.repeat(self.codec), fetched)
+            return
+        count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
+        while chunks := list(itertools.islice(fetched, count)):
+            codec, decoded = self.codec.decode_many(chunks)
+            yield from zip(itertools.repeat(codec), decoded)
 
     def _read_in_place(self, part: ChunkPart) -> bool:
         """Read an uncompressed chunk directly into the result.

@@ -14,7 +14,7 @@ import lzma
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -40,6 +40,9 @@ _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy takes less time than a new context.
 _ZSTD_SMALL = 32 << 10
+# Maximum size in bytes of chunks that are decoded together. Decoding a larger chunk takes much longer
+# than handing over the interpreter lock.
+_ZSTD_BATCHED = 128 << 10
 # For zlib levels, the libdeflate level that compresses to the same size, if it differs.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
@@ -252,7 +255,17 @@ def _zstd(flow: Flow, codec: Any) -> Step:
             flow.check_size(bound)
         return (flow.size if declared is None else declared), memoryview(data)[:end]
 
-    return _framed(flow, codec.encode, measure, _zstd_decoder())
+    step = _framed(flow, codec.encode, measure, _zstd_decoder())
+    return replace(step, decode_many=_zstd_batch_decoder(flow.size))
+
+
+def _zstandard() -> Any:
+    """Return the package zstandard, which is an optional dependency, or None."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
 
 
 @lru_cache(1)
@@ -263,9 +276,8 @@ def _zstd_decoder() -> Callable[..., Any]:
     a new context for each call, which takes longer than decoding a small frame.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
-    try:
-        import zstandard
-    except ImportError:  # an optional dependency
+    zstandard = _zstandard()
+    if zstandard is None:
         return by_numcodecs
     contexts = local()
 
@@ -283,6 +295,29 @@ def _zstd_decoder() -> Callable[..., Any]:
         return by_numcodecs(data, target)
 
     return decompress
+
+
+def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
+    """Return a function that decodes several small chunks of `size` bytes in one call.
+
+    It holds the interpreter lock only before and after the call. Returns None for large chunks, and
+    if the package zstandard does not provide the call.
+    """
+    zstandard = _zstandard()
+    if zstandard is None or not size or size > _ZSTD_BATCHED:
+        return None
+    if "multi_decompress_to_buffer" not in zstandard.backend_features:
+        return None
+    declared, length = zstandard.frame_content_size, size.to_bytes(8, sys.byteorder)
+
+    def decode_many(chunks: Sequence[Buffer]) -> Any:
+        with suppress(zstandard.ZstdError):
+            if all(declared(data) == size for data in chunks):
+                decoder = zstandard.ZstdDecompressor()
+                return decoder.multi_decompress_to_buffer(list(chunks), length * len(chunks))
+        return None
+
+    return decode_many
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:

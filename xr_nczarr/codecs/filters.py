@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numcodecs
@@ -189,10 +189,16 @@ class _Crc32c(Checksum32):  # type: ignore[misc]
 
     @staticmethod
     def checksum(data: Buffer, value: int = 0) -> int:
-        table = list(range(256))
-        for _ in range(8):
-            table = [entry >> 1 ^ (0x82F63B78 if entry & 1 else 0) for entry in table]
+        table = _crc32c_table()
         value ^= 0xFFFFFFFF
         for byte in bytes(data):
             value = table[(value ^ byte) & 0xFF] ^ value >> 8
         return value ^ 0xFFFFFFFF
+
+
+@lru_cache(1)
+def _crc32c_table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [entry >> 1 ^ (0x82F63B78 if entry & 1 else 0) for entry in table]
+    return table

@@ -11,7 +11,7 @@ import pickle
 import re
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from lzma import LZMAError
 from typing import Any
@@ -183,6 +183,9 @@ class Step:
         For a lossy filter, a function that returns how much decoded values may differ from the
         original values. None for a lossless codec. If a filter itself raises errors for values that
         it must not change, this is `unlimited_tolerance`.
+    decode_many
+        Function that decodes several buffers in one call, which takes less time. It returns None if
+        they must be decoded one by one, for example because one of them is damaged.
     """
 
     decode: Callable[..., Any]
@@ -191,6 +194,7 @@ class Step:
     fills: bool = False
     place: str = ""
     tolerance: Callable[[NDArray[Any]], Any] | None = None
+    decode_many: Callable[[Sequence[Buffer]], Iterable[Buffer] | None] | None = None
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
@@ -324,9 +328,20 @@ class ChunkCodec:
         Whether the chain decodes directly into the caller's array, instead of copying to it.
     lossy
         Whether encoding may change values, so that `check_round_trip` must be called after it.
+    decodes_many
+        Whether `decode_many` is faster than decoding chunks one by one.
     """
 
-    __slots__ = ("_steps", "_tolerances", "encoded", "fills", "flow", "lossy", "raw")
+    __slots__ = (
+        "_steps",
+        "_tolerances",
+        "decodes_many",
+        "encoded",
+        "fills",
+        "flow",
+        "lossy",
+        "raw",
+    )
 
     def __init__(self, flow: Flow, steps: Sequence[Step]) -> None:
         self.flow = flow
@@ -336,6 +351,23 @@ class ChunkCodec:
         self._steps = steps
         self._tolerances = [step.tolerance for step in steps if step.tolerance is not None]
         self.lossy = bool(self._tolerances) and unlimited_tolerance not in self._tolerances
+        self.decodes_many = bool(steps) and steps[-1].decode_many is not None
+
+    def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
+        """Undo the last codec of several chunks in one call.
+
+        Returns the chain of the other codecs, and the data of each chunk for this chain. Missing
+        chunks (None) remain None. If the last codec has no such call, or a chunk may be damaged,
+        the chain and the data are returned unchanged.
+        """
+        present = [data for data in chunks if data is not None]
+        decode_many = self._steps[-1].decode_many if self._steps else None
+        decoded = decode_many(present) if decode_many and len(present) > 1 else None
+        if decoded is None:
+            return self, list(chunks)
+        remaining = iter(decoded)
+        rest = ChunkCodec(self.flow, self._steps[:-1])
+        return rest, [None if data is None else next(remaining) for data in chunks]
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Decode the stored bytes of a chunk to its elements.
