@@ -40,8 +40,8 @@ _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy takes less time than a new context.
 _ZSTD_SMALL = 32 << 10
-# Maximum size in bytes of chunks that are decoded together. Decoding a larger chunk takes much longer
-# than handing over the interpreter lock.
+# Maximum size in bytes of chunks that are decoded in one call. Decoding a larger chunk takes much
+# longer than handing over the interpreter lock.
 _ZSTD_BATCHED = 128 << 10
 # For zlib levels, the libdeflate level that compresses to the same size, if it differs.
 _LEVELS = {4: 3}
