@@ -1,4 +1,4 @@
-"""Define arrays in a store, from which selections can be read and to which they can be written."""
+"""Define `ChunkedArray`, an array in a store whose selections can be read and written."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array in a store, from which selections can be read and to which they can be written.
+    """An array in a store whose selections can be read and written.
 
-    When an array is pickled, only the metadata, the store and the options are pickled. The codec
-    chain is compiled again after unpickling.
+    Only the metadata, the store and the options of an array are pickled. The codec chain is
+    compiled again after unpickling.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class ChunkedArray:
     def codec(self) -> ChunkCodec:
         """The compiled codec chain of the array.
 
-        If the chain cannot be compiled, accessing this property raises the error.
+        Accessing this property raises the errors of `compile_codec`.
         """
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
@@ -124,7 +124,7 @@ class ChunkedArray:
 
     @cached_property
     def _source(self) -> Store:
-        """The store, wrapped so that it rejects objects that are too long to be a chunk.
+        """The store, wrapped so that it rejects objects that are too large to be a chunk.
 
         The limit is twice the maximum encoded size of a chunk, plus 1 MiB. The store is not wrapped
         if the chunks are in shards, or if their size depends on the values.
@@ -178,8 +178,7 @@ class ChunkedArray:
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
         StorageError
-            If the store fails, so that it neither returns the bytes of a chunk nor reports the
-            chunk as missing.
+            If the store fails, instead of returning a chunk or reporting that the chunk is missing.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -224,7 +223,8 @@ class ChunkedArray:
         """Write values to an orthogonal selection, which indexes each dimension independently.
 
         Each affected chunk is written once, as a whole. If the selection contains only part of a
-        chunk, the chunk is read, merged with the values and written, all under the store's lock.
+        chunk, the chunk is first read and merged with the values. The store's lock is held while it
+        is read, merged and written.
 
         Parameters
         ----------
@@ -237,9 +237,10 @@ class ChunkedArray:
             Whether to store chunks that contain only fill values. If False, such chunks are
             deleted.
         submit
-            Function that schedules the write of one stored object. Its arguments are a function,
-            the argument of that function, and the size of the data in bytes. `values` must not
-            change until that function has been called. None writes all objects immediately.
+            Function that schedules the writing of one stored object. Its arguments are a function
+            that writes the object, the argument of that function, and the size of the data in
+            bytes. `values` must not change until all objects are written. None writes all objects
+            immediately.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -261,7 +262,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether each thread reads one chunk at a time, in as many threads as the store allows."""
+        """Whether to use as many threads as the store allows, each for one chunk at a time."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -279,8 +280,7 @@ class ChunkedArray:
     ) -> None:
         """Call `work` with batches of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of elements to read. It is 0 if the store can only fetch whole
-        chunks.
+        `elements` is the number of elements to read, or 0 if chunks can be read only as a whole.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))

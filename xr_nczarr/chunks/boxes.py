@@ -1,7 +1,7 @@
 """Read arrays with a rectilinear chunk grid, in which chunk lengths vary along a dimension.
 
-The grid is split into boxes. A box is a rectangular region in which all chunks have the same shape,
-so that it can be read like an array with a regular grid.
+The grid is split into boxes. A box is a rectangular region of the grid in which all chunks have the
+same shape. It can therefore be read like an array with a regular grid.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a region of an array's chunk grid.
 
-    `first` is the index of the first stored object of the box in the grid of the whole array.
+    `first` is the grid index, in the whole array, of the box's first stored object.
     """
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of a stored object from its index relative to the start of the box."""
+        """Return the key of the stored object at `index`, relative to the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
 
 class _Run(NamedTuple):
-    """Consecutive stored objects that have the same length along a dimension.
+    """A run of consecutive stored objects that have the same length along a dimension.
 
-    `first` is the grid index of the first object. `length` is the number of elements per object.
-    All objects together contain the elements from `start` up to `stop`, along the dimension.
+    `first` is the grid index of the first object, and `length` is the length of each object in
+    elements. Together, the objects contain the elements from `start` up to `stop`.
     """
 
     first: int
@@ -49,12 +49,12 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within one run of each axis that the selector indexes.
+    """The part of a selector that lies within one run along each axis that the selector indexes.
 
-    A selector usually indexes one axis. Index arrays that select points together are treated as one
-    selector for several axes. `runs` and `source` have one item per axis: the run, and the selected
-    positions relative to its start. `target` contains the positions of the same elements in the
-    result.
+    A selector usually indexes one axis, but index arrays that select points together are treated as
+    one selector for several axes. `runs` contains the run along each of these axes, and `source`
+    the selected positions relative to the start of that run. `target` contains the positions of the
+    same elements in the result.
     """
 
     runs: tuple[_Run, ...]
@@ -79,8 +79,8 @@ def read_boxes(
     selection, pointwise
         See `ChunkedArray.read`.
     read
-        Function that reads a selection of one box. The box is passed as an array with a regular
-        grid.
+        Function that reads a selection from one box. It takes the box, as the metadata of an array
+        with a regular grid, and the selection.
     dtype
         Dtype of the result.
     """

@@ -33,8 +33,8 @@ class ChunkPart(NamedTuple):
     target
         NumPy index of the same elements in the result.
     whole
-        Whether all elements of the chunk that are inside the array are selected. If so, a write
-        need not read the stored chunk first.
+        Whether all elements of the chunk that are inside the array are selected. If so, the chunk
+        can be overwritten without being read first.
     """
 
     chunk: tuple[int, ...]
@@ -55,9 +55,9 @@ class Plan:
         Shape of the result while it is being filled. The targets of the parts are indices into an
         array of this shape.
     result_shape
-        Shape of the final result. For an orthogonal selection, it has no dimensions for integers.
-        For a pointwise selection, it has the dimensions of the index arrays in place of the
-        dimension of points.
+        Shape of the final result. In an orthogonal selection, it lacks the dimensions that are
+        indexed with an integer. In a pointwise selection, the dimensions of the index arrays
+        replace the dimension of points.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -79,7 +79,7 @@ class Plan:
     def touched(self) -> tuple[frozenset[int], ...]:
         """For each dimension of the array, the grid indices of the touched chunks.
 
-        The tuple is empty if the selection touches no chunk.
+        This is an empty tuple if the selection touches no chunk.
         """
         if not self.count:
             return ()
@@ -97,7 +97,7 @@ class Plan:
 class _Pieces(NamedTuple):
     """The parts of a selection along one dimension.
 
-    There is a sequence for each field of `ChunkPart`, with an item for each touched chunk.
+    For each field of `ChunkPart`, there is a sequence with one item per touched chunk.
     """
 
     chunks: Sequence[int]
@@ -169,8 +169,7 @@ def count_touched(
 ) -> int:
     """Return how many chunks an orthogonal selection touches.
 
-    This is faster than splitting the selection into parts. The arguments are the same as for
-    `plan_selection`.
+    This is faster than `plan_selection`, and takes the same arguments.
     """
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
@@ -190,8 +189,8 @@ def plan_points(
 ) -> Plan:
     """Split a pointwise selection into parts, one for each chunk that it touches.
 
-    The axes of the result are in the order in which NumPy returns them if index arrays are not
-    adjacent: the axes of points come first.
+    In the result, the axes of the points come first, followed by the axes of the slices. NumPy uses
+    the same order if index arrays are not adjacent.
 
     Parameters
     ----------
@@ -199,8 +198,8 @@ def plan_points(
         Shapes of the array and of its chunks, in elements.
     selection
         For each dimension, an array of integers or a slice. There must be at least one array. The
-        arrays are broadcast against each other, and select points together. The slices select
-        orthogonally.
+        arrays are broadcast against each other, and select points together. Each slice applies to
+        its own dimension.
 
     Returns
     -------
@@ -299,10 +298,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` up to `stop` into parts.
+    """Split the elements from `start` up to `stop` along a dimension into parts, one per chunk.
 
-    `size` is the length of the dimension, and `chunk` is the length of its chunks. Only the first
-    and the last chunk can be partly selected.
+    `size` is the length of the dimension, and `chunk` is the length of its chunks. All chunks but
+    the first and the last are selected completely.
     """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
@@ -379,9 +378,9 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return a slice with a positive step that selects the same positions, if there is one.
+    """Return a slice with a positive step that selects the same positions.
 
-    Otherwise, return `positions` itself.
+    If there is no such slice, return `positions` itself.
     """
     regular = _as_slice(positions)
     return positions if regular is None else regular
@@ -408,10 +407,9 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the parts along all dimensions. Return an iterator for each field of `ChunkPart`.
+    """Combine the parts along all dimensions, and return an iterator for each field of `ChunkPart`.
 
-    The function `itertools.product` computes the combinations, because it is faster than Python
-    code.
+    Each field is combined by `itertools.product`, which is faster than a loop in Python.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

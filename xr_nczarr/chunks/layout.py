@@ -1,6 +1,6 @@
 """Define the layout of arrays without shards, in which each chunk is a separate stored object.
 
-The module `sharding` defines the layout with shards.
+The `sharding` module defines the layout with shards.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    The first item of `keys` is the form of the chunk keys that the metadata declares. If some
-    writers use another form of keys for the same metadata, it is the second item.
+    The first item of `keys` contains the chunk keys in the form that the metadata declares. If some
+    writers use another form for the same metadata, the second item contains that form.
     """
 
     def __init__(self, node: ArrayNode) -> None:

@@ -46,7 +46,7 @@ class PartReader:
     axes, sliced
         See `Plan`.
     out
-        The result array. It is written in place, at the targets of the parts.
+        The result array. Its elements are written in place, at the targets of the parts.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     """
@@ -123,8 +123,8 @@ class PartReader:
     def _read_in_place(self, part: ChunkPart) -> bool:
         """Read an uncompressed chunk directly into the result.
 
-        Return False if this is impossible, because the chunk is missing or its elements are not
-        contiguous in the result.
+        Return False if this is impossible because the chunk is missing, or because its elements are
+        not contiguous in the result.
         """
         target = self._target_as_chunk(part)
         if target is None:
@@ -152,8 +152,7 @@ class PartReader:
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Return a view of the result into which a chunk can be decoded directly.
 
-        Return None if the elements of the chunk are not all selected, or not contiguous in the
-        result.
+        Return None unless all elements of the chunk are selected, and are contiguous in the result.
         """
         if not part.whole:
             return None
@@ -276,11 +275,11 @@ class PartReader:
     def _read_windows_into(
         self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows of chunks into a reused buffer, and copy the selected elements from it.
+        """Read windows of chunks into a buffer, and copy the selected elements to the result.
 
-        Return the parts whose chunks are missing, and the windows of these parts. If the buffer
-        were not reused, its memory would be requested from the system and returned to it for each
-        window.
+        Return the parts whose chunks are missing, and the windows of these parts. The buffer is
+        reused while consecutive parts have the same window. Otherwise, the system would have to
+        allocate memory for each part.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
@@ -303,8 +302,8 @@ class PartReader:
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
 
-        If it is faster, only the Blosc blocks that contain the ranges are decoded. `spans` contains
-        the start and length of each range.
+        Only the Blosc blocks that contain the ranges are decoded, if this is faster than decoding
+        the whole chunk. `spans` contains the start and length of each range.
         """
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)

@@ -1,8 +1,7 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can combine selections too, but it differs in two ways. It wraps indices below ``-size``
-around instead of rejecting them, and it treats each element of a transposed array as a separate
-point.
+xarray can also combine selections, but it wraps indices below ``-size`` around instead of rejecting
+them. It also treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments for reading a selection, and the order of the axes that are read.
+    """The arguments for reading a selection, and the axes of the values that are read.
 
     Attributes
     ----------
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the number of the corresponding axis of the
-        selection. In a pointwise selection, a single index results in an axis of length 1, which is
-        left out here.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. If
+        `pointwise` is True, each dimension with a single index becomes an additional axis of length
+        1, which is not listed here.
     """
 
     selection: list[Any]
@@ -49,8 +48,8 @@ class Selection(NamedTuple):
         For each dimension of the array, an index, a range, or an array of positions.
     axes
         For each dimension of the array, the axes of the result along which its selector varies. An
-        index has no axes. A range has one axis, which it shares with no other dimension. An array
-        has as many axes as it has dimensions.
+        index varies along no axis. A range varies along one axis, along which no other selector
+        varies. An array varies along as many axes as it has dimensions.
     """
 
     shape: tuple[int, ...]
@@ -87,7 +86,7 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Index the selection, with the arrays in `key` selecting points together.
+        """Index the selection, where the arrays in `key` select points together.
 
         In the result, the axes of the points come first, followed by the axes of the slices, as in
         xarray's ``vindex``.
@@ -157,7 +156,7 @@ class Selection(NamedTuple):
     def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
         """Rearrange values to the shape of the selection.
 
-        `values` is the result of reading the arguments in `request`.
+        `values` is the result of a read with the arguments in `request`.
         """
         axes = request.axes
         if request.pointwise:
@@ -193,8 +192,8 @@ def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Posit
     """Return the positions that a selector has at the given points.
 
     `spanned` contains the axes along which the selector varies, and `points` maps some or all of
-    them to indices. In the result, the axes of the points come first, followed by the other axes of
-    the selector.
+    these axes to the indices of the points. In the result, the axes of the points come first,
+    followed by the selector's other axes.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

@@ -1,4 +1,4 @@
-"""Build shards, and read chunks from them.
+"""Build shards, and read chunks from shards.
 
 A shard contains an index that lists the byte range of each chunk.
 """
@@ -41,7 +41,7 @@ class Shards:
     node
         Metadata of an array with at least one level of sharding.
     levels
-        Format of the shard index at each level, outermost level first.
+        Format of the shard index at each nesting level, beginning with the outermost level.
     """
 
     def __init__(self, node: ArrayNode, levels: Sequence[ShardIndex]) -> None:
@@ -142,10 +142,10 @@ class Shards:
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch the shards that should be read as a whole.
 
-        A shard is read as a whole if at least half of its chunks are requested, or if more codecs
-        are applied to the whole shard. `counts` maps the key of each shard to the number of
-        requested chunks. Return a dict from keys to the bytes of these shards, or None for a shard
-        that does not exist.
+        A shard is read as a whole if at least half of its chunks are requested, or if further
+        codecs encode it as a whole. `counts` maps the key of each shard to the number of requested
+        chunks. Return a dict from the keys of the fetched shards to their bytes, or to None for
+        shards that do not exist.
         """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -165,11 +165,12 @@ class Shards:
         places: Sequence[ByteRange | None],
         source: _RangeReader,
     ) -> list[ByteRange | None]:
-        """Look up the byte range of each chunk in the shard indices at one nesting level.
+        """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
-        `number` is the level, which is 0 for the outermost shards. Above the innermost level, look
-        up the nested shard that contains the chunk instead. `places` contains the byte range of the
-        shard in which each chunk is looked up. A missing chunk has the range None.
+        `number` is the level, which is 0 for the outermost shards. `places` contains the byte range
+        of the shard at this level that contains each chunk. Above the innermost level, the results
+        are the ranges of the nested shards that contain the chunks. The range of a missing chunk or
+        shard is None.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -212,8 +213,8 @@ class Shards:
         Parameters
         ----------
         chunks
-            Mapping from the grid index of each chunk in the array to the bytes of the chunk. All
-            other chunks of the shard will be missing.
+            Mapping from grid indices in the array to the bytes of chunks. All other chunks are
+            missing from the new shard.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -242,9 +243,9 @@ class Shards:
 
 
 class _Opened:
-    """A reader of a local store that opens each object once.
+    """A reader of a local store that opens each object only once.
 
-    All reads of an object are therefore from the same version of it.
+    Everything that is read from an object therefore belongs to the same version of the object.
     """
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
@@ -262,7 +263,7 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing, because the index was read from the open file, and cannot be outdated."""
+        """Do nothing, because the shard index comes from the same open file as the chunks."""
 
 
 class _OneVersion:
@@ -303,8 +304,8 @@ class _OneVersion:
     def check_missing(self, key: str) -> None:
         """Raise _ReplacedError if the index that lists a chunk as missing came from the cache.
 
-        `key` is the key of the shard. The shard must then be read again, because the cached index
-        may be outdated.
+        In that case, the shard must be read again, because the cached index may be outdated. `key`
+        is the key of the shard.
         """
         if key in self._kept:
             raise self._replaced(key)
@@ -319,7 +320,7 @@ class _OneVersion:
         Raises
         ------
         _ReplacedError
-            If the object has another version than in an earlier response.
+            If the object's version differs from that in an earlier response.
         """
         if response is None:
             return None
@@ -348,9 +349,9 @@ _Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
-    """A reader of byte ranges, from objects that are already in memory or else from the store.
+    """A reader of byte ranges that accesses the store only for objects that are not in memory.
 
-    `objects` maps the keys of the objects in memory to their bytes.
+    `objects` maps the keys of objects in memory to their bytes, or to None for missing objects.
     """
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:

@@ -17,7 +17,7 @@ _GAP_BYTES = 16 << 10
 class Window(NamedTuple):
     """The byte ranges to read from an uncompressed chunk, which contain all selected elements.
 
-    When the ranges are concatenated, they form an array that is called the box.
+    The concatenated ranges form an array, which is called the box.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. This is always the case for fixed-width strings,
-    because the size of the chunk shows whether their width has changed.
+    because only the chunk's size shows whether their width has changed.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def byte_window(
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip. If so, all rows are read with one request.
+        Whether each request costs a round trip. If so, a single byte range contains all rows.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None
@@ -82,7 +82,7 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return the runs of rows to read, and the index of the selected rows among all rows read.
+    """Return the runs of rows to read, and an index that selects the wanted rows from these runs.
 
     `item` selects the rows, and `extent` contains the first and the last selected row. The runs are
     (start, length) pairs. If two selected rows are at most `max_gap` rows apart, they are in the

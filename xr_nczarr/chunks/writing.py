@@ -1,4 +1,4 @@
-"""Encode and write chunks. A chunk that is only partly overwritten is read and merged first."""
+"""Encode and write chunks. Partly overwritten chunks are first read and merged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """A writer for the chunks of a plan. Several threads can use one writer at the same time.
+    """A writer of a plan's chunks. Several threads can use one writer at the same time.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class PartWriter:
     ) -> None:
         """Write a shard in which some chunks have new values.
 
-        `parts` maps the index of each such chunk to the part of the plan with its new values. All
+        `parts` maps the grid indices of these chunks to the parts of the plan that select them. All
         other chunks are taken from `stored`. If the shard would contain no chunks, it is deleted.
         """
         merged = stored | {
@@ -113,8 +113,8 @@ class PartWriter:
         """Merge new values into a stored chunk, and return the encoded chunk.
 
         `stored` is the encoded chunk in the store, or None if it does not exist. Elements that are
-        not selected keep their stored values. Return None if the chunk contains only fill values
-        and need not be stored.
+        not selected keep their stored values. Return None if the merged chunk need not be stored,
+        because it contains only fill values.
         """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
@@ -144,8 +144,8 @@ class PartWriter:
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
         """Set the elements of a chunk that are beyond the edge of the array to the fill value.
 
-        `index` is the grid index of the chunk. If the array was larger before, these elements still
-        contain old values.
+        These elements still contain old values if the array was larger before. `index` is the grid
+        index of the chunk.
         """
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)
@@ -162,9 +162,9 @@ class PartWriter:
     def _is_empty(self, chunk: Array) -> bool:
         """Return whether a chunk contains only fill values, so that it need not be stored.
 
-        Numbers are compared bit by bit. Therefore -0.0 differs from 0.0, and NaNs with different
-        bits differ from each other. The result is always False if `write_empty_chunks` is True, or
-        if the array has no fill value.
+        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bits
+        differ from each other. Return False if `write_empty_chunks` is True, or if the array has no
+        fill value.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False

@@ -33,7 +33,7 @@ class BloscFrame(NamedTuple):
     header
         The bytes of the header.
     size, block, length
-        Sizes in bytes of the decoded data, of one decoded block, and of the frame.
+        Sizes in bytes of the decoded data, one decoded block, and the frame, respectively.
     """
 
     header: bytes
@@ -49,8 +49,8 @@ class BloscFrame(NamedTuple):
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
         """Return the sorted numbers of the blocks that contain the given ranges of decoded data.
 
-        Each of the `spans` is the start and length in bytes of a range. If only the last block is
-        needed, the block before it is included.
+        `spans` contains the (start, length) pairs of the ranges, in bytes. If only the last block
+        is needed, the block before it is included, because a frame cannot consist of a short block.
         """
         numbers: set[int] = set()
         for start, length in spans:
@@ -102,7 +102,7 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse the header of a Blosc frame that contains `size` bytes of data.
+    """Parse the header of a Blosc frame whose decoded data should have `size` bytes.
 
     Return None if the frame cannot be decoded block by block. This is the case if its data has
     another size, is not compressed, or is not split into blocks of at least 1 KiB.

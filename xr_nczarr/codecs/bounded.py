@@ -3,8 +3,8 @@
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
 Blosc frames declare the size of their data, which is checked before memory is allocated. The
 declared length of a Blosc frame is checked too, because Blosc's decoder would otherwise read beyond
-the end of the buffer. Extra bytes after the end of a stream are ignored, because netCDF-C does not
-truncate a chunk when it overwrites the chunk with a shorter one.
+the end of the buffer. Bytes after the end of a stream are ignored, because netCDF-C leaves the rest
+of a chunk in place when it overwrites the chunk with a shorter one.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the `Step` for one of the numcodecs compressors.
+    """Build the `Step` for one of the compressors in numcodecs.
 
-    Each parameter of the codec must have the same type as its default.
+    Each parameter of the compressor must have the same type as its default.
     """
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
@@ -73,18 +73,18 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the `Step` for a compressor in the standard library whose output can be limited.
+    """Build the `Step` for a standard-library compressor, limiting the output of its decoder.
 
     Parameters
     ----------
     unpack
         Function that creates a decompressor.
     magic
-        Signature at the start of each further member of a multi-member file. None if the format has
-        no multi-member files.
+        Signature at the start of every member of a file. None if a file in this format has only
+        one member.
     max_piece
-        Maximum output of one call in bytes. It is set for decompressors that return their
-        unconsumed input.
+        Maximum number of bytes that one call decompresses. It may be set only for decompressors
+        that return the input that they have not consumed.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -180,8 +180,9 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of their data.
 
-    The size is checked before memory is allocated. The function `measure` returns the size, and the
-    frame without trailing bytes. It may return None as the size if it has checked the frame itself.
+    The size is checked before memory is allocated. The function `measure` takes the stored bytes,
+    and returns the declared size and the frame without trailing bytes. If `measure` has checked the
+    size itself, it may return None as the size.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -200,7 +201,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the `Step` for numcodecs' LZ4 format: the size in four bytes, followed by one block."""
+    """Build the `Step` for numcodecs' LZ4 format: four bytes with the size, and one block."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -272,8 +273,8 @@ def _zstandard() -> Any:
 def _zstd_decoder() -> Callable[..., Any]:
     """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    If the package zstandard is installed, the function uses it for small frames. numcodecs creates
-    a new context for each call, which takes longer than decoding a small frame.
+    If the zstandard package is installed, the returned function uses it for small frames. For such
+    frames, numcodecs is slower, because it creates a new context for each call.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     zstandard = _zstandard()
@@ -321,11 +322,12 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Return the total size that Zstandard frames declare, its upper bound, and where they end.
+    """Read the extent of consecutive Zstandard frames from their headers.
 
-    The total size is None if any of the frames does not declare its size. Frames are read until
-    their data has the `expected` size, and any further bytes are ignored. All sizes are in bytes.
-    The format is described in RFC 8878, section 3.1.
+    Return three numbers of bytes: the total size of the data that the frames declare, an upper
+    bound for this size, and the position in `data` at which the frames end. The total size is None
+    if any of the frames does not declare its size. After frames whose data has the `expected` size,
+    all other bytes are ignored. The format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0

@@ -1,7 +1,7 @@
 """Define the Zarr v3 codecs ``scale_offset`` and ``cast_value``.
 
-Both codecs are exact, or raise ChunkError for any value for which their specifications require an
-error. They are specified as registered extensions of Zarr.
+Both codecs are specified as registered extensions of Zarr. They return the exact results that the
+specifications define, and raise ChunkError where the specifications require an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXACT_IN_DOUBLES = 1 << 53
 
 
 def _away(values: Array) -> Array:
-    """Round to the nearest integer. Round halves away from zero."""
+    """Round to the nearest integer, rounding halves away from zero."""
     whole = np.trunc(values)
     return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
 
@@ -88,7 +88,7 @@ def _check_integers(
     """Raise ChunkError if scaling and shifting integers overflows their dtype.
 
     Both operations are monotonic, so only the smallest and the largest value have to be checked.
-    When decoding, also raise ChunkError for a stored value that is not a multiple of the scale.
+    If `decoding`, also raise ChunkError for any stored value that is not a multiple of the scale.
     """
     if not values.size:
         return
@@ -170,7 +170,7 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion of numbers to another dtype, in one direction of the codec ``cast_value``.
+    """A conversion of numbers to another dtype: one direction of the ``cast_value`` codec.
 
     Attributes
     ----------
@@ -180,8 +180,8 @@ class Cast:
         Conversion rules, named as in the specification. If `out_of_range` is None, a value that is
         out of range raises an error.
     pairs
-        Pairs of a value and its result, which take precedence over the rules. If a value occurs
-        more than once, its first pair is used.
+        Pairs of a value and its result, which take precedence over the rules. If a value is in more
+        than one pair, the first of these pairs is used.
     """
 
     source: np.dtype[Any]
@@ -275,11 +275,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Apply another rounding rule to floats that NumPy has rounded to the nearest.
+    """Apply another rounding rule to values that NumPy has rounded to the nearest float.
 
-    `values` are the numbers before rounding, and `nearest` are the results of NumPy. Infinity in
-    `nearest` is treated as the first power of two beyond the largest float. A value that overflowed
-    can therefore still be rounded down to the largest float.
+    `values` are the numbers before rounding, and `nearest` are NumPy's results. Infinity in
+    `nearest` is treated as the first power of two beyond the largest float, so that a value that
+    overflowed can still be rounded down to the largest float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

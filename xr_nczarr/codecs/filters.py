@@ -23,9 +23,9 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 def build_shuffle(request: StepRequest) -> Step | None:
     """Build the `Step` for HDF5's shuffle filter.
 
-    Return None if the filter would not change the data. The filter stores the first bytes of all
-    elements, then the second bytes, and so on. Trailing bytes that do not fill an element stay in
-    place.
+    The filter stores the first bytes of all elements, then the second bytes, and so on. Trailing
+    bytes that do not fill an element stay in place. Return None if the filter would not change the
+    data.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -57,9 +57,9 @@ def build_shuffle(request: StepRequest) -> Step | None:
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
     """Merge byte planes into elements: plane *n* provides byte *n* of every element.
 
-    Two planes are merged by shifting 16-bit words. This is vectorized, and twice as fast as strided
-    copies. More than two planes are copied one by one with strides. Short planes are copied all at
-    once.
+    Short planes are copied all at once. Two long planes are merged by shifting 16-bit words, which
+    is vectorized and twice as fast as strided copies. If there are more planes, each of them is
+    copied with a stride.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -182,7 +182,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """The checksum CRC-32C in pure Python. At 10 MB/s, it is fast enough for shard indices."""
+    """The CRC-32C checksum in pure Python. At 10 MB/s, it is fast enough for shard indices."""
 
     codec_id = "crc32c"
     location = "end"

@@ -1,7 +1,7 @@
 """Define compiled codec chains.
 
 A `Flow` describes the data between two codecs, a `Step` is one compiled codec, and a `ChunkCodec`
-is the whole codec chain of an array.
+is an array's whole codec chain.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Flow:
     size
         Size in bytes, or None if the size depends on the values.
     bound
-        Maximum size in bytes. If `limited` is True, it is the caller's limit. Otherwise, it follows
+        Maximum size in bytes. It is the caller's limit if `limited` is True, and otherwise follows
         from the shape of the chunk.
     shuffled
-        Element size in bytes for a shuffle codec that does not specify one.
+        Element size in bytes for a shuffle codec whose configuration does not specify one.
     """
 
     chunk: str
@@ -84,17 +84,14 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for the output of a codec that produces elements.
-
-        `dtype` and `shape` are those of the elements.
-        """
+        """Return a `Flow` for a codec that outputs elements of the given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return a `Flow` for the output of a codec that produces a stream of bytes.
+        """Return a `Flow` for a codec that outputs a stream of bytes.
 
-        `size` is None if the number of bytes depends on the values, and `bound` is the maximum
+        `size` is the number of bytes, or None if it depends on the values. `bound` is the maximum
         number of bytes.
         """
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
@@ -102,17 +99,16 @@ class Flow:
     def compressed(self) -> Flow:
         """Return a `Flow` for the output of a compressor.
 
-        The maximum size allows for incompressible data, which can grow slightly.
+        The maximum size allows for incompressible data, which compression enlarges slightly.
         """
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for the output of a codec whose output size is unknown.
+        """Return a `Flow` for a codec whose output size is bounded only by the caller's limit.
 
-        The size is then bounded by the caller's limit. `growth` is the factor by which decoding may
-        increase the size of the data in memory. The bound is smaller than the limit by this factor,
-        but at least 64 KiB.
+        `growth` is the factor by which decoding may increase the size of the data in memory. The
+        bound is the limit divided by this factor, but at least 64 KiB.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
@@ -120,7 +116,7 @@ class Flow:
     def elements(self, data: Buffer) -> NDArray[Any]:
         """View bytes as an array of elements with this dtype and shape.
 
-        An array of Python objects is not converted, but only reshaped.
+        If the elements are Python objects, `data` already is an array, and is only reshaped.
         """
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
@@ -128,7 +124,7 @@ class Flow:
     def check_size(self, size: int, *, cut: bool = False) -> None:
         """Check the size of decoded data against the metadata and the caller's limit.
 
-        `cut` is True if decoding stopped after `size` bytes, before the end of the data.
+        `cut` is True if decoding was stopped after `size` bytes, although there was more data.
 
         Raises
         ------
@@ -168,15 +164,15 @@ class Step:
     Attributes
     ----------
     decode
-        Function that converts encoded bytes to a flat buffer of exactly the decoded bytes, or to an
-        array of Python objects.
+        Function that decodes bytes to a flat buffer of exactly the decoded size, or to an array of
+        Python objects.
     encode
         The inverse of `decode`.
     encoded
         A description of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument, which it then fills and
-        returns.
+        Whether `decode` accepts an array of bytes as its second argument. If it is passed, `decode`
+        fills and returns this array.
     place
         Name of the step for messages.
     tolerance
@@ -208,9 +204,9 @@ def unlimited_tolerance(_: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The argument of the functions that build a `Step`: a codec, and the data that it encodes.
+    """The argument of the functions that build a `Step`: a codec, and a description of its data.
 
-    `flow` describes the data before the codec encodes it.
+    `flow` describes the data before encoding.
     """
 
     spec: CodecSpec
@@ -218,7 +214,7 @@ class StepRequest:
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the parameters of the codec, using `defaults` for parameters that are not set.
+        """Return the codec's parameters, with `defaults` for those that are not configured.
 
         Raises
         ------
@@ -243,8 +239,8 @@ class StepRequest:
         Parameters
         ----------
         codec_class
-            Class of the codec. By default, the class that numcodecs registers under the codec's
-            name.
+            Class of the codec. By default, the class that is registered with numcodecs under the
+            codec's name.
         settings
             Parameters of the codec. By default, the configuration in the metadata.
 
@@ -276,7 +272,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Build the `Step` for a numcodecs codec. It also checks the size of the decoded data.
+    """Build the `Step` for a numcodecs codec, adding a check of the decoded size.
 
     `flow` describes the data before encoding, and `encoded` describes the encoded data.
     """
@@ -320,10 +316,11 @@ class ChunkCodec:
     flow
         Description of the decoded elements of a chunk.
     encoded
-        Description of the stored bytes of a chunk. Their number is known if no codec compresses.
+        Description of a chunk's stored bytes. Its `size` is None if their number depends on the
+        values, for example because a codec compresses them.
     raw
-        Whether there are no codecs, so that chunks are stored as elements in C order with the dtype
-        of the array.
+        Whether the chain has no codecs. In that case, the stored bytes are the elements in C order
+        with the array's dtype.
     fills
         Whether the chain decodes directly into the caller's array, instead of copying to it.
     lossy

@@ -1,7 +1,7 @@
 """Use the codecs that other packages register with zarr-python.
 
-These packages have entry points in the group ``zarr.codecs``. zarr-python is imported only if the
-metadata names a codec that is not in any other registry.
+These packages have entry points in the ``zarr.codecs`` group. zarr-python is imported only if the
+metadata names a codec that is in no other registry.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Adapter:
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
         """Run an asynchronous method of the codec, and return its result as a NumPy array.
 
-        `call` is the method, and `data` its input in a buffer of zarr-python.
+        `call` is the method, and `data` is its input, in one of zarr-python's buffers.
 
         Raises
         ------

@@ -82,7 +82,7 @@ def compile_codec(
         `limits.max_chunk_bytes` is the maximum size of a chunk.
     custom
         Mapping from codec ids to codec classes with the interface of numcodecs. These classes take
-        precedence over all other codecs. Pickled objects are read only if there is a class for
+        precedence over all other codecs. Pickled objects are refused unless there is a class for
         ``pickle``.
     plugins
         Whether to use Zarr v3 codecs that other packages register with zarr-python.
@@ -92,11 +92,11 @@ def compile_codec(
     UnsupportedError
         If a codec is unknown, or the dtype is not supported.
     RefusedError
-        If a codec is ``pickle`` and `custom` does not allow it.
+        If the ``pickle`` codec is used, and `custom` contains no class for it.
     MetadataError
-        If a configuration is invalid for its codec, or for the elements that it encodes.
+        If a codec's configuration is invalid, in general or for the elements to encode.
     LimitError
-        If a chunk has more than `limits.max_chunk_bytes`.
+        If a chunk is larger than `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
@@ -127,7 +127,7 @@ def check_codec(
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Check that the Zarr v3 codecs for numbers can store the fill value of an array.
+    """Check that Zarr v3's ``cast_value`` and ``scale_offset`` can store an array's fill value.
 
     In particular, ``cast_value`` must preserve the fill value exactly. The specification requires
     this because partial chunks contain fill values.
@@ -170,15 +170,15 @@ def flow_of(
 ) -> Flow:
     """Return a `Flow` that describes the decoded elements of a chunk.
 
-    `dtype` and `shape` are those of the chunk, and `type_name` is the name of the type in the
-    metadata.
+    `dtype` and `shape` are those of the chunk, and `type_name` is the name of the data type in the
+    array's metadata.
 
     Raises
     ------
     LimitError
-        If a chunk has more than `limits.max_chunk_bytes`.
+        If a chunk is larger than `limits.max_chunk_bytes`.
     UnsupportedError
-        If `dtype` is a structure with variable-length items.
+        If `dtype` is a structured dtype with variable-length fields.
     """
     if dtype.hasobject and dtype.kind != "O":
         raise UnsupportedError(
@@ -275,8 +275,8 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 def registered_kind(name: str) -> str | None:
     """Return the kind of a codec that only a plugin for zarr-python provides.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if the codec
-    is known without a plugin, or if no plugin provides it.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no plugin
+    provides the codec, or if it is available without a plugin.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None

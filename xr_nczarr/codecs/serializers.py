@@ -33,7 +33,7 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the `Step` that swaps bytes, or return None if the bytes are already in stored order.
+    """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
     Arrays of NumPy's own dtypes always have the stored byte order in memory. Arrays of other
     packages' dtypes keep the native order, because NumPy (with ml_dtypes 0.6) writes wrong values
@@ -89,7 +89,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 def build_vlen(request: StepRequest) -> Step:
     """Build the `Step` for variable-length strings, byte strings or arrays.
 
-    Each item is stored after its length, a 32-bit number.
+    Each item is stored with its length, a 32-bit number, in front of it.
     """
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
@@ -121,8 +121,7 @@ def build_vlen(request: StepRequest) -> Step:
 def build_text(request: StepRequest) -> Step:
     """Build the `Step` for the JSON and msgpack codecs of numcodecs.
 
-    These codecs store a list of items, which is followed by the dtype and the shape as two more
-    items.
+    These codecs store a single list, which contains the items followed by the dtype and the shape.
     """
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
@@ -182,14 +181,14 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Build the `Step` for pickled objects. The caller must have allowed the codec ``pickle``."""
+    """Build the `Step` for pickled objects. The caller must have allowed the ``pickle`` codec."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the `Step` that stores each string as its number in a list of labels.
+    """Build the `Step` that stores each string as a number, its place in a list of labels.
 
     A string that is not in the list is stored as 0, which is decoded to an empty string.
     """

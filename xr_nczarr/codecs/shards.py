@@ -1,6 +1,7 @@
 """Parse and build shard indices, which contain the offset and length of each inner chunk.
 
-This module performs no I/O. The format is the Zarr v3 codec ``sharding_indexed``, version 1.0.
+This module performs no I/O. The format is that of the ``sharding_indexed`` codec (version 1.0) in
+Zarr v3.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 class ShardIndex:
     """The format of the index in each shard of an array.
 
-    Shards can be nested, with one `ShardIndex` per level. Above the last level, a shard contains
-    the shards of the next level instead of chunks. These are also called inner chunks here.
+    Shards can be nested, with one `ShardIndex` per level. Above the innermost level, a shard
+    contains nested shards instead of chunks. These are also called inner chunks here.
 
     Attributes
     ----------
@@ -32,7 +33,7 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether more codecs are applied to the whole shard, which must then be decoded as a whole.
+        Whether further codecs encode the shard as a whole. If so, it must be decoded as a whole.
     """
 
     __slots__ = (
@@ -72,7 +73,7 @@ class ShardIndex:
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
         length = self._codec.encoded.size
         if length is None:
-            problem = "shard indexes of variable size are not supported"
+            problem = "shard indices of variable size are not supported"
             raise UnsupportedError(problem, place="index_codecs")
         self.length: int = length
         self.start = 0 if spec.index_at_start else -length
@@ -127,7 +128,7 @@ class ShardIndex:
     ) -> tuple[int, int] | None:
         """Return the offset and length in bytes of an inner chunk, or None if the chunk is missing.
 
-        `entries` is the index as `parse` returns it.
+        `entries` is the parsed shard index, as `parse` returns it.
         """
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
@@ -135,8 +136,8 @@ class ShardIndex:
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
         """Build a shard from its encoded inner chunks.
 
-        `parts` maps the index of each inner chunk to its bytes. Any inner chunk that is not in
-        `parts` will be missing from the shard.
+        `parts` maps grid indices to the bytes of inner chunks. All other inner chunks are missing
+        from the new shard.
         """
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
@@ -149,11 +150,11 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Decode a stored shard with the codecs that are applied to the whole shard."""
+        """Decode a stored shard with the codecs that encode it as a whole."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
-        """Encode a shard with the codecs that are applied to the whole shard."""
+        """Encode a shard with the codecs that encode it as a whole."""
         return memoryview(self._around.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:

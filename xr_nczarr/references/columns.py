@@ -1,9 +1,9 @@
 """Tables of the references that a reference set lists one by one.
 
-Each large array has a column, and all other references are in one dict. A column stores the URLs,
-offsets and lengths of the array's chunks in NumPy arrays, which take about 15 bytes per reference.
-A JSON document with a regular layout is scanned into columns without creating a Python object for
-each reference.
+A table keeps the references to the chunks of each large array in a column, and all other
+references in one dict. A column stores URLs, offsets and lengths in NumPy arrays, which take about
+15 bytes per reference. A JSON document with a regular layout is scanned into columns without
+creating a Python object for each reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
-    ByFields,
+    PickledByFields,
     Reference,
     Target,
     decode_inline,
@@ -50,11 +50,11 @@ Entry = str | Target
 
 
 class Family(NamedTuple):
-    """The part that all chunk keys of an array have in common.
+    """What all chunk keys of an array have in common.
 
-    `prefix` precedes the chunk index in each key. `separator` separates the numbers of the index,
-    and `rank` is how many numbers the index has. For example, the key ``t/0.0`` belongs to the
-    family ``("t/", ".", 2)``.
+    `prefix` precedes the chunk index in each key, `separator` separates the numbers of the index,
+    and `rank` is the count of these numbers. For example, the key ``t/0.0`` belongs to the family
+    ``("t/", ".", 2)``.
     """
 
     prefix: str
@@ -79,9 +79,9 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position, in C order, of the chunk at `index` in a grid of shape `shape`.
+    """Convert the index of a chunk to a flat index (in C order) into a grid of shape `shape`.
 
-    Return None if the index is outside the grid.
+    Return None if the chunk is outside the grid.
     """
     number = 0
     for position, extent in zip(index, shape, strict=True):
@@ -102,8 +102,8 @@ class Column:
     shape
         For each dimension, the largest chunk index plus 1.
     codes
-        For each row, the position in C order of its chunk in a grid of shape `shape`. The positions
-        are in ascending order. None if every chunk of the grid has a row.
+        For each row, the flat index of its chunk in a grid of shape `shape`; see `flat_index`. The
+        indices are in ascending order. None if every chunk of the grid has a row.
     urls
         The distinct URLs.
     url_numbers
@@ -133,7 +133,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the row number of the chunk at each of `indices`.
+        """Return the row number of each chunk in `indices`.
 
         Return None if any of these chunks has no row.
         """
@@ -148,7 +148,7 @@ class Column:
         return rows if (self.codes[rows] == codes).all() else None
 
     def row(self, row: int) -> Target:
-        """Return the reference that is stored in row number `row`."""
+        """Return the reference in row number `row`."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
@@ -164,7 +164,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table(ByFields):
+class Table(PickledByFields):
     """The references that a reference set lists one by one, instead of through generators.
 
     Attributes
@@ -181,8 +181,8 @@ class Table(ByFields):
     def digest(self, others: bytes) -> bytes:
         """Return a digest of the whole reference document.
 
-        `others` is the text of the document without the references that are stored in columns. The
-        digest covers both.
+        `others` is the text of the document without the references that were moved to columns. The
+        digest covers both this text and the columns.
         """
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
@@ -223,9 +223,9 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column for the array whose chunk keys are `keys`, or None if it has no column.
+        """Return the column for an array, or None if the array has no column.
 
-        `rank` is the number of dimensions of the array.
+        `keys` are the array's chunk keys, and `rank` is its number of dimensions.
         """
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
@@ -252,7 +252,7 @@ class Table(ByFields):
         return counts
 
     def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, without chunks that are in columns."""
+        """Return the sorted names directly below `prefix`, except for chunks in columns."""
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, limit: int) -> set[str]:
@@ -262,9 +262,9 @@ class Table(ByFields):
         return {*islice(entries, limit), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
-        """Return a table with all references to chunks whose keys begin with `prefix`.
+        """Return a smaller table that still contains all chunks whose keys begin with `prefix`.
 
-        A column that may contain such references is kept as a whole.
+        A column that may contain such chunks is kept as a whole.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
@@ -292,14 +292,14 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The key family of each array for which references were added."""
+        """The key families for which references were added."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
         """Assign a number to each URL, and return the numbers to pass to `add`.
 
-        Equal URLs get equal numbers. URLs are passed either as strings, or as bytes that are
-        escaped as in a JSON string.
+        Equal URLs get equal numbers. A URL is either a string, or the raw bytes of a JSON string,
+        in which escapes have not been decoded yet.
         """
         numbers = self._numbers
         for url in set(urls):
@@ -314,12 +314,19 @@ class TableBuilder:
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add references to chunks of the array whose chunk keys belong to `family`.
+        """Add references to chunks of one array.
 
-        Each of the other arguments is a NumPy array with one row per reference. `indices` contains
-        the chunk index, `url_numbers` the number that the method `url_numbers` returned for the
-        URL, and `offsets` and `lengths` the byte range. Offset and length are both -1 for a
-        reference to a whole object.
+        Parameters
+        ----------
+        family
+            The family of the array's chunk keys.
+        indices
+            Chunk indices, in an array of shape (references, dimensions).
+        url_numbers
+            For each reference, the number that the `url_numbers` method returned for its URL.
+        offsets, lengths
+            For each reference, the offset and length in bytes. Both are -1 for a reference to a
+            whole object.
         """
         parts = indices, url_numbers, offsets, lengths
         # Use the smallest integer type that can represent all values. No value is below -1.
@@ -327,13 +334,13 @@ class TableBuilder:
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Build a column for each array from all references that were added.
+        """Build a column for each array from the references that were added.
 
         Parameters
         ----------
         render_url
             Function that renders the templates in a URL. It is called once for each distinct URL
-            that was added as bytes.
+            that was added as bytes, because URLs that were added as strings are already rendered.
 
         Raises
         ------

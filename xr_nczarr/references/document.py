@@ -1,7 +1,7 @@
 """The location of a reference document.
 
-A large reference set is not pickled itself. Instead, the location of its document is pickled, and
-the receiving process reads the document.
+Instead of a large reference set, only the location of its document is pickled. The receiving
+process then reads the document.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ReferenceDocument:
     Attributes
     ----------
     fetch
-        Function that returns the content of the named file in the document's folder, or None if
-        there is no such file.
+        Function that takes the name of a file in the document's folder and returns the content of
+        this file, or None if there is no such file.
     name
         Name of the document in its folder.
     digest
@@ -54,10 +54,10 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document and parse the reference set in it.
+        """Read and parse the document.
 
-        Return a copy of this object that contains the current digest, together with the reference
-        set.
+        Return two values: a copy of this object with the current digest of the document, and the
+        reference set.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class ReferenceDocument:
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
 
-        The document is read only if its reference set is not cached in this process.
+        If this process has not cached the reference set, the document is read again.
 
         Raises
         ------

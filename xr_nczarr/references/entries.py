@@ -1,4 +1,4 @@
-"""The two kinds of references: to bytes of another object, and to inline bytes in the set."""
+"""The two kinds of references: to bytes in another object, and inline bytes in the set itself."""
 
 from __future__ import annotations
 
@@ -46,11 +46,8 @@ class InlineBytes:
 Reference = InlineBytes | Target
 
 
-class ByFields:
-    """Base class for dataclasses that are pickled without their cached properties.
-
-    Only the fields of the dataclass are pickled.
-    """
+class PickledByFields:
+    """Base class for dataclasses that pickle only their fields, and no cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -68,7 +65,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
     """Decode the string that represents inline bytes in a reference document.
 
     A string that starts with ``base64:`` is decoded as Base64. Any other string is encoded as
-    UTF-8. Errors name `key`, the key of the reference.
+    UTF-8. `key` is the key of the reference, for error messages.
 
     Raises
     ------
@@ -84,7 +81,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Encode bytes as a string for a reference document, the inverse of `decode_inline`.
+    """Encode inline bytes as a string for a reference document. Inverse of `decode_inline`.
 
     The bytes are encoded as Base64 unless they are UTF-8 text without control characters. Text that
     starts with ``base64:`` is also encoded as Base64.
@@ -104,7 +101,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
     Raises
     ------
     ReferenceSetError
-        If the text is not a JSON object, or contains the same name twice in an object.
+        If the text is not a JSON object, or if any object in it contains the same name twice.
     """
     try:
         members = json.loads(data, object_pairs_hook=_unique)
@@ -147,7 +144,7 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 def check_number(value: object, what: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
-    For error messages, `what` is the name of the number, and `key` is the key of the reference.
+    `what` is the name of the number, and `key` is the key of the reference, for error messages.
 
     Raises
     ------

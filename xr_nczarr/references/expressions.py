@@ -40,7 +40,7 @@ class DimensionValue(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An expression that calls a function. The values of other expressions are the arguments."""
+    """An expression that calls a function with the values of other expressions."""
 
     function: Callable[..., Value]
     parts: tuple[Any, ...]
@@ -55,10 +55,10 @@ def compiled(expression: Expression) -> Computed:
     Raises
     ------
     ReferenceSetError
-        By the returned function, if the expression cannot be evaluated. For example, it may divide
-        by zero, or add a string to a number.
+        If the returned function cannot evaluate the expression, for example because it divides by
+        zero or adds a string to a number.
     LimitError
-        By the returned function, if a value is too large.
+        If the returned function computes a value that is too large.
     """
     return _checked(_compiled(expression))
 
@@ -141,7 +141,7 @@ def is_constant(expression: Expression) -> bool:
 
 
 def variables(expression: Expression) -> frozenset[str]:
-    """Return the names of the dimensions that an expression depends on."""
+    """Return the names of the dimensions on which an expression depends."""
     if isinstance(expression, DimensionValue):
         return frozenset({expression.name})
     parts = expression.parts if isinstance(expression, Call) else ()
@@ -149,7 +149,7 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of evaluating an expression, which is its number of nodes.
+    """Return the cost of evaluating an expression: its number of nodes.
 
     A long string counts as several nodes.
     """
@@ -161,7 +161,7 @@ def size(expression: Expression) -> int:
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
     """Return an expression that calls `function` with the values of `parts`.
 
-    If all `parts` are constant, call the function immediately, and return its result instead.
+    If all `parts` are constant, call the function immediately and return its result instead.
     """
     result = Call(function, parts)
     if all(map(is_constant, parts)):
@@ -177,8 +177,7 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
     """Flatten the operands of a concatenation.
 
-    Nested concatenations are replaced with their operands, and adjacent constants are merged into
-    one.
+    Nested concatenations are replaced with their operands, and adjacent constants are merged.
     """
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
@@ -234,10 +233,7 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """Return the result of ``left % right``.
-
-    This is the remainder of two numbers, or formatted text if `left` is a string.
-    """
+    """Return ``left % right``: a remainder, or formatted text if `left` is a string."""
     if isinstance(left, str):
         return formatted(left, right)
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
@@ -262,9 +258,9 @@ def rounded(value: Value, precision: Value = 0) -> Value:
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Replace each ``%d``, ``%s`` and ``%x`` in a pattern with one of the values.
+    """Replace each ``%d``, ``%s`` and ``%x`` in a pattern with the next value.
 
-    A width such as the 4 in ``%04d`` pads a value to at most 64 characters.
+    A width, such as 4 in ``%04d``, may be at most 64.
     """
     remaining = iter(values)
 
@@ -288,5 +284,5 @@ def formatted(pattern: Value, *values: Value) -> str:
 
     text = _FORMAT.sub(replacement, str(pattern))
     if next(remaining, None) is not None:
-        raise TypeError("a template passes more values to a format string than it has placeholders")
+        raise TypeError("a format string in a template has fewer placeholders than values")
     return text

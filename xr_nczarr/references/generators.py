@@ -2,10 +2,10 @@
 
 A key is looked up without expanding the generator. For this purpose, the key template is inverted
 once, into a regular expression and one solver per dimension. A solver determines the value of its
-dimension from the parts of a key that depend only on that dimension. It solves the equation
-``part = scale * value + shift``, or looks up the parts in a table of rendered values. The template
-is then rendered with the values of all dimensions, and the result is compared with the key. If some
-keys might not be found in this way, the generator is expanded instead.
+dimension from the parts of a key that depend only on that dimension. It either solves the equation
+``part = scale * value + shift``, or looks up the parts in a table of rendered values. To confirm
+the match, the template is rendered with the values of all dimensions, and the result is compared
+with the key. If this method might miss some keys, the generator is expanded instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
-    ByFields,
+    PickledByFields,
     Reference,
     Target,
     check_number,
@@ -52,9 +52,9 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 class _Solver(NamedTuple):
     """A rule that determines the value of one dimension from a key.
 
-    `positions` are the regex groups that match the parts of a key that depend on the dimension.
-    `table` maps the texts of these groups to the value of the dimension. If `table` is None, the
-    text of the first group is the number ``scale * value + shift``.
+    `positions` are the numbers of the regex groups whose text depends on the dimension. `table`
+    maps the texts of these groups to the value of the dimension. If `table` is None, the text of
+    the first group is the number ``scale * value + shift``.
     """
 
     name: str
@@ -77,7 +77,7 @@ class _Templates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Generator(ByFields):
+class Generator(PickledByFields):
     """One item of ``gen`` in a reference document: templates for keys and for their references.
 
     Attributes
@@ -89,9 +89,9 @@ class Generator(ByFields):
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
-    most
-        Maximum cost of a lookup table for the values of a dimension. Each value in the table costs
-        `weight`.
+    max_table_cost
+        Maximum cost of each lookup table, which has one entry per value of a dimension. Each entry
+        costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -99,7 +99,7 @@ class Generator(ByFields):
     offset: tuple[Expression, ...] | None
     length: tuple[Expression, ...] | None
     dimensions: Mapping[str, Domain]
-    most: int = field(default=1 << 16, compare=False)
+    max_table_cost: int = field(default=1 << 16, compare=False)
 
     @cached_property
     def weight(self) -> int:
@@ -109,7 +109,7 @@ class Generator(ByFields):
 
     @property
     def tabulated(self) -> int:
-        """Number of dimension values that the generator keeps in lookup tables in memory."""
+        """Total number of entries in the lookup tables that the generator keeps in memory."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
@@ -148,7 +148,7 @@ class Generator(ByFields):
         return _Templates(compiled_text(self.key), compiled_text(self.url), *number)
 
     def check(self) -> None:
-        """Evaluate the templates for the first and the last key, to detect mistakes early."""
+        """Evaluate the templates for the first and last keys, to detect mistakes early."""
         for end in (0, -1) if self.count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
             self._reference(self._templates.key(values), values)
@@ -182,18 +182,18 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """The inverse of the key template, or None if it cannot be inverted with certainty.
+        """The inverse of the key template, or None if the inverse might miss some keys.
 
-        The inverse is a pattern that matches the keys, and one solver per dimension.
+        The inverse consists of a pattern that matches the keys, and one solver per dimension.
         """
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
         if any(len(names) != 1 for names in told_by):
             return None
-        solvers, most = [], self.most // self.weight
+        solvers, max_entries = [], self.max_table_cost // self.weight
         for name, domain in self.dimensions.items():
             parts = [position for position, names in enumerate(told_by) if name in names]
-            solver = _solver(name, domain, {part: varying[part] for part in parts}, most)
+            solver = _solver(name, domain, {part: varying[part] for part in parts}, max_entries)
             if solver is None:
                 return None
             solvers.append(solver)
@@ -203,9 +203,8 @@ class Generator(ByFields):
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
         """Return a regular expression for the keys, with a group for each part that varies.
 
-        Return None if the end of a group is ambiguous. This is the case if the values of the group
-        may contain a slash or the character that follows the group, or if another group follows
-        directly.
+        Return None if it is ambiguous where a group ends. This is the case if another group follows
+        directly, or if the text of the group may contain a slash or the character that follows.
         """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
@@ -244,10 +243,10 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], limit: int
 ) -> _Solver | None:
-    """Return the solver for a dimension, or None if its lookup table would exceed `limit` values.
+    """Return the solver for a dimension, or None if its lookup table would exceed `limit` entries.
 
-    `parts` maps the number of a regex group to the part of the key template that the group matches.
-    It contains the parts that depend on the dimension.
+    `parts` maps the number of each regex group whose text depends on the dimension to the part of
+    the key template that the group matches.
     """
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
@@ -272,8 +271,8 @@ def _solver(
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    `domain` contains the values of the variable. Return None for any other expression. Also return
-    None if the result can have more digits than the regular expression for the keys matches.
+    `domain` contains the values of the variable. Return None if the expression is not linear, or if
+    its values can have more digits than the regular expression for the keys matches.
     """
     scale, shift = 1, 0
     if type(part) is int:

@@ -1,9 +1,9 @@
 """Scan regular members of a JSON reference document into columns.
 
-A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
-block of text splits all members in the block at once, without creating a Python object for each
-member. Every byte is checked: it must be the expected punctuation, a digit, or part of a URL or of
-an array's prefix. URLs and prefixes are decoded as JSON.
+A regular member looks like ``"array/1.2": ["url", 3, 4],``. The text is processed in blocks.
+Vectorized arithmetic on the bytes of a block splits all of its members at once, without creating a
+Python object for each member. Every byte is checked: it must be the expected punctuation, a digit,
+or part of a URL or of an array's prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -49,9 +49,15 @@ _PAIRS = tuple(
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
     """Move the regular members of a JSON document into `builder`.
 
-    Return the remaining document, in which a marker replaces each sequence of members that was
-    moved, and the number of markers. Return None if too little of the document is regular. In that
-    case, `builder` must not be used, because it may already contain some references.
+    Returns
+    -------
+    bytes
+        The remaining document. A marker replaces each sequence of members that was moved.
+    int
+        The number of markers.
+
+    If too little of the document is regular, the result is None. In that case, `builder` must not
+    be used, because it may already contain some references.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -93,8 +99,7 @@ def take_marks(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    The document is returned unchanged if only whitespace separates two of its values, because it is
-    then invalid.
+    A document in which only whitespace separates two values is invalid, and is returned unchanged.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
@@ -121,14 +126,14 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return a boolean array of length 256 that is true at the byte values of `characters`."""
+    """Return a mask over all 256 byte values that is true for `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A block of the document's text that begins with a member.
+    """A block of the document's text, which begins at the start of a member.
 
-    The attributes contain the same text as bytes and as NumPy arrays.
+    The attributes contain the text as bytes and as NumPy arrays.
     """
 
     def __init__(self, text: bytes | memoryview) -> None:
@@ -142,9 +147,16 @@ class _Block:
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
-        If there are too few of them, move no members. Return the number of members that were moved,
-        the position at which the regular members end, and whether more regular members may follow
-        the block.
+        If the block contains too few regular members, none of them are moved.
+
+        Returns
+        -------
+        int
+            The number of members that were moved.
+        int
+            The position in the block at which its regular members end.
+        bool
+            Whether the text after the block may begin with more regular members.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
@@ -185,9 +197,9 @@ class _Block:
     def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
         """Find the chunk index in each key.
 
-        `keys` and `colons` contain the positions of the quotation marks before and after each key.
-        Return the separator between the numbers of an index, and the position at which each index
-        begins.
+        `keys` contains the position of the quotation mark before each key, and `colons` that of the
+        quotation mark after it. Return two values: the separator between the numbers of an index,
+        and the positions at which the indices begin.
         """
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
@@ -204,7 +216,7 @@ class _Block:
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Parse the chunk index between each start and stop position.
+        """Parse the chunk indices, each of which is the text from a start to a stop position.
 
         Return three arrays: the indices, padded to the same number of dimensions; the number of
         dimensions of each index; and a mask that is true for valid indices.
@@ -229,9 +241,9 @@ class _Block:
         """Group the keys by the array to which they belong.
 
         `starts` and `stops` delimit the text before the chunk index in each key, and `ranks`
-        contains the number of dimensions of each index. Return the family of each array's chunk
-        keys, and for each key the position of its family in this list. The family is None for keys
-        that are not chunk keys.
+        contains the number of dimensions of each index. Return two values: a list of key families,
+        and for each key the position of its family in this list. The list contains None in place
+        of the family of keys that are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -247,9 +259,9 @@ class _Block:
     def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
         """Return the positions of the rows that differ from the preceding row.
 
-        Rows are compared by their text between start and stop, and by their values in `others`. The
-        first row always counts as different. If a text is too long to be compared, the positions of
-        all rows are returned.
+        Rows are equal if they have the same text from start to stop, and the same values in
+        `others`. The first row always counts as different. If a text is too long to be compared,
+        the positions of all rows are returned.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
@@ -265,7 +277,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return a mask that is true for the `starts` at which the text `expected` occurs.
+        """Return a mask that is true for those `starts` at which `expected` occurs in the text.
 
         `expected` has at most eight bytes.
         """
@@ -293,9 +305,9 @@ class _Block:
 
 
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Parse the digits at the start of each eight-byte word.
+    """Parse the number at the start of each eight-byte word.
 
-    Return the resulting numbers, and how many digits each number has.
+    Return two arrays: the numbers, and how many digits each number has.
     """
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.
@@ -309,7 +321,7 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the left shift, in bits, that discards all but the first bytes of a word.
+    """Return, for each word, the left shift in bits that discards all but its first bytes.
 
     `lengths` contains the number of bytes to keep in each word. Words are little-endian, so the
     first byte is in the lowest bits. The shift is 64 or more if no byte is kept.
@@ -318,9 +330,9 @@ def _unused_bits(lengths: Numbers) -> Words:
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys that begin with `prefix`, which is escaped as in JSON.
+    """Return the family of the chunk keys that begin with `prefix`, the raw bytes of a JSON string.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` would assign such keys to
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` would assign these keys to
     another family.
     """
     try:

@@ -1,4 +1,4 @@
-"""Open the reference set at a given location."""
+"""Recognize and open reference sets."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 
 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
-    """Open the reference set or any other kind of store at a location.
+    """Open the reference set, or any other kind of store, at a location.
 
-    This function does not recognize a folder of parquet files unless its name ends in ``.parq`` or
-    ``.parquet``; see `open_record_set`. If `must_exist` is False, the store is opened for writing.
-    Reference sets are then not considered, because they are read-only.
+    Only the targets that `open_references` lists are recognized as reference sets. Any other folder
+    of parquet files is opened as an ordinary store; see `open_record_set`. If `must_exist` is
+    False, the store is opened for writing, and cannot be a reference set.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
@@ -45,14 +45,14 @@ def open_target(location: Location, access: Access, *, must_exist: bool = True) 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
     """Open the reference set at a location, or return None if the target is not a reference set.
 
-    These targets are reference sets:
+    These targets are opened as reference sets:
 
-    - a document that is passed as a dictionary
-    - ``reference://`` with the storage option `fo`, or an fsspec ``ReferenceFileSystem``
-    - a path or URL whose suffix is that of a JSON document (compressed or not) or of a folder of
-      parquet files
-    - any URL after ``reference::``
-    - any target with storage options that only reference sets use
+    - a reference document, passed as a dictionary
+    - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
+    - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
+      or ``.parquet``, unless it is known to be a folder, as an existing local folder is
+    - any URL that begins with ``reference::``
+    - any target that is passed with storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -111,12 +111,12 @@ def _document(location: Location, protocol: str | None) -> Location:
 def open_record_set(
     location: Location, store: Store, document: bytes, access: Access
 ) -> ReferenceStore:
-    """Return the reference set in a folder of parquet files.
+    """Open the reference set in a folder of parquet files.
 
     Parameters
     ----------
     location
-        The location of the folder. Relative URLs in the set start from the folder's parent.
+        The location of the folder. Relative URLs in the set are resolved against its parent folder.
     store
         The store that contains the parquet files.
     document
@@ -142,9 +142,9 @@ def _record_set(
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Open the reference set at a location: a JSON document or a folder of parquet files.
+    """Open the reference set at a location, in a JSON document or a folder of parquet files.
 
-    If the URL does not show which of the two is at the location, try both.
+    If the URL does not show which of the two it is, try both.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
@@ -195,9 +195,10 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target is a reference set.
+    """Return whether a target appears to be a reference set, without opening it.
 
-    A dictionary is judged by its values, and a path or URL by its suffix and its storage options.
+    Only the values of a dictionary, or the suffix and storage options of a path or URL, are
+    examined.
     """
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
@@ -214,12 +215,12 @@ def _has_own(options: Mapping[str, Any]) -> bool:
 
 
 def is_parquet(url: str) -> bool:
-    """Return whether a path or URL ends in ``.parq`` or ``.parquet``, as parquet directories do."""
+    """Return whether a path or URL ends in ``.parq`` or ``.parquet``."""
     return split_query(url)[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
 
 
 def is_record_directory(folder: str) -> bool:
-    """Return whether a directory contains kerchunk's parquet files instead of a Zarr store."""
+    """Return whether a directory contains a parquet reference set, and not a Zarr store."""
     path = f"{folder}/{RECORDS}"
     if not os.path.isfile(path):
         return False

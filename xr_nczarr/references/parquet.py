@@ -1,8 +1,8 @@
-"""The parquet layout of kerchunk and fsspec: metadata in one document, chunks in record files.
+"""The parquet layout of kerchunk and fsspec: metadata in one document, references in record files.
 
-The document ``.zmetadata`` contains all metadata, and the number of rows per record file. The
-record files of an array, ``{array}/refs.{record}.parq``, contain one row for each chunk in C order,
-even for chunks that do not exist.
+The ``.zmetadata`` document contains all metadata, and the number of rows per record file. The
+record files of an array, ``{array}/refs.{record}.parq``, contain one row per chunk in C order, even
+for chunks that do not exist.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json, Limits
 from xr_nczarr.references.columns import DOTTED, Table, flat_index
 from xr_nczarr.references.entries import (
-    ByFields,
     InlineBytes,
+    PickledByFields,
     Reference,
     Target,
     check_number,
@@ -43,10 +43,10 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
     metadata
         The content of the directory's ``.zmetadata``.
     fetch
-        Function that yields the contents of the requested files in order, with None for missing
-        files. It is called when chunks are looked up, and it is pickled with the reference set.
+        Function that takes the names of files, and yields their contents in order, with None for
+        missing files. It is called when chunks are looked up, and it is pickled with the table.
     limits
-        `max_consolidated_bytes` limits the size of the URLs and inline data in each file.
+        `max_consolidated_bytes` limits the total size of URLs and inline data in each record file.
 
     Raises
     ------
@@ -78,8 +78,8 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
 
 
 @dataclass(frozen=True)
-class ParquetTable(ByFields):
-    """The references in a directory of parquet files, which are fetched when they are needed."""
+class ParquetTable(PickledByFields):
+    """The references in a directory of parquet files, which are fetched on demand."""
 
     documents: Table
     records: RecordFiles
@@ -90,9 +90,10 @@ class ParquetTable(ByFields):
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
-        """Fetch the record files with the references for `keys` into the cache, in one call.
+        """Cache the record files that contain the references for `keys`.
 
-        If the cache cannot hold all of these files, only the first ones are fetched.
+        All files are fetched in one call. If they do not all fit in the cache, only the first ones
+        are fetched.
         """
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
@@ -100,7 +101,7 @@ class ParquetTable(ByFields):
     def find(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the table does not contain the key.
 
-        The table does not contain a chunk whose row in the record file is empty.
+        A chunk is missing from the table if its row in the record file is empty.
         """
         place = self._row_of(key)
         if place is None:
@@ -136,9 +137,9 @@ class ParquetTable(ByFields):
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:
-        """Return a table for the chunks whose keys begin with `prefix`.
+        """Return a table of the chunks whose keys begin with `prefix`.
 
-        Both tables share their record files.
+        The new table shares the cache of record files with this one.
         """
         entries = {
             key: text
@@ -155,7 +156,7 @@ class ParquetTable(ByFields):
         Raises
         ------
         ReferenceSetError
-            If the array's metadata is invalid, because the row is then unknown.
+            If the array's metadata is invalid, so that the row cannot be determined.
         """
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
@@ -175,7 +176,7 @@ class ParquetTable(ByFields):
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
         """Mapping from the path of each array to its number of chunks along each dimension.
 
-        A path ends with a slash, except that the path of the root is empty. The value is None for
+        The path of the root is empty, and all other paths end with a slash. The value is None for
         an array with invalid metadata.
         """
         return {
@@ -193,14 +194,14 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed. Also if a reference does not belong to a chunk of a Zarr v2
-        array, because the layout cannot express such references.
+        If pyarrow is not installed. Also if the table contains references other than metadata and
+        chunks of Zarr v2 arrays, because the layout cannot express them.
     ReferenceSetError
         If the metadata of an array is invalid.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError(
-            "writing parquet files requires the package pyarrow", remedy="Install pyarrow"
+            "writing parquet files requires the pyarrow package", remedy="Install pyarrow"
         )
     documents = {key: reference for key, reference in table.items() if is_metadata(key)}
     texts = {
@@ -226,8 +227,8 @@ def render_parquet_references(
     others = table.count - placed
     if others:
         raise UnsupportedError(
-            "parquet files can contain only references to chunks of Zarr v2 arrays; "
-            f"{others:,} references belong to something else",
+            "parquet files can contain only chunks of Zarr v2 arrays; "
+            f"{others:,} references are not for such chunks",
             remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}
@@ -264,7 +265,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
     """Yield the chunk keys of an array in C order.
 
-    `array` is the path of the array with a slash at the end, or an empty string for the root.
+    `array` is the path of the array, with a trailing slash, or an empty string for the root.
     """
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))

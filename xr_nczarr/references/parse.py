@@ -1,8 +1,9 @@
-"""Parse reference documents of version 0 and 1, and expand them to version 0.
+"""Parse reference documents of version 0 and 1, and convert version 1 to version 0.
 
-It is an error to declare a key twice, in ``refs`` or in ``gen``. A name in a template refers to an
-argument of the template call if there is one, otherwise to a dimension, otherwise to another
-template. Templates that the caller passes replace templates of the same name in the document.
+It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. A name in a
+template refers to an argument of the template call if there is one, otherwise to a dimension,
+otherwise to another template. Templates that the caller passes replace templates of the same name
+in the document.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
 def _is_record_set(value: Any) -> bool:
-    """Return whether inline ``.zmetadata`` comes from a folder of parquet files."""
+    """Return whether an entry for ``.zmetadata`` is the document of a folder of parquet files."""
     if isinstance(value, Mapping):
         return "record_size" in value
     return isinstance(value, str) and is_record_document(value.encode())
@@ -80,8 +81,9 @@ def parse_references(
         ``"jinja2"`` allows everything in jinja2's immutable sandbox. Use it only for trusted sets,
         because such templates can run forever.
     limits
-        `max_references` limits how many references are expanded from generators that cannot be kept
-        as formulas. A reference whose templates have hundreds of terms counts several times.
+        `max_references` limits the cost of templates and generators. In particular, it limits how
+        many references are expanded from generators that cannot be evaluated on demand. A reference
+        whose templates have hundreds of terms counts several times.
         `max_consolidated_bytes` limits the size of the document.
 
     Raises
@@ -107,13 +109,13 @@ def parse_references(
     if refs is not members:
         texts = _texts(members.get("templates", {}), "templates")
         texts |= _texts(template_overrides or {}, "template_overrides")
-        language = Templates(texts, language=templates, most=limits.max_references)
+        language = Templates(texts, language=templates, max_cost=limits.max_references)
         generators = _generators(members.get("gen", []), language)
         render_url = cache(language.render)
     kept = []
     remaining = limits.max_references
     for generator in generators:
-        bounded = replace(generator, most=remaining)
+        bounded = replace(generator, max_table_cost=remaining)
         if bounded.inverse is not None:
             kept.append(bounded)
             remaining -= bounded.tabulated * bounded.weight
@@ -151,10 +153,11 @@ def expand(
     templates: Language = "safe",
     limits: Limits | Mapping[str, int] | None = None,
 ) -> dict[str, str | list[str | int]]:
-    """Expand a document to version 0, which lists every reference explicitly.
+    """Convert a reference document to version 0, which lists every reference explicitly.
 
-    In the result, inline data is a string, a whole object is ``[url]``, and a byte range is
-    ``[url, offset, length]``. The parameters and errors are the same as in `parse_references`.
+    In the result, inline data is a string, a reference to a whole object is ``[url]``, and a
+    reference to a byte range is ``[url, offset, length]``. The parameters and errors are the same
+    as in `parse_references`.
 
     Examples
     --------
@@ -186,11 +189,19 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Move the regular references of a document into columns, and parse the remaining JSON.
+    """Scan the regular references of a document into a `TableBuilder`, and parse all other JSON.
 
-    Return four values: the members of the document, its references, a builder with the references
-    that were moved, and the remaining text. The text is None if the document is a dict that cannot
-    be serialized as JSON.
+    Returns
+    -------
+    dict
+        The members of the document.
+    dict
+        The references that were not scanned into the builder.
+    TableBuilder
+        A builder with the references that were scanned.
+    bytes or None
+        The text of the document without these references. None if the document is a dict that
+        cannot be serialized as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -227,7 +238,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a Python object that `json` cannot serialize into one that it can serialize."""
+    """Convert an object that is not JSON to one that is. Used as `default` in `json.dumps`."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -243,9 +254,9 @@ def _inline_text(value: bytes) -> str:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object that contains the references.
+    """Return the JSON object that contains the references of a document.
 
-    This is the member ``refs`` in version 1, and the whole document in version 0.
+    In version 1, this is the ``refs`` member. In version 0, it is the whole document.
     """
     version = members.get("version")
     if version is None:
@@ -322,10 +333,10 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return a table of the references in `refs` and of those that were added to `builder`.
+    """Build a table from the references in `refs` and those that were added to `builder`.
 
-    References to the chunks of large arrays are moved from `refs` to columns of the table. The
-    function `render_url` renders the templates in a URL.
+    References to the chunks of large arrays are removed from `refs`, and become columns of the
+    table. The function `render_url` renders the templates in a URL.
     """
     builder = builder or TableBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
@@ -423,9 +434,9 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Add every reference that a generator declares to `refs`.
+    """Expand a generator: add every reference that it declares to `refs`.
 
-    Generators are expanded only if their key templates cannot be inverted. `remaining` is the
+    This is done only for generators whose key templates cannot be inverted. `remaining` is the
     number of references that the limits still allow after this generator.
 
     Raises

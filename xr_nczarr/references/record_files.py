@@ -1,4 +1,4 @@
-"""Fetch and cache record files, which are parquet files with the references to chunks."""
+"""Fetch and cache record files, which are parquet files that contain references to chunks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Parquet(NamedTuple):
     """An open parquet file.
 
     `rows` contains the number of rows in each row group, and `size` is the uncompressed size of the
-    file in bytes. The function `read` takes the number of a row group, and returns its columns.
+    file in bytes. The function `read` takes the number of a row group and returns its columns.
     """
 
     rows: tuple[int, ...]
@@ -57,9 +57,9 @@ class RecordFiles:
     Parameters
     ----------
     fetch
-        Function that fetches several files of the directory together.
+        Function that fetches files of the directory; see `Fetch`.
     max_rows
-        Maximum number of rows in a file. A file with more rows raises LimitError.
+        Maximum number of rows in a file.
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     """
@@ -76,13 +76,13 @@ class RecordFiles:
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
         """Return a mapping from names to record files.
 
-        All files that are not cached are fetched in one call. If there are more names than the
-        cache can hold files, only the first ones are returned.
+        All files that are not cached are fetched in one call. If the cache cannot hold a file for
+        each of the names, the mapping contains only as many of the first files as it can hold.
         """
         return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
-        """Return a dict of the values in a row, with column names as keys.
+        """Return the values in a row of the file `name`, as a dict from column names to values.
 
         Return None if the file or the row does not exist.
 
@@ -118,7 +118,7 @@ class _RecordFile:
         self._reading = ProcessLock()  # a pyarrow file serves one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return a dict of the values in a row, with column names as keys.
+        """Return the values in a row, as a dict from column names to values.
 
         Return None if the row does not exist.
         """
@@ -155,7 +155,7 @@ def _open_parquet(data: Bytes) -> _Parquet:
     if importlib.util.find_spec("fastparquet") is not None:
         return _open_fastparquet(data)
     raise UnsupportedError(
-        "reading parquet files requires the package pyarrow or fastparquet",
+        "reading parquet files requires the pyarrow or fastparquet package",
         remedy="Install pyarrow or fastparquet",
     )
 

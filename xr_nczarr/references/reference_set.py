@@ -1,4 +1,4 @@
-"""Reference sets, which combine a table of explicit references with generators of others."""
+"""Reference sets, which combine a table of explicit references with generators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.columns import Column, Table
-from xr_nczarr.references.entries import ByFields, Reference, Target
+from xr_nczarr.references.entries import PickledByFields, Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.storage import Listing
@@ -20,7 +20,7 @@ _FEW = 3
 
 
 @dataclass(frozen=True)
-class ReferenceSet(ByFields):
+class ReferenceSet(PickledByFields):
     """An immutable mapping from keys to references. Generators are pickled without being expanded.
 
     Attributes
@@ -30,7 +30,7 @@ class ReferenceSet(ByFields):
     generators
         Generators, each of which declares many keys and their references.
     digest
-        Digest of the reference document. Equal documents have equal digests. Empty if there is no
+        Digest of the reference document, which is equal for equal documents. Empty if there is no
         document.
     """
 
@@ -56,10 +56,10 @@ class ReferenceSet(ByFields):
         return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return a column with the references to all chunks of an array.
+        """Return the column that contains all references to the chunks of an array.
 
-        `keys` are the chunk keys of the array, and `rank` is its number of dimensions. Return None
-        if the table has no column for the array, or if generators may declare some of its chunks.
+        `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
+        the table has no column for the array, or if generators may declare some of its chunks.
         """
         if self.generators or isinstance(self.table, ParquetTable):
             return None
@@ -99,7 +99,7 @@ class ReferenceSet(ByFields):
         """Return the sorted names directly below `prefix`.
 
         Chunks in columns, parquet files and generators are left out, because there may be very many
-        of them. Groups and arrays can be found without these chunks.
+        of them, and they are not needed to find groups and arrays.
         """
         return self.table.names(prefix)
 
@@ -112,18 +112,17 @@ class ReferenceSet(ByFields):
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs to which the set refers.
 
-        At most `limit` references are examined in each part of the set, such as a column or a
-        generator.
+        The sample contains at most `limit` URLs from each column, and from each of the first
+        `limit` generators. The same limit applies to the references that are in neither.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(limit)
 
     def subset(self, prefix: str) -> ReferenceSet:
-        """Return a smaller set that still contains all references to chunks of one array.
+        """Return a smaller set that still contains all chunks whose keys begin with `prefix`.
 
-        The keys of these chunks begin with `prefix`. The smaller set may contain other references
-        as well.
+        The smaller set may contain other references as well.
         """
         # Keep the generators that may declare a key with this prefix.
         generators = (

@@ -40,9 +40,9 @@ A larger set is not pickled. The receiver reads the document instead.
 
 
 class _TargetRange(NamedTuple):
-    """The byte range of a target to which a key refers: `length` bytes from offset `start`.
+    """The bytes to which `key` refers: `length` bytes of a target, beginning at offset `start`.
 
-    `length` is None for a whole target. `path` is the key of the target in `store`.
+    `length` is None for the whole target. `path` is the key of the target in `store`.
     """
 
     key: str
@@ -56,9 +56,9 @@ class _TargetRange(NamedTuple):
 class ReferenceStore(Store):
     """A read-only store of the objects that a reference set declares.
 
-    A small set is pickled with the store. For a large set, the location of its document is pickled
-    instead, and each process reads the document once. To send the store to workers, pickle the
-    result of `narrowed`, which is smaller.
+    A small set is pickled with the store. If the set is large, only the location of its document is
+    pickled, and each process that unpickles the store reads the document once. Before a store is
+    sent to workers, `narrowed` can make it smaller.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class ReferenceStore(Store):
     document
         The document from which the set was read, if any.
     prefix
-        If the set is read from `document`, only keys with this prefix are kept. An empty prefix
-        keeps all keys.
+        When the set is read from `document`, only the chunks whose keys begin with this prefix must
+        be kept. An empty prefix keeps the whole set.
     """
 
     zero_fill_is_missing = False
@@ -96,7 +96,7 @@ class ReferenceStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rules = (self.targets, self.name)
-        if self._small:
+        if self._pickles_set:
             return ReferenceStore, (self.references, *rules)
         return ReferenceStore, (None, *rules, self.document, self.prefix)
 
@@ -116,8 +116,8 @@ class ReferenceStore(Store):
         return whole.subset(self.prefix) if self.prefix else whole
 
     @cached_property
-    def _small(self) -> bool:
-        """Whether the reference set itself is pickled with the store.
+    def _pickles_set(self) -> bool:
+        """Whether the reference set itself is pickled, instead of the location of its document.
 
         This is the case if the set is small or has no document.
         """
@@ -138,15 +138,15 @@ class ReferenceStore(Store):
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store for the chunks of one array, which is smaller when it is pickled.
+        """Return a store for the chunks of one array, which takes fewer bytes when pickled.
 
-        Only the references to these chunks are pickled with it, instead of the whole set.
+        It contains the references to these chunks, instead of the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
     def bounded(self, max_bytes: int) -> ReferenceStore:
-        """Return the same store with a limit on the size of each object. See `Store.bounded`."""
+        """Return a copy of this store that limits the size of each object; see `Store.bounded`."""
         store = self._with(self.references, self.prefix)
         store.max_bytes = min(max_bytes, self.max_bytes)
         return store
@@ -173,8 +173,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        If possible, many chunks are looked up together, which is faster. This requires that the set
-        lists all of them explicitly, as byte ranges of files in one local store.
+        Looking up many chunks together is faster. This is possible if the set lists all requested
+        chunks explicitly, as byte ranges of files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -182,10 +182,10 @@ class ReferenceStore(Store):
     def _fetch_parts(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None] | None:
-        """Return an iterator over the bytes of chunks that can be looked up together.
+        """Look up chunks together, and return an iterator over their encoded bytes.
 
         Return None if the chunks must be looked up one by one. This is the case if there are only a
-        few chunks, or if any chunk is not a byte range of a file in one local store.
+        few chunks, or if they are not all listed as byte ranges of files in one local store.
         """
         if len(chunks) < _MIN_PARTS or self.remote:
             return None
@@ -211,10 +211,10 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`, the bytes of the chunks, until one of them cannot be read.
+        """Yield the encoded bytes of chunks from `parts`, until a chunk cannot be read.
 
-        From that chunk on, fetch the chunks by key instead, so that an error contains the key of
-        its chunk.
+        From that chunk on, chunks are fetched by key instead, so that an error contains the chunk's
+        key.
         """
         count = 0
         with suppress(NczarrError):
@@ -255,10 +255,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return how many requests are needed to fetch byte ranges.
-
-        Nearby ranges share one request.
-        """
+        """Return how many requests are needed to fetch byte ranges, if nearby ranges share one."""
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -288,7 +285,8 @@ class ReferenceStore(Store):
         """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the reference set declares {self.references.count:,} objects, too many to list",
+                f"the reference set declares {self.references.count:,} objects, which are too many "
+                "to list",
                 store=self.name,
             )
         for key, reference in self.references.items():
@@ -318,11 +316,11 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Find the bytes of an object in this store, or of a byte range of the object.
+        """Find out where the wanted bytes of an object are stored.
 
-        Return the bytes themselves if they are stored inline. Otherwise, return their range in a
-        target. Return None if the set does not declare the object. A negative length in `wanted`
-        stands for the whole object. `urls` caches the result of `_place` for each URL.
+        Return the bytes themselves if they are inline, or their byte range in a target. Return None
+        if the set does not declare the object. A negative length in `wanted` stands for the whole
+        object. `urls` caches the result of `_place` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -366,7 +364,7 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces are in one store. Either all or none of them are whole objects.
+        All pieces must be in one store, and either all or none of them must be whole objects.
         """
         store = pieces[0].store
         if pieces[0].length is None:

@@ -35,7 +35,7 @@ _BATCH_KEYS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenReferences:
-    """A summary of the reference set that `write` wrote.
+    """A summary of the reference set that was written by `write`.
 
     Attributes
     ----------
@@ -102,9 +102,9 @@ def write(
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
-        kerchunk read them only with ``simple_templates=False``; without that option, they silently
-        return missing values. VirtualiZarr always returns missing values. Parquet files cannot
-        contain generators.
+        kerchunk read them only with ``simple_templates=False``. Without that option, they silently
+        return missing values for the chunks that generators declare, and so does VirtualiZarr with
+        any options. Parquet files cannot contain generators.
     inline_below
         Chunks smaller than this number of bytes are stored inline in the set.
     record_size
@@ -200,10 +200,10 @@ def _another_kind(place: str) -> ConflictError:
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Write a directory of parquet files, replacing any existing set in it.
+    """Write a directory of parquet files, replacing any existing reference set in it.
 
-    A local directory is replaced atomically. In a remote directory, the new files are removed again
-    if an error occurs.
+    A local directory is replaced atomically. In a remote directory, the files that were written are
+    deleted again if an error occurs.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
@@ -231,9 +231,9 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key in a store with a reference to its object.
+    """Yield each key in a store, with a reference to the object.
 
-    For metadata, and for chunks smaller than `inline_below` bytes, yield inline bytes instead.
+    Metadata, and chunks smaller than `inline_below` bytes, are inline in the reference.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -277,9 +277,9 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return a dict from keys to references, without the keys of objects to store inline.
+    """Return a dict from keys to references, except for objects that must be stored inline.
 
-    Objects are stored inline if they are smaller than `inline_below` bytes, or if they have no
+    Objects must be stored inline if they are smaller than `inline_below` bytes, or if they have no
     address at which other programs can read them.
     """
     if inline_below:

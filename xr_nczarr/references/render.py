@@ -41,8 +41,8 @@ def render_references(references: References, *, generators: bool = False) -> by
     references
         A reference set, a table, or an iterable of (key, reference) pairs.
     generators
-        Whether to render the references to regularly spaced chunks as generators (``gen``). The
-        generators refer to the same bytes.
+        Whether to render references to regularly spaced chunks as generators (``gen``), which
+        declare the same references.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def render_references(references: References, *, generators: bool = False) -> by
 
 
 def tabulated(references: References) -> Table:
-    """Convert references to a table, in which all generators are expanded.
+    """Convert references to a table, expanding all generators.
 
     Raises
     ------
@@ -98,18 +98,19 @@ def tabulated(references: References) -> Table:
 
 
 def portable(table: Table) -> Table:
-    """Return a copy of a table whose Zarr v2 metadata kerchunk and VirtualiZarr understand.
+    """Copy a table, and convert its Zarr v2 metadata so that other readers understand it.
 
-    The references to chunks stay the same. The metadata changes as follows:
+    These readers are kerchunk and VirtualiZarr. The references to chunks stay the same. The
+    metadata changes as follows:
 
     - The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8
       supports no other form.
     - Codec parameters that netCDF-C writes as strings become numbers.
     - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
       actual size.
-    - A floating-point `_FillValue` is encoded as xarray does for Zarr v3, because VirtualiZarr
-      converts the set to v3. Other readers of v2 ignore this attribute, and use the fill value in
-      the array metadata.
+    - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
+      converts the set to v3. Other readers of v2 ignore the `_FillValue` attribute, and use the
+      fill value in the array metadata.
 
     Metadata from netCDF-C that is not valid JSON stays unchanged.
     """
@@ -139,10 +140,10 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec configuration with correct numbers.
+    """Correct the numbers in a codec configuration that netCDF-C wrote.
 
-    netCDF-C writes numbers as strings, and the element size of the shuffle codec as 0. `members` is
-    the metadata of the array, whose dtype determines the element size.
+    netCDF-C writes numbers as strings, and the element size of the shuffle codec as 0. The actual
+    element size is that of the dtype in `members`, the array metadata.
     """
     if not isinstance(codec, dict):
         return codec
@@ -159,8 +160,8 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 def _with_packed_fill(attributes: str) -> str:
     """Replace a numeric `_FillValue` in JSON attributes with a Base64-encoded double.
 
-    All other text stays exactly the same, because readers recognize the character attributes of
-    netCDF-C by their exact text. Attributes without a numeric `_FillValue` are returned unchanged.
+    All other text stays exactly the same, because readers recognize netCDF-C's character attributes
+    by their exact text. Attributes without a numeric `_FillValue` are returned unchanged.
     """
     value = _members(attributes).get("_FillValue")
     if isinstance(value, list) and len(value) == 1:
@@ -180,7 +181,7 @@ def _with_packed_fill(attributes: str) -> str:
 def _next_value(text: str, at: int) -> int:
     """Return the position of the next name or value in the text of a JSON object.
 
-    The search begins at the position `at`, after the previous name or value.
+    The search begins at position `at`, which is just after the previous name or value.
     """
     while text[at] in " \t\r\n,:":
         at += 1
@@ -209,7 +210,8 @@ class _GridSlice:
     start, stop
         Range of the chunk indices along the first dimension.
     url
-        The URL of all chunks. If each URL ends in the key of its chunk, the text before the key.
+        The URL of the file that contains all chunks. If each chunk is a separate object, the text
+        that precedes the chunk key in each URL.
     offset
         Offset of the first chunk in bytes, or -1 for whole objects.
     strides
@@ -226,10 +228,10 @@ class _GridSlice:
     length: int
 
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Return the item of ``gen`` that declares these chunks.
+        """Return the item of ``gen`` that declares the chunks in this slice.
 
-        `column` contains the references to all chunks of the array. If `keyed` is True, each URL
-        ends in the key of its chunk.
+        `column` contains the references to all chunks of the array. `keyed` is True if each URL
+        ends in the chunk key.
         """
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
@@ -256,8 +258,8 @@ class _GridSlice:
 def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
     """Split the chunk grid of a column into slices that generators can declare.
 
-    The list is empty if the references are too irregular to be written as generators. `beginning`
-    is the text that precedes the chunk key in every URL, or None; see `_common_beginning`.
+    Return an empty list if the references are too irregular for generators. `beginning` is the
+    result of `_common_beginning`: the text that precedes the chunk key in every URL, or None.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -312,7 +314,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 def _common_beginning(column: Column) -> str | None:
     """Return the text that precedes the chunk key in every URL of a column.
 
-    Return None if a URL does not end in the key of its chunk, or if the text before the key varies.
+    Return None if a URL does not end in the chunk key, or if the text before the chunk key varies.
     """
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):

@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, quote, reason_of
 from xr_nczarr.locks import cached_property
-from xr_nczarr.references.entries import ByFields
+from xr_nczarr.references.entries import PickledByFields
 from xr_nczarr.references.expressions import MAX_TEXT, power, product, remainder
 
 
@@ -45,10 +45,11 @@ class _NamedTemplate:
 
 
 @dataclass(frozen=True)
-class Sandboxed(ByFields):
-    """A picklable function that renders a jinja2 template from a value for each dimension.
+class Sandboxed(PickledByFields):
+    """A picklable function that renders a jinja2 template for given dimension values.
 
-    `templates` maps names to the sources of other templates that the template may use.
+    `text` is the source of the template. `templates` maps names to the sources of other templates
+    that it may use.
     """
 
     text: str
@@ -56,7 +57,7 @@ class Sandboxed(ByFields):
     dimensions: tuple[str, ...]
 
     def __call__(self, *values: Any) -> str:
-        """Render the template with `values`, one for each of its dimensions."""
+        """Render the template with `values`, which contains one value per dimension."""
         template, named = self._compiled
         context: dict[str, Any] = {}
         context |= {name: _NamedTemplate(source, context) for name, source in named.items()}

@@ -53,20 +53,19 @@ class ReferenceOptions:
     template_overrides, templates
         See `parse_references`.
     allow
-        URL prefixes, or paths, to which a remote set may refer in addition to its own host or
+        URL prefixes or paths to which a remote set may refer, in addition to its own host or
         bucket. For any set, they also allow URLs whose protocol does more than transfer bytes.
     by_place
         Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
-        or fsspec filesystems. It includes fsspec's option ``fs``, which is one filesystem or a
-        mapping from protocols.
+        or fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
     own
-        All other options. They apply to the host or bucket of the document.
+        All other options. They apply to the document's host or bucket.
     filesystem
-        The filesystem of the document, if the target is an fsspec mapper or open file. It is used
-        instead of options.
+        The document's filesystem, if the target is an fsspec mapper or open file. It is used
+        instead of the options for the document.
     access
-        Options for reading the document and its targets. If ``access.trusted`` is
-        false, the set may refer only to its own folder and to the places in `allow`.
+        Options for reading the document and its targets. If ``access.trusted`` is False, the set
+        may refer only to its own folder and to the places in `allow`.
     """
 
     fo: Any = None
@@ -179,7 +178,7 @@ class ReferenceOptions:
     def at(self, location: Location) -> ReferenceOptions:
         """Return a copy of these options for the set at `location`.
 
-        The copy also contains the filesystem and the storage options of `location`.
+        The copy also contains the filesystem and storage options of `location`.
         """
         merged = merge_options(location.storage_options, self.own)
         return replace(self, own=merged, filesystem=location.filesystem)
@@ -187,8 +186,9 @@ class ReferenceOptions:
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the document from `folder`.
 
-        For a chained URL, the options are grouped by protocol. If there are no options for the
-        document itself, the options for the longest matching URL prefix apply.
+        If there are no options for the document itself, the options for the longest matching URL
+        prefix apply. For a chained URL, the options for all protocols are also returned, by
+        protocol.
         """
         if "::" in folder:
             return {**self.by_place, **self.document_only}
@@ -198,11 +198,10 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Parse fsspec's option `fs`: a filesystem, or a mapping from protocols to filesystems.
+    """Parse fsspec's `fs` option: a filesystem, or a mapping from protocols to filesystems.
 
-    The values of the mapping can also be dicts with the options of a filesystem. Return the
-    mapping, and the default protocol, which applies to URLs without a protocol. The default
-    protocol is None if `fs` does not determine it.
+    A value in the mapping can also be a dict of filesystem options. Return two values: the mapping,
+    and the protocol for URLs that have none. The protocol is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -226,7 +225,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Replace each protocol among the keys of `options` with its URL prefixes.
+    """Replace each protocol in the keys of `options` with its URL prefixes.
 
     For example, the key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
     """
@@ -236,7 +235,7 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 def _prefixes(place: str) -> list[str]:
     """Return the URL prefixes of a protocol and its aliases.
 
-    A `place` that already is a URL prefix is returned unchanged, as the only item.
+    If `place` already is a URL prefix, it is the only item, and is unchanged.
     """
     if not place or "://" in place:
         return [place]

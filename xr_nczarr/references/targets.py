@@ -29,7 +29,7 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 class _WholePaths(FilesystemClient):
     """A client whose keys are complete paths in a filesystem, or complete chained URLs.
 
-    One such client can therefore read all targets with the same protocol and options.
+    A single client can therefore read all targets that share a protocol and options.
     """
 
     def path(self, key: str) -> str:
@@ -38,7 +38,7 @@ class _WholePaths(FilesystemClient):
 
 @dataclass(frozen=True)
 class Targets:
-    """The rules for resolving the URLs in a reference set.
+    """The rules for resolving and opening the URLs in a reference set.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Targets:
     protocol
         Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
-        Pairs of a URL prefix and the storage options, or the fsspec filesystem, for URLs with that
+        Pairs of a URL prefix, and the storage options or fsspec filesystem for URLs with this
         prefix. The longest prefix comes first. An empty prefix applies to all remote targets.
     retry
         The rules for retrying failed requests. None means the default rules.
@@ -66,12 +66,12 @@ class Targets:
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
-        """Resolve the URL of a reference to an absolute path or URL.
+        """Resolve the URL in a reference, and return an absolute path or URL.
 
         Raises
         ------
         RefusedError
-            If the set is not allowed to refer to that place.
+            If the set is not allowed to refer to this URL.
         """
         remote = local_path(self.document) is None
         scheme, mark, rest = text.partition("://")
@@ -90,7 +90,7 @@ class Targets:
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
             raise RefusedError(
-                f"the reference set refers to {quote(text)}, in which '..' leaves the server"
+                f"the reference set refers to {quote(text)}, in which '..' leads out of the server"
             )
         self.trust.check(url)
         return url
@@ -106,15 +106,15 @@ class Targets:
     def options_for(self, url: str) -> tuple[str, Any]:
         """Return the longest prefix of a URL for which there are options, and these options.
 
-        Without such a prefix, return an empty string and a mapping without options.
+        If there is no such prefix, return an empty string and an empty mapping.
         """
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
         """Return a name for the store that contains the object at `url`.
 
-        All URLs for which this name is equal are opened as one store. Such a store is a local
-        drive, a bucket, a single chained URL, or all URLs with the same protocol and options.
+        URLs with the same name are opened as one store. A store is a local drive, a bucket, a
+        single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:

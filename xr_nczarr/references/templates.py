@@ -79,8 +79,8 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. All scopes of one template
-    share `budget`, an iterator that yields one item for each syntax node that may still be
-    compiled. `within` contains the names of the enclosing templates.
+    share `budget`, an iterator with one item for each syntax node that may still be compiled.
+    `within` contains the names of the templates that are being inlined.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -101,8 +101,9 @@ class Templates:
         Mapping from the name of each template to its source.
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
-    most
-        Maximum total cost of parsing and rendering, where a reference without templates costs 1.
+    max_cost
+        Maximum total cost of parsing and rendering templates, in units of one reference without
+        templates.
     """
 
     def __init__(
@@ -110,23 +111,22 @@ class Templates:
         texts: Mapping[str, str],
         *,
         language: Language = "safe",
-        most: int = DEFAULT_LIMITS.max_references,
+        max_cost: int = DEFAULT_LIMITS.max_references,
     ) -> None:
         self._texts = texts
         self._language = language
-        self._remaining = max(most, _LEAST)
+        self._remaining = max(max_cost, _LEAST)
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into expressions. It renders the concatenation of their values.
+        """Compile a template into expressions whose values, concatenated, are the rendered text.
 
         `dimensions` are the names of the dimensions that the template may use.
 
         Raises
         ------
         RefusedError
-            If the template uses syntax outside the safe subset, which is allowed only for
-            ``"jinja2"``.
+            If the template uses syntax outside the safe subset, and the language is ``"safe"``.
         ReferenceSetError
             If a name is neither a dimension nor a template, or if a template contains itself.
         """
@@ -203,10 +203,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile a template that another template refers to by name.
+        """Compile a named template in place of its name, or of a call, in another template.
 
-        `scope` contains the names that are visible at the reference, and `arguments` contains the
-        arguments of the call.
+        `scope` contains the names that are visible at that place, and `arguments` the arguments of
+        the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -227,7 +227,7 @@ def _is_plain(text: str) -> bool:
 def _parse(text: str) -> list[Any]:
     """Parse a template into nodes of jinja2's syntax tree.
 
-    The template renders the concatenation of the nodes' values.
+    The rendered text is the concatenation of the nodes' values.
     """
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
@@ -250,7 +250,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node represents, and the nodes of the operands.
+    """Return the function that a syntax node represents, and the nodes of its operands.
 
     Raises
     ------
