@@ -128,14 +128,13 @@ class NczarrAccessor:
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
         """Return the target from which the object was opened, and keyword arguments for `function`.
 
-        The arguments are the options that were used to open the object, without those that
-        `function` does not accept.
+        The keyword arguments are those options used to open the object that `function` accepts.
 
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, or has lost its encoding since. Also if
-            it was opened in another process, and the target is neither a path nor a URL.
+            If the object was not opened with this engine, has lost its encoding since, or was
+            opened in another process from a target other than a path or URL.
         """
         opening = self._opening()
         if opening is None:
@@ -165,7 +164,7 @@ def _register() -> None:
 class _XarrayFinder:
     """An import hook that registers the accessors as soon as xarray is imported.
 
-    It delegates the search for xarray to the other finders on `sys.meta_path`.
+    The other finders on `sys.meta_path` do the actual search for xarray.
     """
 
     def find_spec(

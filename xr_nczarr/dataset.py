@@ -70,8 +70,7 @@ class Resolved:
         Raises
         ------
         RecordSetError
-            If the caller passed a `Store` object as the target, and it contains a parquet reference
-            set.
+            If the target is a `Store` object that contains a parquet reference set.
         """
         search |= {
             "listed_children": listed_children,
@@ -115,8 +114,8 @@ class OpenedStore:
     target
         The target as the caller passed it.
     target_group
-        Path of the group that the target itself names, for example in a URL. It is empty if the
-        target names the root.
+        Path of the group that the target itself names, for example in a URL. Empty if the target
+        names the root.
     """
 
     store: Store
@@ -228,8 +227,8 @@ def open_netcdf(
     subgroups
         Whether to read the groups below the requested group.
     with_sidecars
-        Whether to read sidecars too: the NCZarr objects stored next to the Zarr metadata. They are
-        needed to change the store.
+        Whether to read sidecars too: the NCZarr objects stored next to the Zarr metadata. Writing
+        to the store requires them.
     documents
         A cache that maps keys to the bytes of metadata documents, or to None for a document that
         does not exist. Fetched documents are added to the cache, and cached documents are not

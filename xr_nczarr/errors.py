@@ -77,7 +77,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set those `fields`, such as `key`, that have no value yet, and return this error."""
+        """Set the given `fields`, such as `key`, unless they have a value. Return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -148,7 +148,7 @@ class ReferenceSetError(NczarrError, ValueError):
 
 
 class RefusedError(NczarrError, ValueError):
-    """An operation was refused because it is unsafe. The message names the option to allow it."""
+    """An operation was refused as unsafe. The message names the option that allows it."""
 
 
 class LimitError(NczarrError, ValueError):
@@ -164,7 +164,7 @@ class StorageError(NczarrError, OSError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store denied access (401, 403, EACCES), as opposed to reporting *not found*."""
+    """The store denied access (401, 403, EACCES) instead of reporting *not found*."""
 
 
 class StorageTimeoutError(StorageError, TimeoutError):
@@ -178,7 +178,7 @@ class StorageConnectionError(StorageError, ConnectionError):
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
     """Build the error for a metadata value that the specification does not allow.
 
-    `expected` describes the allowed values, and `place` locates the value in its document.
+    `expected` describes the allowed values, and `place` is the value's location in its document.
     """
     return MetadataError(
         f"invalid value {quote(reprlib.repr(value))}; expected {expected}", place=place
@@ -188,8 +188,8 @@ def unexpected(value: object, expected: str, place: str | None) -> MetadataError
 def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     """Build the error for a name that does not exist.
 
-    `what` is the kind of thing that `name` was supposed to name. The message lists the existing
-    `names` and suggests close matches.
+    `what` is the kind of item, such as a dimension. The message lists the existing `names`, and
+    suggests close matches.
 
     Examples
     --------

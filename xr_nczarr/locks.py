@@ -35,7 +35,7 @@ class ProcessLock:
 
 
 class Underway:
-    """A counter of the tasks in progress in this process. Its method `end` waits for these tasks.
+    """A counter of the tasks in progress in this process. `end` waits for these tasks.
 
     Use the counter as a context manager around each task. The count is not pickled: an unpickled
     copy starts at zero.
@@ -83,7 +83,7 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most one second, and then runs even if the limit is exceeded. Otherwise,
+    A thread waits for at most one second, and then runs even if this exceeds the limit. Otherwise,
     threads that wait for each other could block forever.
     """
 

@@ -75,7 +75,7 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
-        """Convert the value of the option `limits` to a `Limits` object.
+        """Convert the value of the `limits` option to a `Limits` object.
 
         A mapping overrides some of the defaults. None means the defaults.
 
@@ -166,7 +166,7 @@ class CodecSpec:
     Attributes
     ----------
     name
-        Name of the codec in `codecs.registry`, which is the codec's id in numcodecs if it has one.
+        Name of the codec in `codecs.registry`. This is the codec's id in numcodecs, if it has one.
     configuration
         Parameters of the codec, named as in `codecs.registry`.
     place
@@ -245,8 +245,8 @@ class ArrayNode:
     path
         Absolute path: ``"/"`` for an array that is the whole store, else ``"/group/name"``.
     shape, chunk_shape
-        Shapes in elements. `chunk_shape` is the unit of decoding: in a sharded array, the innermost
-        chunk.
+        Shapes in elements. A chunk is the unit of decoding: in a sharded array, `chunk_shape` is
+        the shape of the innermost chunks.
     dtype
         The dtype of the decoded bytes, including byte order; ``object`` for variable-length items.
     type_name
@@ -259,8 +259,7 @@ class ArrayNode:
         The codecs from array to bytes, in encoding order. For an array in Fortran order, the first
         codec is ``transpose``.
     chunk_keys
-        The mapping from indices to the keys of stored objects, which are chunks or outermost
-        shards.
+        The mapping from indices to the keys of stored objects (chunks or outermost shards).
     shards
         The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
@@ -268,14 +267,14 @@ class ArrayNode:
         run of consecutive stored objects of equal length. `object_shape` is then the shape of the
         largest stored object. Empty for a regular grid.
     dimension_names
-        The member ``dimension_names`` of v3 metadata, or None for arrays without this member.
+        The ``dimension_names`` member of v3 metadata, or None for arrays without this member.
     attributes
         User attributes, including the annotations of any convention.
     members
         Members of the node's metadata document that Zarr does not define.
     sidecars
-        Mapping from the names of other metadata documents, stored next to the node's document, to
-        their JSON.
+        Other metadata documents that are stored next to the node's document: a mapping from names
+        to JSON values.
     """
 
     path: str
@@ -309,8 +308,8 @@ class ArrayNode:
     def placed(self, path: str, **own: Any) -> ArrayNode:
         """Return a copy of this array at another path.
 
-        This array must have the path of the root, because `path` is prepended to its chunk keys.
-        `own` contains the copy's `attributes` and `sidecars`, which are not copied.
+        The path of this array must be ``"/"``, because `path` is prepended to the chunk keys. `own`
+        contains the `attributes` and `sidecars` of the copy, which are not copied from this array.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         # `replace` would take twice as long, and opening calls this for each array.
@@ -391,12 +390,12 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     before
-        If an unfinished write replaces chunks, the earlier state of all objects that it replaces
-        (documents and chunks). Keys are mapped to bytes, or to None for an object that did not
-        exist.
+        Earlier content of all objects (documents and chunks) that an unfinished write replaces.
+        Maps keys to bytes, or to None for an object that did not exist. Empty if no unfinished
+        write replaces chunks.
     documents
-        If the store is opened in order to change it, its metadata documents. Keys are mapped to
-        bytes, or to None for a document that does not exist.
+        The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
+        for a document that does not exist.
     """
 
     nodes: Mapping[str, Node]
@@ -409,7 +408,7 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the key prefix of a node's documents, in every Zarr version except the v3 draft."""
+    """Return the prefix of the keys of a node's documents, in all versions except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 

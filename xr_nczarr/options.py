@@ -50,14 +50,14 @@ class OpenOptions:
         values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. None means True in Zarr versions 1 and 2, as with the zarr engine, and False
-        in version 3, with two exceptions. In reference sets, a fill value of zero does not mark
-        missing values, because it may be HDF5's default. Such arrays are logged. In stores that
-        netCDF-C wrote, netCDF's default fill values do not mark missing values either.
+        missing values. None means True in Zarr v1 and v2, like xarray's zarr engine, and False in
+        v3, with two exceptions. In reference sets, a fill value of zero does not mark missing
+        values, because it may be HDF5's default. Such arrays are logged. In stores that netCDF-C
+        wrote, netCDF's default fill values do not mark missing values either.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
-        option is meant for stores written by netCDF-C up to 4.9.2, which could declare data as
-        big-endian but store it as little-endian. Opening such a store issues a warning.
+        option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as
+        big-endian but stored as little-endian. Opening such a store issues a warning.
     codecs
         Mapping from ids to additional codec classes with the numcodecs interface. To read pickled
         chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by default, because
@@ -148,7 +148,7 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if the value of the option `name` is not one of its choices."""
+    """Raise ValueError if the value of the option called `name` is not one of its choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 

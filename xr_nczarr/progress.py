@@ -77,9 +77,9 @@ class Progress:
 
 
 class _RemoteProgress:
-    """The unpickled form of a `Progress`, with which a worker advances the bar in the client.
+    """The unpickled form of a `Progress`, which a worker uses to advance the bar in the client.
 
-    It sends each count to the client as a `distributed` event on the given topic.
+    Each count is sent to the client as a `distributed` event on the given topic.
     """
 
     def __init__(self, topic: str) -> None:

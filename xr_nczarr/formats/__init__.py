@@ -16,7 +16,7 @@ FORMATS: Mapping[str, Format] = {item.version: item for item in (V3(), V2(), V3D
 
 
 def find_format(zarr_format: object) -> Format:
-    """Return the `Format` for a value of the option `zarr_format`, such as 2 or ``"3-draft"``.
+    """Return the `Format` for a value of the `zarr_format` option, such as 2 or ``"3-draft"``.
 
     Raises
     ------

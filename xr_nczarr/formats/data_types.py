@@ -1,8 +1,8 @@
 """Parse and render Zarr v3 data types.
 
-The parser returns a dtype and the original notation of the type as a string. The notation is a
-name or, for a type with a configuration, JSON. In v3, codecs determine the byte order, so data
-types are parsed as little-endian.
+The parser returns the dtype, and the data type as written in the document: its name, or the JSON
+text of a data type with a configuration. In v3, codecs determine the byte order, so data types are
+parsed as little-endian.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs"
 _STRUCTURED = ("structured", "struct")
 
 
-def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Parse the JSON of a v3 codec, data type or similar item into its name and configuration.
+def read_named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
+    """Return the name and configuration of a v3 codec, data type or similar item.
 
-    `value` is either the name alone, which means an empty configuration, or an object with the
-    members ``name`` and ``configuration``. `place` locates `value` in its document, for messages.
+    `value` is the item's JSON: an object with ``name`` and ``configuration`` members, or only the
+    name if the configuration is empty. `place` is the item's location in its document.
     """
     if isinstance(value, str):
         return value, {}
@@ -58,29 +58,29 @@ def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
     """Raise UnsupportedError if a JSON object has members that are not in `known`.
 
-    `place` locates the object in its document, for the message. None means the document itself.
+    `place` is the object's location in its document. None means the document itself.
     """
     extra = sorted(set(members) - set(known))
     if extra:
-        raise unknown("member", extra[0], place)
+        raise unsupported("member", extra[0], place)
 
 
-def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Build the error for an item that is not supported, such as a codec or a member.
+def unsupported(what: str, name: object, place: str | None) -> UnsupportedError:
+    """Build the error for an unsupported item, such as a codec or a member.
 
-    `what` is the kind of the item, and `name` is its name. The item may belong to an extension, so
-    its document is not necessarily invalid. The error is therefore not a MetadataError.
+    `what` is the kind of item, and `name` is its name. The error is not a MetadataError, because
+    the document may be valid: the item can belong to an extension.
     """
     return UnsupportedError(f"{what} {quote(name)!r} is not supported", place=place)
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a v3 ``data_type``, and return the dtype and the type's original notation.
+    """Parse a v3 ``data_type``, and return the dtype and the data type's original notation.
 
-    The notation is a name or, for a type with a configuration, JSON. The type can be defined by
-    the specification, by its extension registry, or by zarr-python.
+    The notation is the name, or the JSON text of a data type with a configuration. Data types from
+    the specification, its extension registry and zarr-python are supported.
     """
-    name, configuration = named(value, place)
+    name, configuration = read_named(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
     if dtype is not None:
@@ -106,7 +106,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
         fields = [_parse_field(field, inner) for field in listed]
         dtype = typestrings.parse_data_type(fields, inner)[0]
     else:
-        raise unknown("data type", name, place)
+        raise unsupported("data type", name, place)
     return dtype, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -117,7 +117,7 @@ def _find_named_type(name: str, place: str) -> DType | None:
         import ml_dtypes
     except ImportError as error:
         raise UnsupportedError(
-            f"data type {name!r} requires the package ml_dtypes",
+            f"data type {name!r} requires the ml_dtypes package",
             remedy="Install ml_dtypes",
             place=place,
         ) from error
@@ -131,7 +131,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype for the name of a numeric type or raw-bytes type, or None for other names.
+    """Return the dtype of a numeric or raw-bytes type, given its name, or None for other names.
 
     The name of a raw-bytes type contains its size in bits: ``r16`` means two bytes.
     """
@@ -148,8 +148,8 @@ def find_core_type(name: str, place: str) -> DType | None:
 def _parse_field(field: Json, place: str) -> Json:
     """Convert a field of a structured data type to Zarr v2 notation.
 
-    `field` is a (name, type) pair, as in zarr-python's type ``structured``, or an object, as in the
-    registered type ``struct``.
+    `field` is a (name, type) pair, as in zarr-python's ``structured`` type, or an object, as in the
+    registered ``struct`` type.
     """
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
@@ -168,14 +168,14 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
     """
     little = dtype.newbyteorder("<")
     value = json.loads(notation) if notation.startswith("{") else notation
-    if value and _means(value, little, text):
+    if value and _describes(value, little, text):
         return value
     if dtype.kind == "O":
         return _TEXT if text else _VARIABLE[1]
     if little in NUMBERS.values() or dtype.name in _EXTENDED:
         return dtype.name
-    if not typestrings.of_numpy(dtype):
-        raise foreign(dtype, "Zarr v3")
+    if not typestrings.is_numpy_dtype(dtype):
+        raise unsupported_dtype(dtype, "Zarr v3")
     configuration: dict[str, Json] = {"length_bytes": dtype.itemsize}
     if dtype.names is not None:
         fields = [[name, render_data_type(dtype[name])] for name in dtype.names]
@@ -189,10 +189,10 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
     raise UnsupportedError(f"Zarr v3 has no data type for dtype {quote(dtype)}", place="data_type")
 
 
-def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype that a Zarr version cannot express, such as one from ml_dtypes.
+def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:
+    """Build the error for a dtype that a Zarr version does not have, such as one from ml_dtypes.
 
-    `version` is the name of the Zarr version in the message.
+    `version` is the name of the Zarr version, as the message should show it.
     """
     return UnsupportedError(
         f"{version} has no data type for dtype {dtype.name}",
@@ -201,10 +201,10 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
     )
 
 
-def _means(value: Json, little: DType, text: bool) -> bool:
+def _describes(value: Json, little: DType, text: bool) -> bool:
     """Return whether `value`, a v3 ``data_type``, describes the little-endian dtype `little`.
 
-    `text` states whether the items of a variable-length type have to be strings or bytes.
+    If `little` has variable-length items, they are strings if `text` is True, and bytes otherwise.
     """
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little

@@ -1,7 +1,7 @@
 """Parse the JSON documents of a store, and check the types and ranges of their members.
 
-If a check fails, a function raises a MetadataError that names the member. `Format.parse_node` adds
-the key of the document to the error.
+A failed check raises a MetadataError that names the member. `Format.parse_node` adds the key of the
+document to the error.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Document:
-    """A JSON document from a store, which is parsed lazily.
+    """A JSON document from a store, parsed lazily.
 
     Parameters
     ----------
     key
-        Key of the document in the store, for messages.
+        Key of the document in the store, for error messages.
     data
-        The stored bytes, or a str if another document contains this document as a JSON string.
+        The stored bytes, or a str for a document that was a JSON string in another document.
     limits
-        Limits on the size and depth of the document. The size is checked on creation, and the depth
-        on parsing.
+        Limits on the document's size, which is checked on creation, and depth, which is checked on
+        parsing.
     consolidated
-        Whether the size is limited by ``max_consolidated_bytes`` instead of ``max_metadata_bytes``.
+        Whether ``max_consolidated_bytes`` limits the size, instead of ``max_metadata_bytes``.
     """
 
     def __init__(
@@ -89,22 +89,20 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that identifies the content of the document.
-
-        If it is equal for two documents, their values are equal.
-        """
+        """A hashable key for the content. Documents with equal keys have equal values."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return the value of a member as a document of its own.
+        """Return a member's value as a document of its own.
 
-        Error messages show `key` as the key of the new document. None means the key of the document
-        that contains the member.
+        `key` is the key of the new document, for error messages. None means this document's key.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes in a member, or the whole document if `member` is None.
+        """Return the user attributes that a member contains.
+
+        If `member` is None, the attributes are the whole document.
 
         Raises
         ------
@@ -176,10 +174,10 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable key that is equal for two JSON values only if the values are equal.
+    """Return a hashable key for a JSON value, ten times as fast as `render_json`.
 
-    Equal values must also have the same types at every level. This function is ten times as fast as
-    `render_json`.
+    Values with equal keys are equal, and have the same types at every level. Equal values can have
+    different keys, for example if their members are in another order.
 
     Raises
     ------
@@ -273,7 +271,7 @@ def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
     Raises
     ------
     MetadataError
-        If the document is not an object, or its member ``zarr_format`` differs from `zarr_format`.
+        If the document is not an object, or its ``zarr_format`` member differs from `zarr_format`.
     """
     members = read_object(document.value, None)
     version = required(members, "zarr_format")
@@ -290,7 +288,7 @@ def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Js
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
     """Return a member of a JSON object, or raise MetadataError if the member is missing.
 
-    `place` locates the object in its document, for the message. None means the document itself.
+    `place` is the object's location in its document. None means the document itself.
     """
     if name not in members:
         place = name if place is None else f"{place}.{name}"
@@ -301,8 +299,8 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 def check_key(key: str, place: str, document: str) -> None:
     """Raise MetadataError if a key in consolidated metadata could point outside the store.
 
-    No segment of the key may be empty, ``.`` or ``..``. For the message, `place` is the member that
-    contains `key`, and `document` is the key of the consolidated metadata.
+    No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
+    and `document` is the key of the consolidated metadata. Both appear in the error message.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"

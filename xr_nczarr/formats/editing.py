@@ -15,8 +15,8 @@ class Change(NamedTuple):
 
     `path` and `kind` identify the node. `holder` is the part of its metadata that contains the
     member: ``"attributes"``, ``"members"`` (the node's main document), or the name of a sidecar (an
-    additional hidden document). `member` is the sequence of nested member names that leads from
-    there to the value. If it is empty, `value` replaces the whole sidecar.
+    additional hidden document). `member` is the sequence of nested member names that leads from the
+    holder to the value. If `member` is empty, `value` replaces the whole sidecar.
     """
 
     path: str
@@ -40,9 +40,8 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Render a document with changes to some of its members.
 
-    `changes` maps the location of each changed member, a sequence of nested member names, to its
-    new value. New members are added at the end of their object. Other members keep their exact
-    text.
+    `changes` maps sequences of nested member names to new values. New members are added at the end
+    of their object. Unchanged members keep their exact text.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

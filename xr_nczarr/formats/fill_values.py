@@ -37,9 +37,9 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
 
-    `type_name` is the typestring in the document. It identifies netCDF characters, because netCDF-C
-    writes their fill values as plain text. Variable-length items are bytes if `binary` is True, and
-    strings otherwise.
+    `type_name` is the typestring in the document. It distinguishes netCDF characters, whose fill
+    values netCDF-C writes as plain text, from byte strings. Variable-length items are bytes if
+    `binary` is True, and strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     # netCDF-C 4.8.0 writes a list of one item.
@@ -63,9 +63,9 @@ def parse_fill_value(
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`. Return None for null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. `raw` is the dtype,
-    including byte order, with which to interpret a fill value that is given as raw bytes or Base64.
-    The default is `dtype` in little-endian order, which v3 prescribes regardless of the codecs.
+    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
+    contains the bytes of the fill value, for example in Base64, `raw` is the dtype and byte order
+    of these bytes. The default is little-endian, which v3 prescribes regardless of the codecs.
     """
     if value is None:
         return None
@@ -131,7 +131,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, including structure fields, are valid Unicode.
+    """Return whether all strings in an array, including its fields, are valid Unicode.
 
     Invalid strings must be rejected, because NumPy crashes when it hashes them.
     """
@@ -183,8 +183,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the typestring in the document. It identifies netCDF characters, which become
-    plain text if they are ASCII.
+    `type_name` is the typestring in the document. NetCDF characters become plain text if they are
+    ASCII.
     """
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
@@ -198,8 +198,8 @@ def render_fill_value(
 
     v3 requires a fill value, so None becomes zero, as in zarr-python. If `listed` is True, raw
     bytes become a list of integers, as in the core specification. Otherwise, they become Base64, as
-    in zarr-python. If `named` is True, a structure becomes an object, as the data type ``struct``
-    requires. Otherwise, all its bytes become one Base64 string (data type ``structured``).
+    in zarr-python. If `named` is True, a structure becomes an object, as the ``struct`` data type
+    requires. Otherwise, all its bytes become one Base64 string, as ``structured`` requires.
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)

@@ -27,19 +27,19 @@ NodeKind = Literal["array", "group"]
 
 @dataclass(slots=True)
 class Parsing:
-    """The inputs and intermediate results of parsing one node, which is a group or an array.
+    """The inputs and intermediate results of parsing one node (a group or an array).
 
     Attributes
     ----------
     key
         Key of the document that defines the node as an array or a group.
     documents
-        Mapping from keys to all documents of the node.
+        All documents of the node, by key.
     parsed
         Cache of parsed arrays; see `Format.parse_node`.
     fields
-        Fields of the node that have been parsed so far. If parsing fails, the BrokenNode keeps
-        them.
+        Fields of the node that have been parsed so far. If parsing fails, they become the fields
+        of the BrokenNode.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Parsing:
 
 
 class Format(ABC):
-    """A Zarr version: its documents, its keys and its features.
+    """A Zarr version, with its documents, keys and features.
 
     Attributes
     ----------
@@ -86,8 +86,8 @@ class Format(ABC):
     mixes_byte_orders
         Whether the fields of a structured type can differ in byte order.
     requires_fill_value
-        Whether every array must have a fill value. If so, the fill value alone does not imply that
-        the array has missing values.
+        Whether every array must have a fill value. If so, a fill value does not imply that the
+        array has missing values.
     separates_attributes
         Whether a node's attributes are stored in a separate document.
     separates_compressor
@@ -121,7 +121,7 @@ class Format(ABC):
         """Return the keys of all documents that a node can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys that identify a store of this version, in reverse write order."""
+        """Return the keys that identify a store of this version, starting with the last written."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
@@ -137,8 +137,8 @@ class Format(ABC):
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
         """Return the mapping from chunk indices to keys for the array at `path`.
 
-        `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` selects the
-        default of the version.
+        `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` selects this
+        version's default.
         """
 
     def listing_prefix(self, path: str) -> str:
@@ -146,14 +146,18 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the names that a group's children may have, given a listing of `listing_prefix`.
+        """Return the names that a group's children may have, according to a listing.
 
-        `objects` and `prefixes` are the listed names of objects and of folders.
+        `objects` and `prefixes` are the names of the objects and folders that were listed under
+        `listing_prefix`.
         """
         return prefixes
 
     def node_path(self, folder: str) -> str | None:
-        """Return the path of the node whose keys are in `folder`, or None if nodes share it."""
+        """Return the path of the node whose keys are in `folder`.
+
+        Returns None if several nodes have keys in this folder.
+        """
         return f"/{folder}"
 
     @abstractmethod
@@ -184,8 +188,8 @@ class Format(ABC):
         """Parse the node at `path` from `documents`. Return None if they contain no node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache of arrays, which is extended in place. An array is cached by the content of its
-        document, because many arrays have equal documents.
+        cache, because many arrays have equal documents. It maps the content of documents to
+        arrays, and is extended in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -244,9 +248,9 @@ class Format(ABC):
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return the codec chain `specs`, completed with the codecs that the version requires.
+        """Return a codec chain, after adding the codecs that the version requires.
 
-        `kind_of` is called with the name of a codec. For a codec from another package, it returns
-        ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. For other names, it returns None.
+        `kind_of` maps the name of a codec from another package to ``"array-array"``,
+        ``"array-bytes"`` or ``"bytes-bytes"``, and any other name to None.
         """
         return tuple(specs)

@@ -49,8 +49,8 @@ class StrictText:
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     positions, shifts
-        `shifts` contains the numbers to add to a position in `text` to obtain the position in
-        `source`. Each number applies from the corresponding position in `positions` onward.
+        Offsets between `text` and `source`. From ``positions[i]`` in `text` up to the next of these
+        positions, adding ``shifts[i]`` to a position yields the position in `source`.
     """
 
     text: str
@@ -69,22 +69,25 @@ class StrictText:
         `start` is the position of the object in `text`.
         """
         spans: dict[str, tuple[int, int]] = {}
-        position = self._behind(start, "{")
+        position = self._skip(start, "{")
         while not self.text.startswith("}", position):
-            name, position = _PLAIN.raw_decode(self.text, self._behind(position, ","))
-            begin = self._behind(position, ":")
+            name, position = _PLAIN.raw_decode(self.text, self._skip(position, ","))
+            begin = self._skip(position, ":")
             _, end = _PLAIN.raw_decode(self.text, begin)
             spans[name] = (begin, end)
-            position = self._behind(end)
+            position = self._skip(end)
         return spans
 
-    def _behind(self, position: int, token: str = "") -> int:
-        """Return the position after whitespace, `token` if it comes next, and more whitespace."""
+    def _skip(self, position: int, token: str = "") -> int:
+        """Skip whitespace and, if `token` follows, the token and the whitespace after it.
+
+        Returns the new position.
+        """
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
             return position
-        return self._behind(position + 1)
+        return self._skip(position + 1)
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
@@ -183,7 +186,10 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a token (a number, word or string) to valid JSON, unless netCDF-C rejects it too."""
+    """Convert a number, word or string that only netCDF-C accepts to valid JSON.
+
+    Any other token is returned unchanged.
+    """
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

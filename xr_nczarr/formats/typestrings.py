@@ -22,15 +22,15 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields, and return the dtype and the original notation.
+    """Parse a typestring or a list of fields, and return the dtype and its original notation.
 
-    The notation is a string: the typestring, or the list as JSON. Numeric types without a declared
+    The notation is the typestring, or the JSON text of the list. Numeric types without a declared
     byte order, such as ``"|i4"``, are parsed as little-endian.
 
     Raises
     ------
     UnsupportedError
-        If Zarr v2 does not define the type. An example is ``"|J0"``, which netCDF-C uses for JSON
+        If Zarr v2 does not define the type, for example ``"|J0"``, which netCDF-C uses for JSON
         attributes.
     LimitError
         If an item is larger than 16 MiB.
@@ -77,7 +77,9 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Check `size`, the item size of a data type in bytes. `value` is the type, for messages.
+    """Check the item size of a data type, in bytes.
+
+    `value` is the data type, and `place` its location in the document, for the error message.
 
     Raises
     ------
@@ -103,13 +105,14 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
     Raises
     ------
     UnsupportedError
-        If `dtype` is a structure with padding, has extended precision, or is not defined by NumPy.
+        If `dtype` is a structure with padding, a float with extended precision, or a dtype that
+        NumPy does not define.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         notation = json.loads(type_name) if type_name[0] == "[" else type_name
         if parse_data_type(notation)[0] == dtype:
             return notation
-    if not of_numpy(dtype):
+    if not is_numpy_dtype(dtype):
         raise UnsupportedError(
             f"Zarr v1 and v2 have no data type for {dtype.name}",
             remedy="Convert the variable with astype",
@@ -123,8 +126,8 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
     return described
 
 
-def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype is defined by NumPy instead of another package such as ml_dtypes."""
+def is_numpy_dtype(dtype: DType) -> bool:
+    """Return whether NumPy itself defines a dtype, not another package such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

@@ -1,7 +1,7 @@
 """Define Zarr v1, in which an array has the documents ``meta`` and ``attrs``.
 
-Groups are directories without documents. This module follows the specification, and the practice of
-zarr-python 1.
+Groups are directories without documents. This module follows the specification and the
+behavior of zarr-python 1.
 """
 
 from __future__ import annotations

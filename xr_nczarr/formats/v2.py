@@ -1,6 +1,6 @@
 """Define Zarr v2, with the documents ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
 
-This module follows the specification, and the practice of zarr-python 2 and 3 and of netCDF-C since
+This module follows the specification and the behavior of zarr-python 2 and 3 and of netCDF-C since
 4.8.0.
 """
 
@@ -104,7 +104,7 @@ class V2(Format):
         Raises
         ------
         MetadataError
-            If ``.zmetadata`` is invalid, or lacks the member ``zarr_consolidated_format``, which
+            If ``.zmetadata`` is invalid, or lacks the ``zarr_consolidated_format`` member, which
             all programs write.
         """
         members = read_object(document.value, None)
@@ -206,9 +206,9 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of the codec ``lzma`` from GDAL's notation to numcodecs' notation.
+    """Convert the configuration of the ``lzma`` codec from GDAL's notation to that of numcodecs.
 
-    A configuration of another codec, or in another notation, is returned unchanged.
+    The configuration of any other codec, or in any other notation, is returned unchanged.
     """
     if name != "lzma" or "delta" not in configuration:
         return configuration

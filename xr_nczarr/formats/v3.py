@@ -1,7 +1,7 @@
 """Define Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
 
-This module follows the core specification 3.1, and the practice of zarr-python 3, tensorstore,
-zarrs and netCDF-C's development branch.
+This module follows the core specification 3.1 and the behavior of zarr-python 3, tensorstore, zarrs
+and netCDF-C's development branch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
-from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
+from xr_nczarr.formats.data_types import parse_data_type, read_named, render_data_type, unsupported
 from xr_nczarr.formats.documents import (
     Document,
     check_key,
@@ -140,7 +140,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions: all members that are not in `known`.
+    """Return the members that belong to extensions, which are all members not in `known`.
 
     Raises
     ------
@@ -150,19 +150,19 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
     extra = without(members, known)
     for name, value in extra.items():
         if not isinstance(value, dict) or value.get("must_understand") is not False:
-            raise unknown("member", name, name)
+            raise unsupported("member", name, name)
     return extra
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
     """Parse an array without its attributes, as if it were at the root of a store.
 
-    `ArrayNode.placed` derives all arrays that have the same metadata from the result.
+    The result is a template: `ArrayNode.placed` derives each array with the same metadata from it.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
-        name, _ = named(item, "storage_transformers")
-        raise unknown("storage transformer", name, "storage_transformers")
+        name, _ = read_named(item, "storage_transformers")
+        raise unsupported("storage transformer", name, "storage_transformers")
     rank = len(shape)
     dtype, type_name = parse_data_type(required(members, "data_type"))
     cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
@@ -196,13 +196,13 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid, and return its largest chunk shape and its runs of chunks.
+    """Parse a chunk grid, and return the shape of its largest chunk and its runs of chunks.
 
-    Here, a chunk is what is stored under one key: a chunk or a shard. A run is a (length, count)
-    pair for consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple of
-    runs for each dimension. A regular grid has no runs, because all its chunks have the same shape.
+    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair for
+    consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple of runs for
+    each dimension. A regular grid has no runs, because all its chunks have the same shape.
     """
-    name, configuration = named(value, "chunk_grid")
+    name, configuration = read_named(value, "chunk_grid")
     place = "chunk_grid.configuration"
     if name == "rectilinear":
         read_text(configuration.get("kind", "inline"), f"{place}.kind", ("inline",))
@@ -212,7 +212,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
         runs = tuple([_parse_runs(*pair, place) for pair in zip(listed, shape, strict=True)])
         return tuple([max(length for length, _ in lengths) for lengths in runs]), runs
     if name != "regular":
-        raise unknown("chunk grid", name, "chunk_grid")
+        raise unsupported("chunk grid", name, "chunk_grid")
     cells = read_lengths(required(configuration, "chunk_shape", place), place)
     if len(cells) != len(shape):
         raise unexpected(list(cells), f"{len(shape)} lengths, one for each dimension", place)
@@ -244,9 +244,9 @@ def _render_runs(runs: tuple[tuple[int, int], ...]) -> Json:
 
 
 def _parse_chunk_keys(value: Json) -> ChunkKeys:
-    name, configuration = named(value, "chunk_key_encoding")
+    name, configuration = read_named(value, "chunk_key_encoding")
     if name not in V3.chunk_key_encodings:
-        raise unknown("chunk key encoding", name, "chunk_key_encoding")
+        raise unsupported("chunk key encoding", name, "chunk_key_encoding")
     separator = configuration.get("separator", "/" if name == "default" else ".")
     read_text(separator, "chunk_key_encoding.configuration", ("/", "."))
     return _chunk_keys("/", name, separator)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
-from xr_nczarr.formats.data_types import DType, check_members, named, unknown
+from xr_nczarr.formats.data_types import DType, check_members, read_named, unsupported
 from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
-from xr_nczarr.formats.typestrings import of_numpy
+from xr_nczarr.formats.typestrings import is_numpy_dtype
 from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
@@ -56,19 +56,19 @@ class Chain(NamedTuple):
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
     """Parse the ``codecs`` of an array.
 
-    `shape` is the shape of one stored object, which is a chunk or a shard.
+    `shape` is the shape of one stored object (a chunk or a shard).
     """
     chain = _parse_level(value, dtype, shape, "codecs")
-    dtype, codecs = ordered(dtype, chain.codecs)
+    dtype, codecs = move_byte_order(dtype, chain.codecs)
     return chain._replace(dtype=dtype, codecs=codecs)
 
 
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
-    """Parse a list of codecs, including the codecs of the shards nested in it.
+    """Parse a list of codecs, including the codecs of nested shards.
 
-    The byte order stays in the ``bytes`` codec until `ordered` moves it to the dtype. Codecs before
-    ``sharding_indexed`` are applied to each inner chunk separately. In that position, only codecs
-    that reorder elements or convert each element independently are therefore supported.
+    The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
+    Codecs before ``sharding_indexed`` are applied to each inner chunk separately. Only codecs that
+    reorder elements or convert each element independently are therefore supported there.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -155,10 +155,10 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
 
 
 def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
-    name, configuration = named(item, place)
+    name, configuration = read_named(item, place)
     if name == "packbits":
         # The codec that v3 registers under this name differs from numcodecs' codec of the same id.
-        raise unknown("codec", name, place)
+        raise unsupported("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
@@ -173,7 +173,7 @@ def parse_spec(
     """Convert a v3 codec to a `CodecSpec` with the name and configuration of numcodecs.
 
     `rank` is the number of dimensions of the array, and `document` is the codec's JSON. The
-    ``bytes`` codec keeps its ``endian``, until `ordered` moves it to the dtype if possible.
+    ``bytes`` codec keeps its ``endian`` until `move_byte_order` moves it to the dtype, if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -195,7 +195,7 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the ``order`` of a transpose codec for an array with `rank` dimensions.
+    """Parse the ``order`` of a ``transpose`` codec for an array with `rank` dimensions.
 
     Early writers stored ``"C"`` or ``"F"`` instead of a list of axes.
     """
@@ -207,18 +207,20 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
     return order
 
 
-def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
+def move_byte_order(
+    dtype: DType, specs: Sequence[CodecSpec]
+) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of that codec's input.
 
-    If a codec before ``bytes`` converts the data type, the byte order becomes part of that codec's
-    output type. Otherwise, it becomes part of the array's dtype. Returns the array's dtype and the
-    codecs. Both are unchanged if there is no ``bytes`` codec, if an unknown codec comes before it,
-    or if its input has a dtype that NumPy does not define.
+    Returns the array's dtype and the codecs. If a codec before ``bytes`` converts the data type,
+    the byte order becomes part of that codec's output type. Otherwise, it becomes part of the
+    array's dtype. Nothing changes if there is no ``bytes`` codec, or if an unknown codec precedes
+    it.
 
     Raises
     ------
     MetadataError
-        If there is more than one ``bytes`` codec, or if it lacks a required ``endian``.
+        If there is more than one ``bytes`` codec, or the codec lacks a required ``endian``.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
@@ -234,7 +236,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
     # zarr-python omits `endian` for structures, whose bytes it stores as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
-    if not of_numpy(stored):
+    if not is_numpy_dtype(stored):
         return dtype, tuple(specs)
     in_order = stored.newbyteorder(">" if endian == "big" else "<")
     changed[specs.index(serializers[0])] = replace(serializers[0], configuration={})
@@ -270,7 +272,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
         raise UnsupportedError(
-            "Zarr v3 does not support the codecs of this array for variable-length items"
+            "Zarr v3 does not support variable-length items with the codecs of this array"
         )
     _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
@@ -303,15 +305,14 @@ def _is_foreign(spec: CodecSpec) -> bool:
     """Return whether a codec was parsed from a v3 document, but is unknown to this package."""
     if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
         return False
-    return _is_from_v3(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
+    return _is_from_v3(spec) and not read_named(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. The `CodecSpec.document` of these codecs is set to their
-    v3 JSON.
+    ``"array-bytes"`` or ``"bytes-bytes"``. The `document` of these codecs is set to their v3 JSON.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -330,13 +331,10 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
     """Check that v3 allows the order of the codecs, and return the kind of each codec.
 
-    A kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. `kinds` maps the names of
-    codecs from other packages to their kinds.
-
     Raises
     ------
     UnsupportedError
-        If v3 forbids the order of the codecs.
+        If v3 does not allow the order of the codecs.
     """
     names = [spec.name for spec in specs]
     kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
@@ -381,7 +379,7 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
             implied = "little" if dtype.names else None
-            stored = named(document, "codecs")[1].get("endian", implied) == endian
+            stored = read_named(document, "codecs")[1].get("endian", implied) == endian
     if stored:
         return document
     if name == "cast_value":

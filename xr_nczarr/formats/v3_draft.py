@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xr_nczarr.errors import Place, UnsupportedError, quote, unexpected
-from xr_nczarr.formats.data_types import check_members, unknown
+from xr_nczarr.formats.data_types import check_members, unsupported
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
@@ -30,7 +30,7 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.v3 import V3
-from xr_nczarr.formats.v3_codecs import ordered
+from xr_nczarr.formats.v3_codecs import move_byte_order
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json, Limits
@@ -52,13 +52,12 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether keys and documents follow the variant of the released programs (zarr-python 2, GDAL)
+        Whether the store uses the variant that programs were released with (zarr-python 2, GDAL)
         instead of the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     later
-        Whether the entry point declares a later minor version, in which unknown members are
-        ignored.
+        Whether the entry point declares a later minor version. If so, unknown members are ignored.
     data_type_fallback
         Whether an unknown extension type is read as its fallback type.
     """
@@ -113,7 +112,7 @@ class V3Draft(Format):
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, according to its entry point and its root keys.
+        """Return the variant that a store uses, judging by its entry point and root keys.
 
         Raises
         ------
@@ -127,7 +126,7 @@ class V3Draft(Format):
             version = read_text(required(members, "zarr_format"), "zarr_format")
             match = _VERSION.fullmatch(version)
             if match is None:
-                raise unknown("version", version, "zarr_format")
+                raise unsupported("version", version, "zarr_format")
             later = match[2] != "0"
             if not later:
                 check_members(members, _ENTRY_MEMBERS, None)
@@ -161,18 +160,18 @@ class V3Draft(Format):
     ) -> ArrayNode:
         rank = len(fields["shape"])
         for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
-            raise unknown("storage transformer", item, "storage_transformers")
+            raise unsupported("storage transformer", item, "storage_transformers")
         data_type = required(members, "data_type")
         dtype, type_name = parse_data_type(data_type, fallback=self.data_type_fallback)
         grid = read_object(required(members, "chunk_grid"), "chunk_grid")
         if "extension" in grid or grid.get("type") != "regular":
-            raise unknown("chunk grid", grid.get("extension", grid.get("type")), "chunk_grid")
+            raise unsupported("chunk grid", grid.get("extension", grid.get("type")), "chunk_grid")
         separator = read_text(grid.get("separator", "/"), "chunk_grid.separator", ("/", "."))
         filters = parse_filters(members)
         if filters:
             attributes = fields["attributes"]
             fields["attributes"] = Attributes(without(attributes, ("filters",)), attributes.source)
-        dtype, codecs = ordered(dtype, parse_codecs(members, filters, rank))
+        dtype, codecs = move_byte_order(dtype, parse_codecs(members, filters, rank))
         chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
@@ -255,7 +254,7 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
     else:
         name = "json" if _VERSION.fullmatch(read_text(encoding, place)) else encoding
     if name != "json":
-        raise unknown("metadata encoding", name, place)
+        raise unsupported("metadata encoding", name, place)
     suffix = read_text(members.get("metadata_key_suffix", ".json"), "metadata_key_suffix")
     if "/" in suffix:
         raise unexpected(suffix, "a suffix without '/'", "metadata_key_suffix")
@@ -273,5 +272,5 @@ def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
     extensions = read_list(members.get("extensions", []), "extensions")
     for extension in extensions:
         if read_object(extension, "extensions").get("must_understand") is not False:
-            raise unknown("extension", extension.get("extension"), "extensions")
+            raise unsupported("extension", extension.get("extension"), "extensions")
     return extensions

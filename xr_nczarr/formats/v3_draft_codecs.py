@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xr_nczarr.formats.data_types import DType, check_members, unknown
+from xr_nczarr.formats.data_types import DType, check_members, unsupported
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
 from xr_nczarr.formats.v2 import converted_lzma
 from xr_nczarr.formats.v3_casts import NUMBERS
@@ -39,7 +39,7 @@ def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[
     specs: list[CodecSpec] = []
     order = required(members, _LAYOUT)
     if isinstance(order, dict):
-        raise unknown("chunk memory layout", order.get("extension"), _LAYOUT)
+        raise unsupported("chunk memory layout", order.get("extension"), _LAYOUT)
     if read_text(order, _LAYOUT, ("C", "F")) == "F":
         specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
     specs += [CodecSpec(item["id"], without(item, ("id",)), "filters", item) for item in filters]
@@ -60,16 +60,16 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
     uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
     match = _KNOWN_URI.fullmatch(uri)
     if match is None:
-        raise unknown("codec", uri, place)
+        raise unsupported("codec", uri, place)
     configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
     return parse_spec(match[1], converted_lzma(match[1], configuration), place, rank, item)
 
 
 def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
-    """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
+    """Render the ``chunk_memory_layout`` and ``codecs`` members of an array.
 
-    `declared` is the dtype that the rendered ``data_type`` describes. If it differs from the node's
-    dtype in byte order, an ``endian`` codec is added.
+    `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
+    from that of the node's dtype, an ``endian`` codec is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))
@@ -86,7 +86,7 @@ def _render_codec(spec: CodecSpec, endian: str) -> Json:
     if spec.name == "bytes":
         return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
     if spec.name in NUMBERS:
-        raise unknown("codec", spec.name, "codecs")
+        raise unsupported("codec", spec.name, "codecs")
     if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
         return spec.document
     return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}

@@ -1,6 +1,6 @@
 """Parse and render data types of the Zarr v3 draft: names, typestrings and extensions.
 
-As for v3, the parser returns a dtype and the original notation of the type as a string.
+As for v3, the parser returns the dtype, and the data type as written in the document.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from xr_nczarr.formats.data_types import (
     DType,
     check_members,
     find_core_type,
-    foreign,
-    unknown,
+    unsupported,
+    unsupported_dtype,
 )
 from xr_nczarr.formats.documents import read_object, read_text, required
 from xr_nczarr.model import Json
@@ -41,10 +41,10 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft, and return the dtype and the type's original notation.
+    """Parse a ``data_type`` of the draft, and return the dtype and its original notation.
 
-    The notation is a name or typestring or, for an extension, JSON. If `fallback` is True, an
-    unknown extension is parsed as the fallback type that it declares.
+    The notation is the name, the typestring, or the JSON text of an extension. If `fallback` is
+    True, an unknown extension is parsed as the fallback type that it declares.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
     if isinstance(value, str):
         dtype = _find_type(value, place)
         if dtype is None:
-            raise unknown("data type", value, place)
+            raise unsupported("data type", value, place)
         return dtype, value
     members = read_object(value, place)
     check_members(members, ("extension", "type", "fallback"), place)
@@ -70,7 +70,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
                 described = raw
         dtype, _ = typestrings.parse_data_type(described, place)
         if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
-            raise unknown("data type", described, place)
+            raise unsupported("data type", described, place)
     return dtype, json.dumps(value, ensure_ascii=False)
 
 
@@ -80,7 +80,7 @@ def _find_type(name: str, place: str) -> DType | None:
 
 def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
     place = "data_type.fallback"
-    error = unknown("data type", extension, "data_type")
+    error = unsupported("data type", extension, "data_type")
     for name in value if isinstance(value, list) else [value]:
         dtype = None if name is None else _find_type(read_text(name, place), place)
         if dtype is not None and fallback:
@@ -95,9 +95,9 @@ def render_data_type(dtype: DType, notation: str) -> Json:
     """Render a dtype as a ``data_type`` of the draft.
 
     `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`. Otherwise, a numeric type becomes a name without byte order, and
-    raw bytes become a name such as ``r16``. Any other type becomes an extension with a typestring.
-    If its size is fixed, the extension declares raw bytes as the fallback.
+    if it still describes `dtype`. Otherwise, a numeric type becomes its name without byte order,
+    raw bytes become a name such as ``r16``, and any other type becomes an extension with a
+    typestring. An extension whose items have a fixed size declares raw bytes as its fallback.
     """
     value = json.loads(notation) if notation.startswith("{") else notation
     extended = isinstance(value, dict) and "extension" in value
@@ -106,10 +106,10 @@ def render_data_type(dtype: DType, notation: str) -> Json:
         return value
     if dtype.newbyteorder("<") in NUMBERS.values():
         return dtype.name
-    if not typestrings.of_numpy(dtype):
-        raise foreign(dtype, "the draft of Zarr v3")
+    if not typestrings.is_numpy_dtype(dtype):
+        raise unsupported_dtype(dtype, "the draft of Zarr v3")
     if dtype.kind not in "mMOSUV":
-        raise unknown("data type", dtype, "data_type")
+        raise unsupported("data type", dtype, "data_type")
     raw = f"r{dtype.itemsize * 8}"
     if dtype.kind == "V" and dtype.names is None:
         return raw

@@ -70,7 +70,7 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
     """Apply changes to stored documents, and return a dict from keys to the changed documents.
 
-    The documents are in the order of `changes`. Unchanged members keep their exact text.
+    The dict has the order of `changes`. Unchanged members keep their exact text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
@@ -87,11 +87,11 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
 def refresh_consolidated(
     hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Render consolidated metadata for the nodes of a hierarchy at `paths`.
+    """Render consolidated metadata for the nodes at `paths` in a hierarchy.
 
-    `changed` maps keys to documents that replace the stored documents of the hierarchy. Returns a
-    dict from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr
-    version has no consolidated metadata.
+    `changed` maps keys to documents that take precedence over the stored documents. Returns a dict
+    from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr version
+    has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -1,4 +1,4 @@
-"""Fetch metadata documents. Handle missing documents, denied access and HTML error pages."""
+"""Fetch metadata documents, and handle missing documents, denied access and HTML error pages."""
 
 from __future__ import annotations
 
@@ -43,26 +43,25 @@ def is_record_document(data: Bytes) -> bool:
 
 @dataclass
 class DocumentSource:
-    """A source that fetches and parses the metadata documents of a store.
+    """The metadata documents of a store, fetched on request.
 
     Attributes
     ----------
     probed
-        Variant of `store` for finding metadata, from which documents are fetched; see
-        `Store.probing`.
+        The result of `Store.probing`: a variant of `store` for finding metadata.
     before
-        The documents as they were before an interrupted write changed them. They are returned
-        instead of the stored documents. Keys are mapped to the earlier bytes, or to None for a
-        document that did not exist.
-    page_for_nothing
-        HTML page that the server sends for missing objects. It is empty if the server sends no such
-        page, and None if this is not yet known.
+        Earlier content of the documents that an interrupted write has changed, which is returned
+        instead of the stored content. Maps keys to bytes, or to None for a document that did not
+        exist.
+    page_for_missing
+        HTML page that the server sends for missing objects. Empty if the server sends no such page,
+        and None if this is not yet known.
     """
 
     store: Store
     limits: Limits
     before: Mapping[str, bytes | None] = field(default_factory=dict)
-    page_for_nothing: bytes | None = None
+    page_for_missing: bytes | None = None
 
     def __post_init__(self) -> None:
         self.probed = self.store.probing()
@@ -70,12 +69,12 @@ class DocumentSource:
     def fetch(
         self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
-        """Fetch documents, and return a dict from keys to those documents that exist.
+        """Fetch documents, and return a dict from keys to the documents that exist.
 
         Parameters
         ----------
         refusals
-            Dict to which an error is added for each key to which access is denied. If None, the
+            Dict to fill with an error for each key to which access is denied. If None, such an
             error is raised.
 
         Raises
@@ -108,7 +107,7 @@ class DocumentSource:
         if records is not None and is_record_document(records):
             raise RecordSetError(
                 "the folder is a parquet reference set, which is read-only",
-                remedy="Open the set with xarray.open_dataset, or write to another folder",
+                remedy="Open it with xarray.open_dataset, or write to another folder",
                 document=bytes(records),
             )
         return {
@@ -121,17 +120,17 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove HTML pages that the server sends in place of missing objects.
 
-        To learn what such a page looks like, this method requests the journal, because the journal
-        hardly ever exists. Any other HTML page, such as a login form, raises an error, because it
-        may hide an existing document. `present` maps keys to the received bytes.
+        `present` maps keys to the received bytes. To learn what the page for a missing object looks
+        like, this method requests the journal, which hardly ever exists. Any other HTML page, such
+        as a login form, raises an error, because it may hide an existing document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
-        if pages and self.page_for_nothing is None and JOURNAL not in requested:
+        if pages and self.page_for_missing is None and JOURNAL not in requested:
             self.fetch([JOURNAL])
         if JOURNAL in requested:
-            self.page_for_nothing = bytes(present[JOURNAL]) if JOURNAL in pages else b""
+            self.page_for_missing = bytes(present[JOURNAL]) if JOURNAL in pages else b""
         for key, page in pages.items():
-            if present[key] != self.page_for_nothing:
+            if present[key] != self.page_for_missing:
                 raise page_error("a document", page, key=key)
         return {key: data for key, data in present.items() if key not in pages}
 
@@ -141,10 +140,9 @@ def are_absent(
 ) -> bool:
     """Return whether root documents can be treated as missing although access to them is denied.
 
-    A public bucket without permission to list it returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. The others are not needed if the accessible documents
-    identify the only candidate format. They are not needed either if `consolidated` is True and the
-    accessible documents contain consolidated metadata.
+    A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
+    keys to the accessible root documents. They are sufficient if they identify the only candidate
+    format, or if `consolidated` is True and they contain consolidated metadata.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True

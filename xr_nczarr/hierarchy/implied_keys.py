@@ -1,4 +1,4 @@
-"""Find documents and chunks without listing the store, by the keys that its metadata implies."""
+"""Find documents and chunks by the keys that the metadata implies, without listing the store."""
 
 from __future__ import annotations
 

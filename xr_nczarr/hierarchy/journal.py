@@ -36,8 +36,8 @@ class Journal:
         One (key, earlier content, digest of the new content) tuple for each object, in write order.
         The earlier content is bytes as Latin-1 text, or None for a new object.
     appended
-        The region that the write appends to each array. Array paths are mapped to one [start, stop]
-        pair for each dimension, where the stop is exclusive.
+        The region that the write appends to each array. Maps array paths to [start, stop] pairs,
+        one for each dimension. The stop is exclusive.
     chunks
         Whether the objects include chunks. If so, readers have to apply the journal even if the
         store has consolidated metadata.
@@ -74,8 +74,8 @@ class Journal:
         """Return a dict from keys to earlier content, or None if the change is already complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
-        None stands for an object that did not exist. If another program has changed any of the
-        objects in the meantime, none of them may be restored, so the dict is empty.
+        None stands for an object that did not exist. The dict is empty if another program has
+        changed any of the objects in the meantime, because none of them may be restored then.
         """
         is_ours = True
         is_complete = True
@@ -115,8 +115,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata do not need a journal without chunks. The journal is not
-    parsed, so that these readers do not fail if it is damaged.
+    Readers of consolidated metadata only need journals that include chunks. They must not fail if
+    any other journal is damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)
@@ -143,8 +143,9 @@ def parse_journal(document: Document) -> Journal:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
-            remedy="Open the store with consolidated=True. If it is correct, remove the journal. "
-            "Without consolidated metadata, remove the journal and check the lengths of all arrays",
+            remedy="Open the store with consolidated=True. If the data is correct, remove the "
+            "journal. If there is no consolidated metadata, remove the journal and check the "
+            "lengths of all arrays",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended, has_chunks(document))

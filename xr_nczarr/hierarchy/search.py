@@ -75,9 +75,9 @@ def open_hierarchy(
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the arrays and the names of the groups that a group's
-        metadata lists, or None if the metadata has no such list. Each convention that defines such
-        lists, such as NCZarr, needs its own function.
+        Function that returns the names of the arrays and the names of the groups that are listed in
+        a group's metadata, or None if there are no lists. Pass it for conventions that define such
+        lists, such as NCZarr.
     sidecars
         Names of sidecars: additional documents that the convention stores next to a node's Zarr
         documents.
@@ -109,7 +109,7 @@ def open_hierarchy(
             with_sidecars=with_sidecars,
         )
         hierarchy = search.run(zarr_format, consolidated)
-        search.break_replaced()
+        search.mark_overwritten()
         return hierarchy
 
 
@@ -248,7 +248,7 @@ class _Search:
             if stored is None or stored.value != document.value:
                 state = "is missing from the store" if stored is None else "has changed"
                 raise MetadataError(
-                    f"the consolidated metadata are stale: this document {state}",
+                    f"the consolidated metadata is stale: this document {state}",
                     remedy="Open the store with consolidated=False, or consolidate it again",
                     key=consolidated_key,
                     place=key,
@@ -287,8 +287,7 @@ class _Search:
         """Read the groups on the path to the requested group, without listing any group.
 
         Returns a list that contains only the requested group. The list is empty if a node on the
-        path has no document, is not a group, or is missing from the children that its parent's
-        metadata lists.
+        path has no document, is not a group, or is missing from the list in its parent's metadata.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -362,7 +361,7 @@ class _Search:
         """Map the names of a group's children to their kinds, as far as they are known.
 
         The names come from the group's sidecars or from `listing`. If the store could not be
-        listed, `listing` is the error. It is raised if the sidecars do not list the children.
+        listed, `listing` is the error, which is raised unless the sidecars list the children.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
@@ -400,7 +399,7 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
 
-        If `kind` is not None, the key of the document that would define the other kind is left out.
+        If `kind` is given, the document that would define a node of the other kind is left out.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
@@ -429,12 +428,12 @@ class _Search:
         if self._wanted(node.path) or node.path == "/":
             self.nodes[node.path] = node
 
-    def break_replaced(self) -> None:
-        """Mark arrays as broken if one has overwritten the files of the other.
+    def mark_overwritten(self) -> None:
+        """Mark arrays as broken if one array has overwritten the files of another.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata can then
-        contain both names, although the files of one have replaced those of the other. The arrays
-        at or below both names become broken nodes.
+        contain both names, although the files of one have replaced those of the other. All arrays
+        at or below either name become broken nodes.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return

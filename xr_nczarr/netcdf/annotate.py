@@ -118,11 +118,11 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether this NCZarr layout stores a scalar along a named dimension of size 1.
+        """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        The layout for older releases does so, because netCDF-C 4.9.0 crashes on scalars in the form
-        that it writes itself. It can read a scalar with an empty shape, but netCDF-C 4.10 ignores
-        such a scalar.
+        Only the layout for older releases does so, because netCDF-C 4.9.0 crashes on the scalars
+        that it writes itself. Scalars with an empty shape are no alternative: netCDF-C 4.9.0 can
+        read them, but netCDF-C 4.10 ignores them.
         """
         return vintage is BESIDE
 
@@ -162,18 +162,19 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return a node's fields with its user attributes and the types of all attributes added.
+        """Return the fields of a node, after adding its user attributes and all attribute types.
 
         Parameters
         ----------
         values
             The user attributes.
         fields
-            The fields of the node, with its annotations.
+            The fields of the node, including its annotations.
         path
-            Path of the node, for messages.
+            Path of the node, for error messages.
         stored
-            For a variable, the dtype and kind with which to encode its `_FillValue`.
+            The dtype and kind of a variable, which determine how its `_FillValue` is encoded. None
+            for a group.
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
@@ -208,7 +209,7 @@ class _Writer:
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return the fields of a node to which annotations are to be added.
+    """Return those fields of a node that can contain annotations, without its old annotations.
 
     Members and sidecars that do not belong to NCZarr are kept. The attributes are empty.
     """
@@ -231,7 +232,9 @@ def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
 
 
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
-    sizes = {name: render_size(dimension, vintage) for name, dimension in group.dimensions.items()}
+    sizes = {
+        name: render_dimension(dimension, vintage) for name, dimension in group.dimensions.items()
+    }
     return {
         vintage.dimensions: [*sizes.values()] if vintage.appendix_e else sizes,
         vintage.arrays: list(group.variables),
@@ -239,7 +242,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     }
 
 
-def render_size(dimension: Dimension, vintage: Vintage) -> Json:
+def render_dimension(dimension: Dimension, vintage: Vintage) -> Json:
     """Render a dimension as the JSON that describes it in the group metadata of an NCZarr layout.
 
     `dialect` is the name of the layout, such as ``"nczarr-4.9.3"``.

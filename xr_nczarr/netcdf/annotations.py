@@ -1,10 +1,10 @@
 """Find and check annotations: the metadata that NCZarr adds to Zarr.
 
 Different releases of netCDF-C store annotations in different layouts, which are called vintages
-here. For each vintage, the table `VINTAGES` lists the locations and the member names of its
-annotations. The location of each annotation is looked up in all vintages, from the newest to the
-oldest. Wherever an annotation is found, the member names of all vintages are accepted. Sizes, names
-and types are checked.
+here. The table `VINTAGES` contains the location and the member names of each annotation in each
+vintage. An annotation is looked up at the locations of all vintages, from the newest to the oldest.
+Wherever it is found, the member names of all vintages are accepted. Sizes, names and types are
+checked.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """The part of a node that contains the types of its attributes."""
+        """The part of a node that contains the types of the node's attributes."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -227,9 +227,8 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout of a node's annotations.
 
-    `vintage` is the layout whose location contains an annotation. netCDF-C's newest release and its
-    development branch use the same location. They are distinguished by the name of the attribute
-    that contains the types of attributes.
+    `vintage` is the layout at whose location an annotation was found. netCDF-C's newest release and
+    its development branch use the same location, but store attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
@@ -254,7 +253,7 @@ def _stored_values(
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group, or None if the group has no annotation.
 
-    Invalid members are left out, and their errors are listed in `problems`.
+    Invalid members are left out, and the annotation's `problems` list the errors.
     """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
@@ -281,7 +280,7 @@ def has_superblock(node: Node) -> bool:
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Map the name of each dimension in a group annotation to its size and whether it is unlimited.
+    """Map the names of the dimensions in a group annotation to (size, is unlimited) pairs.
 
     Invalid dimensions are left out, and their errors are appended to `problems`.
     """
@@ -315,7 +314,7 @@ def _dimensions(
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
     """Return the names of the arrays and of the groups that a group's annotation lists.
 
-    Returns None if either list is missing or damaged. The store itself then has to be listed.
+    Returns None if either list is missing or damaged. The store then has to be listed instead.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -358,14 +357,15 @@ def is_annotated(node: Node) -> bool:
 def find_name(node: Node) -> str:
     """Return the name of the variable in a store that consists of a single array.
 
-    The name is the attribute ``_nczarr_name`` of the array, or ``data`` if it has no valid one.
+    The name comes from the array's ``_nczarr_name`` attribute. Without a valid attribute, it is
+    ``data``.
     """
     name = node.attributes.values_by_name.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Map the names of a node's attributes to their recorded types, as the metadata writes them.
+    """Map the names of a node's attributes to their recorded types, as written in the metadata.
 
     The types are not checked.
     """
@@ -389,7 +389,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
-    """Return the key of the document that contains the location `place` within a node's metadata.
+    """Return the key of the document that contains `place`, a location within a node's metadata.
 
     Returns None if the document cannot be determined.
     """
@@ -407,10 +407,10 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether a store was written in the dialect ``universal``.
+    """Return whether a store was written in the ``universal`` dialect.
 
     In this dialect, the superblock is in the attributes of the root and, as a marker, also in the
-    members of its main document.
+    members of the root's main document.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
@@ -427,7 +427,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a node's members or sidecars without those that contain NCZarr metadata."""
+    """Return a copy of a node's members or sidecars without NCZarr metadata."""
     return {
         name: value
         for name, value in members.items()
@@ -436,10 +436,10 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member_name(value: Mapping[str, Json], member: str) -> str | None:
-    """Return the name of a member in an annotation, or None if the member is missing.
+    """Return the name that an annotation uses for a member, or None if the member is missing.
 
-    `member` is the name of a `Vintage` field, such as ``"dimensions"``. The annotation `value` may
-    use the name that any NCZarr layout gives to this member.
+    `value` is the annotation, and `member` is the name of a `Vintage` field, such as
+    ``"dimensions"``. The names of this member in all NCZarr layouts are tried.
     """
     for name in _SPELLINGS[member]:
         if name in value:

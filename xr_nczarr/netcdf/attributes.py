@@ -1,9 +1,9 @@
 """Convert attributes between JSON and typed netCDF values.
 
-NCZarr records a type for each attribute, and JSON is converted to a value of this type. JSON can
-contradict the recorded type, for example after a program without NCZarr support has edited it. The
-type is then inferred from the JSON. Conversions of numbers are exact in both directions. In nodes
-without NCZarr metadata, attributes keep their JSON values.
+NCZarr records the type of each attribute, and the attribute's JSON is converted to a value of this
+type. If the JSON contradicts the recorded type, the type is inferred from the JSON. This happens if
+a program without NCZarr support has edited the attribute. Conversions of numbers are exact in both
+directions. In nodes without NCZarr metadata, attributes keep their JSON values.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 def _decode(value: Json, recorded: str | None) -> Any:
     """Convert the JSON value of an attribute to a value of its recorded netCDF type.
 
-    If `recorded` is None, the type is inferred. Returns None if the attribute has to be read as its
-    own JSON text.
+    If `recorded` is None, the type is inferred. Returns None if the value of the attribute is its
+    JSON text.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -145,8 +145,8 @@ def _inferred(items: list[Json]) -> Any:
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return decoded attributes with the types that netCDF-C would give them.
 
-    If a node has no recorded types, netCDF-C infers them. `node` is the stored node, or None for a
-    group or variable that is not stored.
+    netCDF-C infers the types if the node has no NCZarr metadata. `node` is the stored node, or None
+    for a group or variable that is not stored.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
@@ -157,7 +157,7 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Convert decoded attributes to the values that a copy of the node should store.
 
-    JSON objects, lists and booleans, which netCDF represents as strings or numbers, become JSON
+    netCDF represents JSON objects, lists and booleans as strings or numbers. These become JSON
     again. Integers from plain Zarr are converted to the types that netCDF-C infers. `node` is the
     stored node, or None for a group or variable that is not stored.
     """
@@ -187,11 +187,11 @@ def _is_truth(stored: Json | None) -> bool:
 def decode_fill_value(
     attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, packed: bool
 ) -> Any:
-    """Convert the attribute ``_FillValue`` to a scalar of the variable's dtype.
+    """Convert the ``_FillValue`` attribute to a scalar of the variable's dtype.
 
-    Returns None if the value does not fit the dtype. `is_text` states whether the variable contains
-    netCDF characters or strings. Floats may be in Base64 in any Zarr version. If `packed` is True,
-    bytes other than netCDF text are in Base64 too, because xarray writes them so in Zarr versions
+    Returns None if the value does not fit the dtype. `is_text` says whether the variable contains
+    netCDF characters or strings. Floats can be in Base64 in any Zarr version. If `packed` is True,
+    all bytes except netCDF text are in Base64 too. This is how xarray writes them in Zarr versions
     that require a fill value.
     """
     value = attributes.values_by_name["_FillValue"]
@@ -263,9 +263,9 @@ def _unpacked(value: Json) -> Json:
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     """Convert an attribute value to JSON, and return the JSON and the name of its netCDF type.
 
-    The value is a string, a number, a boolean, an array or a sequence of such values, or any JSON.
-    If `typed` is True, the JSON is meant for NCZarr, which records the type separately. NaN and
-    infinities then become strings, booleans become numbers, and a sequence of one item becomes the
+    The value can be a string, number or boolean, an array or sequence of these, or any other JSON
+    value. If `typed` is True, the JSON is meant for NCZarr, which records the type separately: NaN
+    and infinities become strings, booleans become numbers, and a sequence of one item becomes the
     item. If `typed` is False, the JSON is what xarray's `to_zarr` writes.
 
     Raises
@@ -310,9 +310,9 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type in which an attribute is stored if netCDF lacks the value's own type.
+    """Return the netCDF type that stands in for an attribute's own type, such as boolean.
 
-    Returns an empty string if netCDF can represent the value as it is.
+    Returns an empty string if netCDF has the attribute's own type.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -333,10 +333,10 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert a sequence of integers to an integer array, even if NumPy would convert it to floats.
+    """Convert a sequence of integers to an integer array where NumPy would convert it to floats.
 
-    NumPy does so if some of the integers are 2⁶³ or more. `floats` is the result of NumPy's
-    conversion. It is returned if the sequence also contains values that are not integers.
+    NumPy does so if some of the integers are 2⁶³ or more. `floats` is NumPy's result, which is
+    returned if the sequence also contains values that are not integers.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
-The value of a numeric attribute is a NumPy scalar or a one-dimensional array. The value of an
-attribute of type char is a str. The value of an attribute of type string is a list of str, even if
-it contains a single string. In a node without NCZarr metadata, attribute values are JSON values.
-`_FillValue` is a scalar of the variable's type, and exists only if the store declares it.
+The netCDF type of an attribute determines the Python type of its value: a NumPy scalar or
+one-dimensional array for a numeric type, a str for char, and a list of str for string, even for a
+single string. In a node without NCZarr metadata, attribute values are JSON values. `_FillValue` is
+a scalar of the variable's type, and exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A netCDF group, with ordered dicts from names to dimensions, variables and child groups.
+    """A netCDF group, with ordered dicts of dimensions, variables and child groups by name.
 
     Attributes
     ----------
@@ -147,8 +147,8 @@ def inherited_dimension(
 ) -> Dimension | None:
     """Return the dimension of the given name and size that the group at `path` inherits.
 
-    Only the nearest ancestor's dimension of that name is considered. Returns None if there is no
-    such dimension, or if its size differs. `group_at` returns the group at a path.
+    Only the nearest ancestor that has a dimension of this name is considered. Returns None if there
+    is no such ancestor, or if the size differs. `group_at` returns the group at a path.
     """
     while path != "/":
         path = parent_path(path)

@@ -35,15 +35,15 @@ class DimensionScope:
     Attributes
     ----------
     groups, annotations
-        Mappings from paths to groups and to their annotations.
+        The groups and their annotations, by path.
     dimensions
-        Mapping from fully qualified names to dimensions.
+        The dimensions, by fully qualified name.
     is_part
         Whether the hierarchy is only a part of a larger store. Fully qualified names are then
-        relative to the root of that store, so that only their last segment can be resolved.
+        relative to the root of that store, so only their last segment can be resolved.
     undefined
-        If `is_part` is True, the fully qualified names that no group in the hierarchy defines. The
-        dict serves as an ordered set.
+        Ordered set of the fully qualified names that no group in the hierarchy defines. Empty
+        unless `is_part` is True.
     """
 
     groups: Mapping[str, Group]
@@ -63,9 +63,10 @@ class DimensionScope:
     ) -> tuple[Dimension, ...]:
         """Return the dimensions of the variable that `node` stores in `group`.
 
-        The dimension names come from the first source that exists: the array's NCZarr annotation,
-        xarray's attribute `_ARRAY_DIMENSIONS`, or the ``dimension_names`` of Zarr v3. Without
-        names, the dimensions are anonymous. If the shape is unknown, the result is empty.
+        The names of the dimensions come from the first of these sources that exists: the array's
+        NCZarr annotation, xarray's `_ARRAY_DIMENSIONS` attribute, and Zarr v3's
+        ``dimension_names``. Without names, the dimensions are anonymous. If the shape is unknown,
+        the result is empty.
 
         Raises
         ------
@@ -103,8 +104,8 @@ class DimensionScope:
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension to which a variable refers by its fully qualified or short name.
 
-        `size` is the length of the variable's array along the dimension, `place` locates the name
-        in the metadata, and `group` contains the variable.
+        `size` is the length of the variable's array along the dimension, `place` is the location of
+        the name in the metadata, and `group` is the variable's group.
         """
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
@@ -120,10 +121,10 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define a dimension that an array references but its group does not define, and return it.
+        """Define and return a dimension that an array references, but that no group defines.
 
-        This is possible only if the group has lost its annotation, or if the dimension is one of
-        netCDF-C's anonymous dimensions.
+        This is possible only if the group at its path has lost its annotation, or if the dimension
+        is one of netCDF-C's anonymous dimensions.
 
         Raises
         ------
@@ -148,8 +149,8 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension to which a short name refers in `group`.
 
-        A dimension of the group itself takes precedence. Otherwise, this is the nearest inherited
-        dimension of that name, if its size is `size`. If there is no such dimension, a new one is
+        A dimension of the group itself takes precedence over the nearest inherited dimension of
+        this name, which is used only if its size is `size`. If there is neither, a new dimension is
         defined in the group.
         """
         if not isinstance(name, str):
@@ -161,10 +162,10 @@ class DimensionScope:
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Return an anonymous dimension of the given size, which is defined in the root group.
+        """Return an anonymous dimension of the given size. It is defined in the root group.
 
-        The anonymous dimensions of one variable are distinct. `earlier` is the list of the sizes of
-        its previous anonymous dimensions. It is extended in place.
+        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of the
+        variable's previous anonymous dimensions, and is extended in place.
         """
         root = self.groups["/"]
         same = earlier.count(size)
@@ -176,9 +177,9 @@ class DimensionScope:
         return self.define(root, Dimension(name, f"/{name}", size))
 
     def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
-        """Return `dimension` after comparing its size with `size`, an array's length along it.
+        """Compare `size`, an array's length along a dimension, with the dimension's size.
 
-        If the dimension is unlimited, a mismatch is added to the reports of `group`.
+        Returns the dimension. If it is unlimited, a mismatch is added to the reports of `group`.
 
         Raises
         ------

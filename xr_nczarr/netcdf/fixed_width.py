@@ -1,7 +1,7 @@
 """Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL.
 
-Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, become
-lone surrogates in str, as in Python's file names, so that they round-trip.
+Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, are
+decoded to lone surrogates, as Python does for file names, so that they round-trip.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from xr_nczarr.errors import ConflictError, quote
 
 
 def measured_width(values: NDArray[Any]) -> int:
-    """Return the length of the longest string in bytes of UTF-8, but at least 1."""
+    """Return the length of the longest string in UTF-8 bytes, but at least 1."""
     return max(map(len, encoded_items(values.ravel().tolist())), default=1) or 1
 
 
 def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     """Encode strings as an array of dtype ``S<width>``, where `width` is a number of bytes.
 
-    The elements of `values` are str, or bytes, which are stored unchanged.
+    The elements of `values` are str or bytes. Bytes are stored unchanged.
 
     Raises
     ------

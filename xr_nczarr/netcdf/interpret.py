@@ -59,21 +59,21 @@ def interpret(
 ) -> Group:
     """Convert a Zarr hierarchy to the netCDF group that it represents.
 
-    If the root of the store is an array, the variable takes its name from the attribute
-    ``_nczarr_name``. Without this attribute, the variable is called ``data``.
+    If the root of the store is an array, the variable takes its name from the ``_nczarr_name``
+    attribute. Without this attribute, the variable is called ``data``.
 
     Parameters
     ----------
     use_zarr_fill_value_as_mask
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
-        whether a `_FillValue` was declared. None means True in plain Zarr versions 1 and 2, and
-        False in version 3, with one exception. In stores that netCDF-C wrote, None does not turn
-        netCDF's default fill values into a `_FillValue`.
+        whether a `_FillValue` was declared. None means True in plain Zarr v1 and v2, and False in
+        v3. As an exception, None ignores netCDF's default fill values in stores that netCDF-C
+        wrote.
     zero_masks
         Whether a fill value of zero (for strings, empty or blank) is treated like any other if
         `use_zarr_fill_value_as_mask` is None. If False, it does not become `_FillValue`. Pass False
-        for reference sets, in which such a fill value may be HDF5's default.
+        for reference sets, where such a fill value may be HDF5's default.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without the groups below
         it. Nodes outside this part are not reported as missing.
@@ -110,7 +110,7 @@ class _Interpreter:
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
-                isinstance(node, GroupNode) or path in parents or self.lists_group(path)
+                isinstance(node, GroupNode) or path in parents or self.is_listed_group(path)
             ):
                 arrays.append(node)
             else:
@@ -134,14 +134,14 @@ class _Interpreter:
         below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
         return path == self.group or below
 
-    def lists_group(self, path: str) -> bool:
+    def is_listed_group(self, path: str) -> bool:
         """Return whether `path` is the root, or a group listed in its parent's annotation."""
         annotation = self.annotations.get(parent_path(path))
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def holder(self, path: str) -> Group | None:
-        """Return the parent group of the node at `path`, after adding the group if it is missing.
+        """Return the parent group of the node at `path`. Add the group if it is missing.
 
         Returns None for a node below an array, which netCDF does not allow.
         """
@@ -256,7 +256,7 @@ class _Interpreter:
     def type_fill_value(
         self, attributes: dict[str, Any], node: ArrayNode, kind: Kind, group: Group
     ) -> None:
-        """Convert ``_FillValue`` in `attributes` to the dtype of the variable, in place.
+        """Convert the ``_FillValue`` in `attributes` to the variable's dtype, in place.
 
         A value that does not fit the dtype is left unchanged, and reported in `group`.
         """
@@ -272,10 +272,10 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether an array's fill value marks missing values, if there is no ``_FillValue``.
+        """Return whether the fill value of an array without ``_FillValue`` marks missing values.
 
-        If so, it becomes the ``_FillValue`` of the variable. `stored` is the dtype in the Zarr
-        metadata, which can differ from the dtype of `node`.
+        If so, it becomes the variable's ``_FillValue``. `stored` is the dtype in the Zarr metadata,
+        which can differ from the dtype of `node`.
         """
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
@@ -294,7 +294,7 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Compare a group's children with the lists in its annotation, and sort them accordingly.
+        """Compare a group's children with the lists in its annotation, and sort them in that order.
 
         Differences are reported. A listed array that is missing becomes a variable with an error.
         """
@@ -375,15 +375,15 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
     """Correct the fill value of a string array if netCDF-C wrote the array.
 
-    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text. The text
-    may look like Base64, and has then been decoded by mistake. netCDF-C also writes the text to the
-    attribute ``_FillValue``, whose value is `declared`. If decoding `declared` as Base64 yields the
-    fill value of the array, the correct fill value is `declared`.
+    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text. If the
+    text looks like Base64, it has been decoded by mistake. netCDF-C also writes the text to the
+    ``_FillValue`` attribute, whose value is `declared`. If decoding `declared` as Base64 yields the
+    array's fill value, the correct fill value is therefore `declared`.
 
     Raises
     ------
     MetadataError
-        If `declared` is the correct fill value, but is longer than the items of the array.
+        If `declared` is the correct fill value, but is longer than the array's items.
     """
     try:
         is_encoded = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
@@ -396,7 +396,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Set the element size of a shuffle codec to `size`, because netCDF-C stores another number.
+    """Set the element size of a shuffle codec to `size`, because netCDF-C ignores the stored size.
 
     Any other codec is returned unchanged.
     """

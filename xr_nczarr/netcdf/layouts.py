@@ -32,20 +32,20 @@ class Layout:
     dialect
         The name of the NCZarr layout:
 
-        - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr version 3, that of Appendix E in
-          the specification.
-        - ``"zarr"`` is plain Zarr, without metadata of NCZarr. Version 1 has no other dialect.
+        - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, that of Appendix E in the
+          NCZarr specification.
+        - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C since
-          4.9.0 can open the store. Only version 2 has this dialect. Characters have the type that
-          zarr-python supports, which netCDF-C reads as strings. netCDF-C 4.9.0 cannot open such a
-          store if it also contains strings and lists of strings.
-        - Other names, such as ``"nczarr-4.8.1"``, are layouts of earlier releases for version 2.
+          4.9.0 can open the store. Only Zarr v2 has this dialect. Characters have a type that
+          zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot open such
+          a store if it also contains strings and lists of strings.
+        - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
-        Whether to write the attribute ``_ARRAY_DIMENSIONS``, from which xarray's zarr engine reads
+        Whether to write the ``_ARRAY_DIMENSIONS`` attribute, from which xarray's zarr engine reads
         dimension names. It is not needed if the Zarr version has dimension names.
     consolidated
-        Whether to write consolidated metadata. None means the default of the Zarr version.
+        Whether to write consolidated metadata. None means the Zarr version's default.
     """
 
     zarr: Format = DEFAULT_FORMAT
@@ -82,7 +82,7 @@ class Layout:
     def has_strings(self) -> bool:
         """Whether strings are stored with variable length.
 
-        In Zarr version 2, netCDF-C requires a fixed width.
+        In Zarr v2, netCDF-C requires a fixed width.
         """
         return self.pure or not self.zarr.separates_attributes
 

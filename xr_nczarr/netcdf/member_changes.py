@@ -1,4 +1,4 @@
-"""Compute the document changes that set dimension sizes or attributes, or add children to a group.
+"""Compute changes to a group's documents for new dimension sizes, attributes and children.
 
 If a node has annotations in two NCZarr layouts, both are changed.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.model import GroupNode, Json, Node
-from xr_nczarr.netcdf.annotate import render_size
+from xr_nczarr.netcdf.annotate import render_dimension
 from xr_nczarr.netcdf.annotations import (
     GROUP_PLACES,
     SIDECARS,
@@ -30,7 +30,7 @@ def _annotations(
 ) -> Iterator[tuple[str, tuple[str, ...], Json, Vintage]]:
     """Yield the location, the value and the layout of each annotation stored at `places`.
 
-    The location consists of the arguments `holder` and `member` of `Change`.
+    The location consists of two items: the `holder` and `member` of a `Change`.
     """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
@@ -51,11 +51,11 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
             by_name = {item["name"]: item for item in stored}
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
-                by_name[dimension.name] = old | render_size(dimension, vintage)
+                by_name[dimension.name] = old | render_dimension(dimension, vintage)
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
         for dimension in dimensions:
-            size = render_size(dimension, vintage)
+            size = render_dimension(dimension, vintage)
             if isinstance(stored.get(dimension.name), dict):
                 size = stored[dimension.name] | {"size": dimension.size}
             yield Change(node.path, "group", holder, (*leading, name, dimension.name), size)
@@ -76,10 +76,10 @@ def listing_changes(
 def attribute_changes(
     node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
-    """Yield the changes that set the attributes of a group and the recorded types of attributes.
+    """Yield the changes that set attributes of a group, and the recorded types of these attributes.
 
-    `stored` contains the current values, and `attributes` the new values. An attribute whose value
-    does not change is left out, so that it keeps its exact text.
+    `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
+    left out, so that they keep their exact text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)

@@ -66,7 +66,7 @@ Notations of fixed-width strings, such as ``"|S128"``, are not included; see `at
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type that `notation` means in any NCZarr layout, or None if unknown."""
+    """Return the netCDF type that a notation of any NCZarr layout means, or None if unknown."""
     if not isinstance(notation, str):
         return None
     name = ATTRIBUTE_TYPES.get(notation)
@@ -89,7 +89,7 @@ def render_type(name: str, vintage: Vintage) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for a dtype.
 
-    For a dtype that netCDF does not have, return NaN if the dtype has a NaN, and otherwise the
+    If netCDF does not have the dtype, return NaN for floats and complex numbers, and otherwise the
     result of `zero`.
     """
     name = DTYPE_NAMES.get(dtype)
