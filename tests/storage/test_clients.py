@@ -29,7 +29,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.storage import ByteRange, Retry, parse_url
+from xr_nczarr.storage import ByteRange, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.filesystem import FilesystemClient
 
@@ -227,6 +227,14 @@ def test_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='expected "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
+
+
+def test_fsspec_is_used_if_obstore_is_not_installed(environment: pytest.MonkeyPatch) -> None:
+    environment.setattr(clients, "find_spec", lambda name: None)
+    options = {**KEYS, "client_kwargs": ENDPOINT}
+    assert library_of(S3, options) == "fsspec"
+    with pytest.raises(UnsupportedError, match=r"not installed.*Install xr-nczarr\[obstore\]"):
+        open_store(S3, storage_options={**options, **OBSTORE})
 
 
 def test_client_choice_is_logged_with_reason(

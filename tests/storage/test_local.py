@@ -206,7 +206,7 @@ def test_copy_from_rejects_directories_and_large_files_and_invalid_keys(
     target = LocalStore(str(tmp_path / "target"))
     with pytest.raises(LimitError, match="8 bytes"):
         target.copy_from(store.bounded(7), [("a", "a")])
-    with pytest.raises(StorageError, match="plain file"):
+    with pytest.raises(StorageError, match="regular file"):
         target.copy_from(store, [("folder", "a")])
     for key in ("../a", "/a"):
         with pytest.raises(RefusedError, match="not a plain relative path"):

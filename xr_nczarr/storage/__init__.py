@@ -1,4 +1,4 @@
-"""Stores, which map keys to bytes. No other layer accesses anything outside the process.
+"""Stores map keys to bytes. Other layers access files and servers only through stores.
 
 A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. For an object that does
 not exist, `fetch` yields None. Denied access, failed requests, and responses that are too short or

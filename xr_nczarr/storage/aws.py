@@ -64,7 +64,7 @@ class StaticCredentials:
     token: str | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return the credentials in the form that obstore expects. They never expire."""
+        """Return the credentials as obstore expects them, without an expiration time."""
         return {
             "access_key_id": self.key,
             "secret_access_key": self.secret,
@@ -74,7 +74,7 @@ class StaticCredentials:
 
 
 class FoundCredentials:
-    """A credential provider for obstore that returns the credentials that botocore finds.
+    """A credential provider for obstore that looks up credentials with botocore.
 
     `profile` is the name of an AWS profile, or None for the default profile.
 
@@ -94,7 +94,7 @@ class FoundCredentials:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials. They expire in five minutes, so obstore asks again."""
+        """Return the current credentials. obstore must ask for them again after five minutes."""
         frozen = self._credentials.get_frozen_credentials()
         # botocore caches its credentials, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
@@ -103,9 +103,10 @@ class FoundCredentials:
 
 
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate storage options for s3fs to the arguments of obstore's ``S3Store``.
+    """Translate s3fs storage options to arguments for obstore's ``S3Store``.
 
-    If the result contains no region, the store is on AWS. Use `bucket_region` to find its region.
+    The result contains a region only if a custom endpoint is configured. For a bucket on AWS, look
+    up the region with `bucket_region`.
 
     Raises
     ------
@@ -155,20 +156,20 @@ def _is_configured() -> bool:
     )
 
 
-def _static_credentials(words: Sequence[str | None]) -> StaticCredentials | None:
-    """Return credentials with a key, a secret and a token, or None if all three are missing.
+def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | None:
+    """Return static credentials, or None if `values` contains no value.
 
-    `words` contains these three values, in this order.
+    `values` contains the key, the secret and the optional token. Each is None if it is not set.
 
     Raises
     ------
     NoEquivalent
-        If the credentials are incomplete.
+        If the credentials lack a key or a secret.
     """
-    key, secret, token = words
+    key, secret, token = values
     if key and secret:
         return StaticCredentials(key, secret, token)
-    if any(words):
+    if any(values):
         raise NoEquivalent("incomplete credentials")
     return None
 
@@ -177,13 +178,12 @@ def _static_credentials(words: Sequence[str | None]) -> StaticCredentials | None
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
     """Return the region of a bucket on AWS.
 
-    S3 endpoints report the region in their response to any request, even to one without
-    credentials.
+    S3 reports the region of a bucket in every response, even to unauthenticated requests.
 
     Raises
     ------
     NoEquivalent
-        If the endpoint does not report the region.
+        If the endpoint cannot be reached, or does not report the region.
     """
     request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
     try:
@@ -205,7 +205,7 @@ def _region(profile: str | None) -> str | None:
     Raises
     ------
     NoEquivalent
-        If the profile contains settings other than credentials and a region.
+        If the profile cannot be read, or contains settings other than credentials and a region.
     """
     from botocore.exceptions import BotoCoreError
 

@@ -73,9 +73,9 @@ class CachingStore(_FrontStore):
     source
         The store to read from.
     url
-        The URL of `source`. It distinguishes the objects of this store from others in the cache.
+        The URL of `source`. It distinguishes this store's objects from others in a shared cache.
     folder
-        Directory for a cache that several stores can share. None creates a temporary cache.
+        Directory of the cache, which several stores can share. None creates a temporary directory.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -140,7 +140,7 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Response]]
     ) -> dict[str, _Response]:
-        """Fetch the objects that are not in the cache yet, and add them to it.
+        """Add the objects at `keys` to the cache, unless they are already cached.
 
         Return a dict from keys to the responses that must not be cached: None for a missing object,
         a web page, or an AccessDeniedError.
@@ -200,8 +200,8 @@ class PrefetchingStore(_FrontStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If all objects belong to the objects that are prefetched together, the ranges are sliced
-        from them instead of being requested.
+        If all of the objects belong to `group`, the ranges are sliced from the prefetched objects
+        instead of being requested.
         """
         fetched = self.group.fetch([item.key for item in ranges])
         if fetched is None:
@@ -226,8 +226,8 @@ class PrefetchGroup:
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
         """Return the objects at `keys`, with None for each missing object.
 
-        The result is None instead of a list if any key is not in this group, or if the objects of
-        the group could not be fetched.
+        If any key is not in this group, or the group could not be fetched, return None instead of a
+        list.
         """
         if not self._keys.issuperset(keys):
             return None

@@ -70,8 +70,8 @@ def connection(
     Parameters
     ----------
     options
-        Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
-        selects the library: ``"fsspec"`` or ``"obstore"``.
+        Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client``
+        option selects the library: ``"fsspec"`` or ``"obstore"``.
     trust
         The rules for redirects by web servers. None means that there are no restrictions.
 
@@ -160,8 +160,14 @@ class _ByObstore(Connection):
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
     """Return the arguments for obstore, or None if fsspec must be used instead.
 
-    The reason for using fsspec is logged. If the storage option ``client`` requires obstore, the
-    function raises an UnsupportedError with this reason instead.
+    The reason for using fsspec is logged.
+
+    Raises
+    ------
+    ConflictError
+        If the ``client`` option is neither ``"fsspec"`` nor ``"obstore"``.
+    UnsupportedError
+        If the ``client`` option is ``"obstore"``, but fsspec must be used.
     """
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
@@ -176,7 +182,14 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
         if client is None and is_web(url):
             raise NoEquivalent("fsspec's checks of web servers")
         if find_spec("obstore") is None:
-            raise NoEquivalent("this, because it is not installed (xr-nczarr[obstore])")
+            if client == "obstore":
+                raise UnsupportedError(
+                    "obstore is not installed",
+                    remedy='Install xr-nczarr[obstore], or leave out the storage option "client"',
+                    store=mask(url),
+                )
+            _log.debug("%s: accessed with fsspec, because obstore is not installed", mask(url))
+            return None
         return _translated(url, options, retry)
     except NoEquivalent as reason:
         problem = f"obstore does not support {reason}"
@@ -188,7 +201,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
-    """Translate fsspec's storage options to the equivalent arguments for obstore.
+    """Translate a URL and fsspec storage options to the equivalent arguments for obstore.
 
     Raises
     ------
@@ -230,7 +243,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options that fsspec's configuration sets for the protocols of `kind`.
+    """Return the storage options in fsspec's configuration for the protocols of `kind`.
 
     `kind` is the name of an obstore class, such as ``S3Store``.
     """
@@ -278,7 +291,7 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options to obstore's names for them.
+    """Rename storage options according to `names`, and drop those whose value is None.
 
     Raises
     ------

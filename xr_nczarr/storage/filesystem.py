@@ -48,7 +48,7 @@ class FilesystemClient(Transport):
     ) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by one with the same options that also checks responses.
+        An HTTP filesystem is replaced by one that has the same options, but also checks responses.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -111,7 +111,7 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the files at `keys`, and ignore keys that do not exist.
+        """Remove the files at `keys`, ignoring those that do not exist.
 
         On S3, one request removes up to 1,000 files.
         """

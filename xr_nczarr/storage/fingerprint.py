@@ -14,7 +14,7 @@ def file_fingerprint(path: str) -> str:
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of a folder, computed from all files in it and in its subfolders.
+    """Return a fingerprint of a folder, computed from all files below it.
 
     The fingerprint depends on the path, size and modification time of each file, and on `name`,
     the name of the store.
@@ -23,7 +23,7 @@ def folder_fingerprint(path: str, name: str) -> str:
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return the SHA-256 hash of ``repr(part)`` for all `parts`, as a hexadecimal string."""
+    """Return a hexadecimal SHA-256 hash of the ``repr()`` of all `parts`."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode() + b"\n")

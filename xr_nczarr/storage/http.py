@@ -1,4 +1,4 @@
-"""Check the requests that are sent to web servers, and the servers' responses."""
+"""Check the requests to web servers, and the responses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     """A response that returns exactly the requested bytes, or raises an error.
 
     This is a subclass of aiohttp's response, because fsspec exposes only the body of a response,
-    and not the headers.
+    not the headers.
     """
 
     async def read(self) -> bytes:
@@ -62,13 +62,13 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         LimitError
-            If the body is too long, or much longer than the range. If the headers already show
-            that, the body is not read.
+            If the body exceeds the size limit, or is much longer than the requested range. If the
+            ``Content-Length`` header already shows this, the body is not read.
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or its length contradicts the headers. The
-            request can then be retried, in the same way as after a body that ends early.
+            If the body does not contain the range, or its length contradicts the headers. As after
+            a truncated body, the request can be retried.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -133,9 +133,16 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _check_range(self) -> tuple[int, int, int]:
         """Return the offsets of the first and last byte sent, and the size of the whole object.
 
-        These numbers come from the ``Content-Range`` header of a partial response. Raise an error
-        if its range begins after the requested range, or contradicts the size. A range that ends
-        early is detected later, because too few bytes arrive.
+        These numbers come from the ``Content-Range`` header of a partial response. If the header
+        does not state the size, the size is the end of the range that was sent.
+
+        Raises
+        ------
+        aiohttp.ClientPayloadError
+            If no range was requested, the header is invalid, or the range that was sent does not
+            contain the first requested byte. If a suffix was requested, also if the header does
+            not state the size, or the range does not reach the end of the object. Any other range
+            that ends early is detected later, because too few bytes arrive.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -154,7 +161,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _bounds(self, size: int) -> tuple[int, int]:
         """Return the offsets of the first and last requested byte in an object of `size` bytes.
 
-        `size` matters only if the request is for a suffix, or for all bytes from an offset on.
+        `size` matters only if the requested range is a suffix, or has no end.
         """
         assert self._requested is not None
         first, last = self._requested
@@ -192,11 +199,11 @@ class CheckedResponse(aiohttp.ClientResponse):
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
-    """Return the sorted names on the index page of the folder at `url`, or None for any other page.
+    """Return the sorted names on a folder's index page, or None if `page` is not an index page.
 
-    Names of subfolders end in a slash. Only links to direct children are included. An index page
-    is recognized by its title: on all common servers, the title contains the path of the folder
-    ("Index of /data/", "Directory listing for /data/").
+    `url` is the URL of the folder. Names of subfolders end in a slash. Only links to direct
+    children are included. An index page is recognized by its title: on all common servers, the
+    title contains the path of the folder ("Index of /data/", "Directory listing for /data/").
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -275,7 +282,7 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Return a new session that checks all of its requests and redirects.
+        """Return a new session that checks all requests and redirects.
 
         `options` are keyword arguments of `aiohttp.ClientSession`.
         """
@@ -314,7 +321,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """A resolver that returns the private addresses of a host only if `trust` allows them.
+    """A DNS resolver that returns private addresses only if `trust` allows them.
 
     Without this check, URLs in a reference set could reach servers on the reader's private network.
     """

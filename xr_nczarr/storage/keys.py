@@ -65,7 +65,7 @@ class Alike(NamedTuple):
 
 
 def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Alike]:
-    """Yield pairs of names in one folder that differ only in case or Unicode normalization.
+    """Yield pairs of names in the same folder that differ only in case or Unicode normalization.
 
     `new` and `existing` are keys. At least one name of each pair belongs to a new key.
     """
@@ -149,7 +149,7 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """A set of locks, one for each key, that exclude only other threads of the same process."""
+    """A set of locks, one per key, that exclude only other threads of the same process."""
 
     def __init__(self) -> None:
         self._asking = ProcessLock()

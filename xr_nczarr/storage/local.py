@@ -1,4 +1,4 @@
-"""Stores in directories of plain files, implemented with strings and `os` calls.
+"""Stores in directories of plain files, implemented with string paths and `os` calls.
 
 pathlib and fsspec are not used, because their overhead exceeds the time for reading a small chunk.
 """
@@ -101,11 +101,7 @@ class LocalStore(Store):
             yield data
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read an object into `buffer`, an array or memoryview; return the object's size in bytes.
-
-        Return None if the object does not exist. The content of `buffer` is valid only if the
-        returned size equals the size of the buffer.
-        """
+        """Read an object into `buffer`, an array or memoryview; see `Store.fetch_into`."""
         descriptor = self._open(key)
         if descriptor is None:
             return None
@@ -127,10 +123,7 @@ class LocalStore(Store):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of an object into `buffers`, one buffer for each (offset, length) pair.
-
-        Return True, or False if the object does not exist.
-        """
+        """Read ranges of an object into `buffers`; see `Store.fetch_ranges_into`."""
         descriptor = self._open(key)
         if descriptor is None:
             return False
@@ -153,8 +146,8 @@ class LocalStore(Store):
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
         """Yield a function that reads ranges of an object, given an offset and a length.
 
-        The function returns None if the object does not exist. It continues to read the current
-        file, even if another file replaces it.
+        The function returns None if the object does not exist. All calls read the same file, even
+        if the object is replaced in the meantime.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -205,13 +198,13 @@ class LocalStore(Store):
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each item of `keys` is a pair of the key in `source` and the key in this store. If `source`
-        is also a directory, the operating system copies the bytes if it can.
+        Each item of `keys` is a (key in `source`, key in this store) pair. Between two directories,
+        the operating system copies the bytes if it can.
 
         Raises
         ------
         StorageError
-            If an object was truncated while it was copied.
+            If an object was truncated while being copied.
         """
         if not isinstance(source, LocalStore):
             return Store.copy_from(self, source, keys)
@@ -234,10 +227,7 @@ class LocalStore(Store):
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`.
-
-        The listing is empty if nothing exists below `prefix`.
-        """
+        """Return the sorted names of the objects and prefixes directly below `prefix`."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -269,7 +259,7 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(path) if prefix else path)
 
     def flush(self) -> None:
-        """Flush all data written so far to disk, unless `sync` is ``"none"``."""
+        """Flush all previously written data to disk, unless `sync` is ``"none"``."""
         if self.sync != "none" and os.path.isdir(self.root):
             with translated_os_errors(self.name):
                 system.sync_filesystem(self.root)
@@ -302,9 +292,9 @@ class LocalStore(Store):
     def staging(self, *, empty: bool = True) -> LocalStore:
         """Return a new staging store beside this one, for use with `commit`.
 
-        If `empty` is true, the staging store initially contains only files of a file manager, such
-        as ``.DS_Store``, from the root of this store. Otherwise, it contains hard links to the
-        objects of this store. Hard links are safe, because these files are never changed in place.
+        If `empty` is true, the staging store initially contains only ``.DS_Store`` and similar
+        files from the root of this store. Otherwise, it contains hard links to the objects of this
+        store. Hard links are safe, because objects are never changed in place.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -349,7 +339,7 @@ class LocalStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier of the directory, equal for all paths that lead to it."""
+        """An identifier of the directory, which is equal for all paths to it."""
         return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:
@@ -395,8 +385,8 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         """Return the path of an object.
 
-        Raise RefusedError if the operating system does not allow a name in `key`. Unless
-        `follow_symlinks` is true, also raise it if a symbolic link leads out of the store.
+        Raise RefusedError if the operating system does not allow a name in `key`, or if a symbolic
+        link leads out of the store although `follow_symlinks` is false.
         """
         check_key(key, self.name)
         reason = system.why_refused(key)
@@ -471,10 +461,11 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError if an object is missing only because a symbolic link is broken.
+        """Raise an error if an object is missing for an unexpected reason.
 
-        For example, the target of the link may be on a file system that is not mounted. Raise
-        NotFoundError if the whole store is missing and `must_exist` is true.
+        Raise StorageError if a symbolic link in `path` is broken, for example because its target is
+        on an unmounted file system. Raise NotFoundError if the whole store is missing and
+        `must_exist` is true.
         """
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):

@@ -49,18 +49,18 @@ class Location:
         path nor a URL.
     medium, format, zarr_format
         The storage medium, the format and the Zarr version that ``mode=`` in the URL fragment
-        requests. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. None means that the fragment does
-        not mention the item.
+        requests. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. Each is None if the fragment does
+        not specify it.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
         True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
         them (``noxarray``). None means that the fragment contains neither word.
     group
-        Path of the group that the target refers to. The target is then a ``zarr.Group``, or names a
-        group in a reference set (``reference://group``). Empty for the root group.
+        Path of the group, if the target is a ``zarr.Group``, or names a group in a reference set
+        (``reference://group``). Empty for the root group.
     storage_options
-        fsspec storage options that the fragment and the host name of the URL imply.
+        fsspec storage options implied by the fragment and the host name of the URL.
     filesystem
         The filesystem of an fsspec mapper or open file. None if the URL determines the filesystem.
     folder
@@ -90,9 +90,12 @@ class Location:
         return self.url if os.path.isabs(self.url) else None
 
     def check_medium(self, *media: Medium) -> None:
-        """Raise ConflictError if the fragment names a medium that is not in `media`.
+        """Check that the fragment names one of `media`, or no medium at all.
 
-        Also raise it if the fragment names ``s3``, but the URL does not name a bucket.
+        Raises
+        ------
+        ConflictError
+            If the fragment names any other medium, or names ``s3`` for a URL without a bucket.
         """
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
@@ -216,9 +219,9 @@ def _of_filesystem(target: Any) -> Location:
 def _of_store_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group, or of an obstore store.
 
-    If this package has its own class for the same kind of store, the location refers to that class,
-    because it makes writes durable, checks responses, and retries requests. zarr-python and obstore
-    are imported only if the caller passed one of their objects.
+    If this package implements the same kind of store, its own implementation is used, because it
+    makes writes durable, checks responses, and retries requests. zarr-python and obstore are
+    imported only if the caller passed one of their objects.
     """
     if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
         return _of_obstore_store(target, "", read_only=False)
@@ -311,7 +314,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Parse the value of ``mode=`` into a dict from the names of choices to the chosen words.
+    """Parse the value of ``mode=`` into a dict of settings.
 
     For example, ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.
     """
@@ -360,8 +363,8 @@ def _local_path(url: str) -> str:
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
     """Translate an S3 URL to ``s3://bucket/key``, and its host to storage options.
 
-    An ``s3://`` URL without an Amazon host name is returned unchanged, and so is any URL that is
-    neither ``s3://`` nor http(s).
+    Only http(s) URLs, and ``s3://`` URLs with an Amazon host name, are translated. All other URLs
+    are returned unchanged.
     """
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")

@@ -1,4 +1,4 @@
-"""Stores in memory, which are mappings from keys to bytes."""
+"""Stores in memory, backed by mappings from keys to bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
+    """Return a ``__reduce__`` value for `item`, an object that exists only in this process.
 
     Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
     any other process returns the result of ``elsewhere(*arguments)``.
@@ -103,7 +103,7 @@ class MemoryStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all stores of the same mapping."""
+        """An identifier that is equal for all stores backed by the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
@@ -136,7 +136,7 @@ class MemoryStore(Store):
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Rebuild the store of a mapping that was pickled in another process.
+    """Rebuild a store that was pickled in another process.
 
     If the mapping is a dict, the store is read-only, because changes to the copy would be lost.
     """

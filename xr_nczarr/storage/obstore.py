@@ -83,8 +83,8 @@ class ObstoreClient(RemoteClient):
     name
         A URL for messages. It must not contain secrets. None derives it from `store`.
     substitute
-        Function that returns an fsspec client for the same objects on a web server. That client
-        handles responses that obstore rejects, and lists folders. None means that there is none.
+        Function that returns an fsspec client for the same objects on a web server, or None. The
+        fsspec client handles responses that obstore rejects, and lists folders.
     """
 
     pooled = True
@@ -145,7 +145,7 @@ class ObstoreClient(RemoteClient):
         """Yield the response to each request, or None for a missing object.
 
         While the caller processes a response, threads already make the next requests. The larger
-        the objects are, the fewer requests are made in advance.
+        the objects, the fewer requests are made in advance.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -225,7 +225,7 @@ class ObstoreClient(RemoteClient):
     def children(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`.
 
-        On plain web servers, fsspec lists the names, because obstore cannot do so.
+        On plain web servers, fsspec lists the names, because obstore cannot.
         """
         if self.web:
             if self._substitute is None:
@@ -254,7 +254,7 @@ class ObstoreClient(RemoteClient):
                 yield ListedObject(key, item["size"], mark)
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, and ignore keys that do not exist."""
+        """Remove the objects at `keys`, ignoring those that do not exist."""
         if len(keys) == 1:
             self._do(keys[0], self.store.delete, missing=_ABSENT)
             return
@@ -304,18 +304,18 @@ class ObstoreClient(RemoteClient):
         return response
 
     def _is_final(self, error: StorageError) -> bool:
-        """Return whether to raise `error`, rather than repeat the request with fsspec.
+        """Return whether to raise `error` instead of repeating the request with fsspec.
 
-        A request is repeated because fsspec accepts some responses that obstore rejects.
+        Repeating a request can help, because fsspec accepts some responses that obstore rejects.
         """
         return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _get(self, key: str, span: Any = None) -> Versioned | None:
         """Return the bytes and the version of an object, or None if the object does not exist.
 
-        `span` is a range in the form that ``obstore.get`` accepts, or None for the whole object.
-        The version is the entity tag. A weak tag is ignored, because it can stay the same when the
-        bytes change.
+        `span` is a range for the ``range`` option of ``obstore.get``, or None for the whole object.
+        The version is the ETag of the object. A weak ETag is ignored, because it can stay the same
+        when the bytes change.
         """
         limit = self.rules.max_object_bytes
         returns_pages = self.rules.returns_pages or span is not None

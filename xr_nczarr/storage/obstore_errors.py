@@ -1,4 +1,4 @@
-"""Translate obstore's errors, which state the HTTP status and the cause only in their messages."""
+"""Translate obstore's errors, whose HTTP status and cause appear only in the message."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the message of an obstore error, or None if it contains none."""
+    """Return the HTTP status in an obstore error's message, or None if there is none."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))

@@ -60,8 +60,8 @@ class Access:
         Limits on the size of objects. Reading a larger object raises LimitError before any memory
         is allocated.
     trusted
-        Whether symbolic links may lead out of a directory, servers may redirect to other places,
-        and reference sets may refer to places outside their own folder.
+        Whether symbolic links may lead out of a directory, servers may redirect elsewhere, and
+        reference sets may refer to locations outside their own folder.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -165,7 +165,7 @@ def open_store(
 
 
 def has_nczarr_metadata(target: Any) -> bool:
-    """Return whether `target` is certainly an NCZarr store, without making remote requests.
+    """Return whether `target` can be identified as an NCZarr store without remote requests.
 
     The result is True only for three kinds of targets: URLs whose fragment requests a format,
     remote URLs that end in ``.nczarr``, and undamaged local stores with NCZarr metadata at the
@@ -327,9 +327,9 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a URL.
+    """Return the options for the first link of a chained URL.
 
-    Options for the other links are left out. They are nested under the name of a protocol.
+    Options for the other links, which are nested under the names of their protocols, are left out.
     """
     return {name: options[name] for name in options if not is_protocol(name)}
 

@@ -54,7 +54,7 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if no object, however large, can contain a range.
+    """Raise StorageError if a range is invalid for an object of any size.
 
     `store` is the name of the store, for the message.
     """
@@ -84,9 +84,9 @@ def too_large(
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the offset of a range in its object, which has `size` bytes.
+    """Return the offset of a range from the start of its object, which has `size` bytes.
 
-    The result counts from the start of the object, even if ``item.start`` counts from its end.
+    This also works if ``item.start`` counts from the end of the object.
     `store` is the name of the store, for the message.
 
     Raises
@@ -126,8 +126,8 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Maximum number of unneeded bytes between two ranges. Fetching so few extra bytes is cheaper
-        than making another request.
+        Maximum number of unneeded bytes between two merged ranges. Fetching that many extra bytes
+        is still cheaper than making another request.
     max_length
         Maximum number of bytes in a merged range. Merging more would leave too few requests to
         make concurrently.

@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 
 def cut_error(request: Request, size: int, store: str) -> StorageError:
-    """Return the error for a response whose size is not the requested number of bytes.
+    """Return the error for a response that does not have the requested number of bytes.
 
     `size` is the size of the response in bytes.
     """
@@ -121,7 +121,7 @@ class Connection(ABC):
     shared
         Whether other processes see the same objects.
     token
-        A unique string, which is the dask token if `shared` is False.
+        A unique string that serves as the dask token if `shared` is False.
     transactional
         See `Store`.
     rules
@@ -220,7 +220,7 @@ class RemoteClient(Connection):
         """Write an object in one request."""
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects. They are written concurrently if the client allows it."""
+        """Write objects, concurrently if the client allows it."""
         for _ in self.at_once(lambda item: self.put(*item), items):
             pass
 
@@ -244,7 +244,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, and ignore keys that do not exist."""
+        """Remove the objects at `keys`, ignoring those that do not exist."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -357,7 +357,7 @@ class RemoteStore(Store):
             yield _data(response)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range and the version of its object, or None if it is missing."""
+        """Yield the bytes of each range and its object's version, or None for a missing object."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
@@ -488,8 +488,8 @@ class RemoteStore(Store):
 def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
-    If the range counts from the end of the object, the request includes all bytes up to the end.
-    HTTP cannot express any other range that counts from the end.
+    A range that counts from the end of the object is extended to the end, because HTTP cannot
+    express any other range that counts from the end.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)

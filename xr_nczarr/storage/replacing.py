@@ -30,7 +30,7 @@ def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether `name` has the form of the temporary names that `hidden_path` returns."""
+    """Return whether `name` is a temporary name such as those that `hidden_path` creates."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
@@ -90,7 +90,7 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a directory and its missing parents. If `sync` is true, flush their names to disk."""
+    """Create a directory and its missing parents. If `sync` is true, flush them to disk."""
     existing = path
     while not os.path.isdir(existing) and existing != os.path.dirname(existing):
         existing = os.path.dirname(existing)
@@ -110,8 +110,8 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     Raises
     ------
     OSError
-        If `exclusive` is true and `old` contains anything other than files of a file manager, such
-        as ``.DS_Store``.
+        If `exclusive` is true and `old` contains anything other than ``.DS_Store`` and similar
+        files.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):
@@ -133,7 +133,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of the files in `folder` that a file manager created; see `is_desktop_file`.
+    """Return the names of ``.DS_Store`` and similar files in `folder`; see `is_desktop_file`.
 
     The list is empty if `folder` does not exist.
     """
@@ -170,7 +170,7 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Create a hard link to `file`, or a copy of it if the file system has no hard links.
+    """Create a hard link to `file`, or a copy if the file system does not support hard links.
 
     `name` is the path of the link or copy. If `sync` is true, a copy is flushed to disk.
     """

@@ -58,7 +58,7 @@ _PAGE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The rules for retrying failed requests: the value of the storage option ``retry``.
+    """The rules for retrying failed requests: the value of the ``retry`` storage option.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Retry:
                 raise ValueError(f'"{name}" in "retry" must be a number, not {seconds!r}')
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each attempt, starting from 0, and wait between two attempts.
+        """Yield the number of each attempt, starting from 0, and wait between attempts.
 
         The iterator ends when these rules allow no further attempt.
         """
@@ -175,7 +175,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Convert an exception that a filesystem raised to a StorageError of the matching class."""
+    """Return the matching StorageError for an exception from a filesystem."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
     kind_name, remedy = type(error).__name__, ""
@@ -213,8 +213,8 @@ def missing_bucket_error(store: str, key: str | None) -> StorageError:
 def page_in(data: Bytes) -> str:
     """Return the beginning of `data` if it is a web page, otherwise an empty string.
 
-    The result is part of the first line, for messages. Some servers send a web page in place of an
-    object that does not exist.
+    The result is short enough for a message. Some servers send a web page in place of an object
+    that does not exist.
     """
     beginning = bytes(data[:_PAGE_BYTES])
     if not _PAGE.match(beginning):
@@ -240,7 +240,7 @@ def page_error(
 
 @contextmanager
 def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
-    """Translate an OSError from the ``with`` block to a StorageError.
+    """Translate an OSError raised in the ``with`` block to a StorageError.
 
     An NczarrError is raised unchanged, even if it is also an OSError.
     """

@@ -23,7 +23,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
     ) -> list[Any]:
         """Return the entries below a prefix, or an empty list if there are no entries.
 
-        If there are no entries, the method of s3fs would look for an object with the name of the
+        If there are no entries, s3fs's own method would look for an object with the name of the
         prefix, and list the whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
@@ -35,12 +35,14 @@ class S3(S3FileSystem):  # type: ignore[misc]
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove objects from one bucket, with one request for every 1,000 objects.
 
-        Unlike the method of s3fs, this method raises an error if even one object is not removed.
+        Unlike s3fs's own method, this method raises an error if even one object is not removed.
 
         Raises
         ------
-        PermissionError, ConnectionError
-            If the server does not remove an object.
+        PermissionError
+            If access to an object is denied.
+        ConnectionError
+            If the server does not remove an object for any other reason.
         """
         for first in range(0, len(paths), _MAX_REMOVED):
             split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]

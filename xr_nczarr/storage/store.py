@@ -115,7 +115,7 @@ class Store(ABC):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`.
 
-        `prefix` is empty or ends in ``/``.
+        `prefix` is empty or ends in ``/``. The listing is empty if no object exists below it.
 
         Raises
         ------
@@ -192,7 +192,7 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range and the version of its object, or None if it is missing.
+        """Yield the bytes of each range and its object's version, or None for a missing object.
 
         The version is a string that changes whenever the object changes. It is None if the store
         does not know the version.
@@ -230,7 +230,7 @@ class Store(ABC):
         """Read ranges of an object into `buffers`, one buffer for each range.
 
         `spans` contains an (offset, length) pair for each range. The buffer for a range has exactly
-        `length` bytes. Return True, or False if the object does not exist.
+        `length` bytes. Return whether the object exists.
 
         Raises
         ------
@@ -286,10 +286,10 @@ class Store(ABC):
             yield key, None if self.remote else self.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the size of the object at each key in bytes, without making any requests.
+        """Return the size in bytes of the object at each key, without making any requests.
 
         In the returned list, 0 stands for a missing object, and None for an object of unknown size.
-        If no sizes are known, the result is None instead of a list.
+        If no sizes are known, return None instead of a list.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
@@ -378,8 +378,8 @@ class Store(ABC):
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each item of `keys` is a pair of the key in `source` and the key in this store. Objects
-        that do not exist in `source` are skipped. Each object is written atomically.
+        Each item of `keys` is a (key in `source`, key in this store) pair. Objects that do not
+        exist in `source` are skipped. Each object is written atomically.
         """
         pairs = list(keys)
         fetched = source.fetch([source_key for source_key, _ in pairs])
@@ -406,7 +406,7 @@ class Store(ABC):
         return _locks(f"{self.identity}\0{key}")
 
     def flush(self) -> None:
-        """Flush all data written so far to disk. The default implementation does nothing."""
+        """Flush all previously written data to disk. The default implementation does nothing."""
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:

@@ -93,8 +93,8 @@ def open_to_read(path: str) -> int:
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
     """Replace ``os.readv`` on systems that lack it: read from an open file into the first buffer.
 
-    If the file contains more bytes than that buffer, the result is the size of the buffer plus one.
-    Otherwise, it is the number of bytes read.
+    If the file contains more bytes than fit in that buffer, return the size of the buffer plus one.
+    Otherwise, return the number of bytes read.
     """
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
@@ -102,13 +102,16 @@ def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Replace ``os.pread`` on systems that lack it. Unlike ``os.pread``, move the file position."""
+    """Replace ``os.pread`` on systems that lack it.
+
+    Unlike ``os.pread``, this function moves the file position.
+    """
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Replace ``os.preadv`` on systems that lack it, but use only the first buffer."""
+    """Replace ``os.preadv`` on systems that lack it. Only the first buffer is used."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -241,8 +244,8 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
 def syncs_each(sync: Sync) -> bool:
     """Return whether each file must be flushed to disk as soon as it is written.
 
-    This is the case for ``"all"``. It is also the case for ``"commit"`` on systems that cannot
-    flush a whole file system with one call.
+    This is the case for ``"all"``, and also for ``"commit"`` on systems that cannot flush a whole
+    file system with one call.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 
@@ -261,7 +264,7 @@ def sync_filesystem(path: str) -> None:
     """Flush the file system that contains the directory `path` to disk.
 
     On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. On macOS,
-    the drive's own cache must still be flushed by a separate call.
+    only the drive's own cache remains to be flushed.
     """
     if _syncfs is None:
         if _FULL_SYNC is not None:
@@ -285,7 +288,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Flush the names in a directory to disk. Do nothing on Windows, which journals the names."""
+    """Flush the entries of a directory to disk. Do nothing on Windows, which journals them."""
     if not _WINDOWS:
         with _opened(path) as descriptor:
             os.fsync(descriptor)
@@ -442,7 +445,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def file_identity(path: str) -> str:
-    """Return a string that is equal for all paths of a file or directory, which need not exist."""
+    """Return a string that is equal for all paths to a file or directory, which need not exist."""
     try:
         status = os.stat(path)
     except OSError:  # it does not exist
@@ -453,7 +456,7 @@ def file_identity(path: str) -> str:
 def boot() -> str:
     """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
-    As long as the string stays the same, files keep even content that was not flushed to disk.
+    As long as this string stays the same, even data that was not flushed to disk is not lost.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -110,7 +110,7 @@ class Transport(RemoteClient):
         return self._filesystem
 
     def path(self, key: str) -> str:
-        """Return the path in the filesystem of the file at `key`."""
+        """Return the filesystem path of the file at `key`."""
         check_key(key, self.name)
         if self.web:
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
@@ -119,7 +119,8 @@ class Transport(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield exactly the requested bytes for each request, or None for a missing file.
 
-        If the server sends a whole file, the requested bytes are cut from it.
+        If the server sends the whole file in response to a range request, the requested bytes are
+        cut from it.
         """
         for request, response in zip(requests, self._fetch_ahead(requests), strict=True):
             if response is None or request.start is None:
@@ -350,7 +351,7 @@ class Transport(RemoteClient):
     def _exactly(self, request: Request, response: bytes) -> bytes:
         """Return exactly the requested bytes of a response.
 
-        If the server sent the whole object, the bytes are cut from it.
+        If the server sent the whole object, these bytes are cut from it.
         """
         key, start, length = request
         assert start is not None
@@ -385,7 +386,7 @@ class Transport(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Convert an exception that the filesystem raised to an NczarrError.
+        """Return the matching NczarrError for an exception from the filesystem.
 
         The exception is not chained if its message can contain secrets. An aiohttp error is never
         chained, because it contains the headers of the request and cannot be pickled.

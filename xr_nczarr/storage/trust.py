@@ -216,8 +216,7 @@ def is_private(host: str) -> bool:
 def _host(url: str) -> str:
     """Return the host in a URL, or an empty string if the URL has no host.
 
-    The URL is parsed in the same way as by HTTP clients, so that this function and the clients find
-    the same host.
+    The URL is parsed exactly as HTTP clients parse it, to find the host that they connect to.
     """
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
@@ -228,7 +227,7 @@ def _server(url: str) -> str:
 
 
 def _folder(url: str) -> str:
-    """Return the value of the option ``allow`` that would permit a URL: the folder of the URL.
+    """Return the entry for the ``allow`` option that would permit a URL: the folder of the URL.
 
     For a chained URL, this is the URL itself, because only complete chained URLs can be allowed.
     """

@@ -49,7 +49,7 @@ def is_rooted(path: str) -> bool:
 
 
 def is_filesystem(value: object) -> bool:
-    """Return whether a value is an fsspec filesystem. For None, fsspec is not imported."""
+    """Return whether a value is an fsspec filesystem. If it is None, fsspec is not imported."""
     if value is None:
         return False
     from fsspec import AbstractFileSystem
@@ -122,7 +122,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options, where `overrides` take precedence, even within ``client_kwargs``."""
+    """Merge storage options. `overrides` take precedence, even within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -137,7 +137,7 @@ def is_protocol(name: str) -> bool:
 
 
 def mask(url: str) -> str:
-    """Replace the user, password and query in a URL by ``***``, because they can be secret."""
+    """Replace the user, password and query in a URL with ``***``, because they can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 

@@ -36,7 +36,7 @@ _clients_lock = ProcessLock()
 class ZarrPythonClient(RemoteClient):
     """A client for the objects below a path in a zarr-python store.
 
-    Calls to the asynchronous methods of the store run concurrently in zarr-python's event loop.
+    Calls to the store's asynchronous methods run concurrently in zarr-python's event loop.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class ZarrPythonClient(RemoteClient):
             return place
         with _clients_lock:
             for client in _clients:
-                # The attribute `store` of an icechunk session is a new object at each access.
+                # The `store` attribute of an icechunk session is a new object at each access.
                 is_equal = self.transactional and client.store == self.store
                 if is_equal or client.store is self.store:
                     place = client._place
@@ -115,7 +115,10 @@ class ZarrPythonClient(RemoteClient):
                 yield None if data is None else Versioned(data)
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
-        """Yield the bytes for each request. If access to any object is denied, raise an error."""
+        """Yield the bytes for each request, or None for a missing object.
+
+        Unlike other clients, this client raises an AccessDeniedError instead of yielding it.
+        """
         return (response and response.data for response in self.fetch(requests))
 
     def put(self, key: str, data: Bytes) -> None:
@@ -169,7 +172,7 @@ class ZarrPythonClient(RemoteClient):
             yield from self.below(f"{prefix}{name}/")
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, and ignore keys that do not exist."""
+        """Remove the objects at `keys`, ignoring those that do not exist."""
         self._run(self._delete, [key for key in keys if self._holds(key)])
         for key in keys:
             self._marks.pop(key, None)
@@ -214,14 +217,14 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether the store accepts a key. Objects at any other key are kept in memory."""
+        """Return whether the store accepts a key. Objects at other keys are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless the object at `key` only marks an unfinished write.
+        """Raise UnsupportedError unless the object at `key` marks an unfinished write.
 
-        This check is for keys that the store rejects, because it supports only Zarr v3. Only such
-        markers may be kept in memory instead.
+        This check is for keys that are rejected by stores that support only Zarr v3. Only the
+        markers of unfinished writes may be kept in memory instead.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
@@ -242,8 +245,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         NczarrError
-            If the action fails for any item. If it fails for several, the error of the first of
-            these items is raised.
+            If the action fails for any item. If it fails for several items, the error of the first
+            one is raised.
         """
         from zarr.core.sync import sync
 

@@ -261,7 +261,7 @@ class ZipStore(Store):
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Map each key to its entry. The directory of the zip file is read only once."""
+        """Map each key to its entry. The zip directory is read only once."""
         if self._index is None:
             end = self.folder.fetch_end(self.key, END_BYTES)
             if end is None:

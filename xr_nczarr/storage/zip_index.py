@@ -1,4 +1,4 @@
-"""Locate and decode the entries of a zip file, which is not trusted."""
+"""Locate and decode the entries of an untrusted zip file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FileEnd:
     ----------
     data
         The last `END_BYTES` bytes of the file, or the whole file if it is shorter. In a longer
-        file, no other data may precede the first entry, or else the computed size is wrong.
+        file, no other data may precede the first entry; otherwise, the size is wrong.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -122,8 +122,8 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     """Return the folder of the store with a trailing slash, or an empty string for the root.
 
     Normally, the folder of the store contains all entries. netCDF-C, however, always uses the
-    folder of the first entry. This function does the same under two conditions: the folder is named
-    after the archive, and the only entry outside it is the metadata of an empty group.
+    folder of the first entry. This function follows netCDF-C under two conditions: the folder is
+    named after the archive, and the only entry outside it is the metadata of an empty group.
 
     `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
     """
@@ -184,7 +184,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
-    """Return the error for a damaged zip file, whose message begins with `problem`."""
+    """Return the error for a damaged zip file. The message begins with `problem`."""
     remedy = (
         "Copy or write the zip file again. It is damaged, or other data precedes its first entry"
     )
