@@ -121,8 +121,9 @@ def copy(
         A path, URL, mapping or reference set that ``engine="nczarr"`` opens, or a file for another
         engine.
     target
-        A path, URL or mapping. A path that ends in ``.nc`` becomes a netCDF-4 file, which requires
-        the netCDF4 package. With the fragment ``#mode=nczarr,file``, it becomes a store instead.
+        A path, URL or mapping. A path that ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``
+        becomes a netCDF-4 file, which requires the netCDF4 package. With the fragment
+        ``#mode=nczarr,file``, it becomes a store instead.
     group
         The group that becomes the root of the target. None copies the whole source.
     variables

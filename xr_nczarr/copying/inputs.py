@@ -410,7 +410,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return, for each dimension, the chunk length, or all chunk lengths as a list if they differ."""
+    """Return the chunk length along each dimension, as a list of lengths if chunks differ."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
