@@ -216,6 +216,6 @@ def test_missing_netcdf4_error_suggests_installation(store: Path, tmp_path: Path
     )
     assert done.returncode == 2
     assert (
-        "the package netCDF4 is not installed. Install netCDF4 or xr-nczarr[netcdf]" in done.stderr
+        "the netCDF4 package is not installed. Install netCDF4 or xr-nczarr[netcdf]" in done.stderr
     )
     assert not (tmp_path / "out.nc").exists()

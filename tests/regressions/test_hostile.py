@@ -22,7 +22,7 @@ from xr_nczarr import (
     to_nczarr,
     verify,
 )
-from xr_nczarr.backend.lazy import failing_as_metadata
+from xr_nczarr.backend.lazy import decoder_errors_as_metadata
 from xr_nczarr.model import Limits
 from xr_nczarr.references import parse_references
 
@@ -146,7 +146,7 @@ def test_shard_index_of_terabytes_is_rejected_before_allocation():
 def test_decoding_error_always_states_reason(failure):
     with (
         pytest.raises(MetadataError, match=type(failure).__name__) as caught,
-        failing_as_metadata("store", "/a"),
+        decoder_errors_as_metadata("store", "/a"),
     ):
         raise failure
     assert "()" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_decoding_error_always_states_reason(failure):
 
 
 def test_memory_error_during_decoding_is_not_reported_as_metadata_error():
-    with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
+    with pytest.raises(MemoryError), decoder_errors_as_metadata("store", "/a"):
         raise MemoryError
 
 

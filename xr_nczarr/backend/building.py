@@ -22,7 +22,7 @@ from xr_nczarr.backend.decoding import (
     without_frames,
 )
 from xr_nczarr.backend.encoding import xarray_attributes
-from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
+from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
 from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
@@ -59,7 +59,7 @@ def build_dataset(
     indexed: bool = False,
     coordinates: Store | None = None,
 ) -> Dataset:
-    """Build the Dataset of one group, decoded as xarray decodes netCDF files.
+    """Build the Dataset of one group, decoding it as xarray decodes netCDF files.
 
     By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and accessing
     its values raises the error. A variable that can be read but not decoded keeps its stored values
@@ -83,7 +83,7 @@ def build_dataset(
         source = StoredGroup(
             opened, group, decoding["drop_variables"], problems, coordinates=coordinates
         )
-        with failing_as_metadata(opened.store.name, group.path):
+        with decoder_errors_as_metadata(opened.store.name, group.path):
             try:
                 decoded = _decode(source, decoding)
                 values = _read_coordinates(source, decoded) if indexed else {}
@@ -230,9 +230,9 @@ def _nothing_to_close() -> None:
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove each scalar variable that has the same name as a dimension, in place.
+    """Remove scalar variables with the same name as a dimension, and return warnings to issue.
 
-    A Dataset cannot contain both. Returns the messages of the warnings to issue.
+    A Dataset cannot contain both. The variables are removed in place.
 
     Raises
     ------

@@ -7,8 +7,8 @@ chunk applies them while the chunk is still in the processor's cache. The result
 bitwise identical.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables share these. xarray then decodes the metadata of only one of these variables, and the
-result is applied to the others.
+most variables agree in both. xarray then decodes the metadata of only one of these variables, and
+the result is applied to the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Unpacking:
     missing
         Stored values that mark missing data and become NaN.
     scale_factor, add_offset
-        Factor by which values are multiplied, and offset that is added afterwards. Both steps are
+        Values are multiplied by the factor, and the offset is added afterwards. Both steps are
         computed in the dtype of the result. None skips a step.
     """
 
@@ -200,9 +200,9 @@ def find_undecodable(
     ) -> Exception | None:
         """Return the error that decoding the variable raises, or None if decoding succeeds.
 
-        The variable is decoded alone, or together with the `owners` whose bounds it contains. If
-        `without` is passed, the attribute with that name is removed first. If `zeros` is True, the
-        values are replaced with zeros.
+        The variable is decoded alone or, if it contains the bounds of `owners`, together with
+        these. If `without` is passed, the attribute with that name is removed first. If `zeros` is
+        True, the values are replaced with zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -260,7 +260,7 @@ def undecodable(
         The stored array if its values cause the error, else None. The array is searched for a
         missing chunk, because xarray may be unable to decode the fill value that replaces it.
     attribute
-        Name of the attribute that causes the error, or None if that attribute is unknown.
+        Name of the attribute that causes the error, or None if unknown.
     whole
         Whether all values were decoded. If not, only the first and the last value were decoded,
         because xarray infers the dtype of times from them.
@@ -301,7 +301,7 @@ def without_frames(error: Exception) -> Exception:
 def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
     """Return the error for a missing chunk of an array, or None if no chunk is missing.
 
-    If `whole` is False, only the chunks of the first and the last value are checked.
+    If `whole` is False, only the chunks that contain the first and the last value are checked.
     """
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]

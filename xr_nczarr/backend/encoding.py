@@ -93,8 +93,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
     ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written with
     the same codecs. Other writers ignore ``codecs`` but apply the flags, and fail if they do not
-    support a flag. In plain Zarr (`plain`), a compressor therefore has a flag only if every build
-    of HDF5 supports it. Blosc never has a flag, because netCDF writers reject its flag without the
+    support a flag. In plain Zarr (`plain`), flags are therefore set only for compressors that every
+    build of HDF5 supports. No flag is set for Blosc, because netCDF writers would also require the
     name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ class LazyArray:
 
 
 def decode_text(stored: Array, text: Array) -> None:
-    """Decode fixed-width strings from `stored`, and write them into the array `text`."""
+    """Decode fixed-width strings from `stored`, and write them into `text`."""
     text[...] = decode_strings(stored)
 
 
@@ -157,7 +157,7 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    Invalid attributes can make any coder fail, for example a string in ``scale_factor`` or a date
+    Invalid metadata can make any coder fail, for example a string in ``scale_factor`` or a date
     that is out of range. Errors from the coders are therefore re-raised as MetadataError.
 
     Parameters
@@ -243,7 +243,7 @@ class CodedArray(_Selectable):
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         values: Any = self.array.get_duck_array()
-        with failing_as_metadata(self.store, self.name):
+        with decoder_errors_as_metadata(self.store, self.name):
             for coder in self.coders:
                 decoder = copy(coder)
                 decoder.array = indexing.as_indexable(values)
@@ -252,10 +252,10 @@ class CodedArray(_Selectable):
 
 
 @contextmanager
-def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
+def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
     """Convert errors from xarray's decoders to MetadataError.
 
-    Errors from this package and MemoryError are passed on unchanged.
+    MemoryError and the errors of this package are passed on unchanged.
     """
     try:
         yield

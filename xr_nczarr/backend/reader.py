@@ -219,8 +219,8 @@ class StoredGroup:
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr, a NumPy number becomes a Python number. In Zarr version 2, it does so only if
-        the array itself has no fill value. All other values are returned unchanged.
+        In plain Zarr, a NumPy number becomes a Python number. In plain Zarr v2, this applies only
+        to arrays that have no fill value of their own. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
@@ -267,7 +267,7 @@ class StoredGroup:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return a view of a remote store that prefetches small coordinates of the given groups.
+    """Return a view of a remote store that prefetches the small coordinates of groups.
 
     As soon as one of these coordinates is needed, the chunks of all of them are fetched
     concurrently. A local store is returned unchanged.
@@ -280,10 +280,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate.
-
-    Returns an empty list for any other variable.
-    """
+    """Return the chunk keys of a small dimension coordinate, or no keys for any other variable."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -294,7 +291,7 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
 
 
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
-    """Return the dtype that a stored variable has in xarray before decoding."""
+    """Return the dtype that a variable has in xarray before decoding."""
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":

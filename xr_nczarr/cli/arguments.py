@@ -164,9 +164,7 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options for opening a store as keyword arguments for a function.
-
-    These are the options that `add_target` defines.
+    """Return the options that `add_target` defines as keyword arguments for a function.
 
     Raises
     ------
@@ -216,8 +214,8 @@ def names(text: str) -> list[str]:
 def selection(text: str) -> dict[str, Any]:
     """Parse a selection such as ``time=0:10,lat=45.5``.
 
-    Integers, and ranges of integers with colons, are positions. Everything else is a label. Two
-    labels separated by a slash form a range that includes both labels.
+    Integers, and ranges such as ``0:10``, are positions. Everything else is a label. Two labels
+    separated by a slash form a range that includes both labels.
     """
     by_name: dict[str, Any] = {}
     for item in filter(None, text.split(",")):

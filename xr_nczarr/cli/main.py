@@ -93,7 +93,7 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Run an option that takes the place of a subcommand, such as ``--version``.
+    """Handle an option that takes the place of a subcommand, such as ``--version``.
 
     Returns the exit code.
 

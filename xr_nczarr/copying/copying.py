@@ -1,7 +1,7 @@
 """Copy a store or file to another layout, Zarr version, chunks or codecs.
 
-Arrays that are stored in the same way in source and target are copied chunk by chunk, as bytes. All
-other arrays are decoded and encoded again. An interrupted copy can be resumed.
+If source and target store an array in the same way, its chunks are copied as bytes. Otherwise, they
+are decoded and encoded again. An interrupted copy can be resumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from xr_nczarr.codecs import check_known
 from xr_nczarr.copying.inputs import Input, Recoding, is_netcdf_file, open_input
-from xr_nczarr.copying.netcdf_output import FileLayout, unheld, write_file
+from xr_nczarr.copying.netcdf_output import FileLayout, inexpressible_sizes, write_file
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
@@ -106,37 +106,38 @@ def copy(
     """Copy a store, a netCDF file or any file that xarray opens to a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
-    attributes of the source, with their order and types, as far as the target can express them
-    (plain Zarr has dimension names, but no dimensions of its own).
+    attributes of the source, in the same order and with the same types, as far as the target can
+    express them (plain Zarr has dimension names, but no dimensions of its own).
 
-    Until the copy is complete, readers do not recognize the target as a store. If an interrupted
-    copy is run again, it is resumed, provided that the source has certainly not changed. For local
-    files and object stores, this can be checked; for plain HTTP and reference sets, it cannot, and
-    the copy starts over. It also starts over if the target is a zip file, or if the machine was
-    rebooted, because chunks may not have reached the disk.
+    Until the copy is complete, readers do not recognize the target as a store. To resume an
+    interrupted copy, run it again. It is resumed only if the source is known to be unchanged. This
+    can be checked for local files and object stores. For plain HTTP and reference sets, it cannot
+    be checked, so the copy starts over. It also starts over if the target is a zip file, or if the
+    machine was rebooted, because chunks may not have reached the disk.
 
     Parameters
     ----------
     source
-        A path, URL, mapping or reference set that the engine ``"nczarr"`` opens, or a file for
-        another engine.
+        A path, URL, mapping or reference set that ``engine="nczarr"`` opens, or a file for another
+        engine.
     target
-        A path, URL or mapping. A path that ends in ``.nc`` becomes a netCDF-4 file, which requires
-        the netCDF4 package, unless it is a URL with the fragment ``#mode=nczarr,file``.
+        A path, URL or mapping. A path that ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``
+        becomes a netCDF-4 file, which requires the netCDF4 package. With the fragment
+        ``#mode=nczarr,file``, it becomes a store instead.
     group
         The group that becomes the root of the target. None copies the whole source.
     variables
-        Names or paths of the variables to copy; a path begins with a slash. None copies all
-        variables. The coordinate variables of their dimensions are copied too, and so are the
-        variables that their ``coordinates`` attributes list.
+        Names or paths of the variables to copy; a path begins with a slash. The coordinate
+        variables of their dimensions are copied too, and so are the variables that their
+        ``coordinates`` attributes list. None copies all variables.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
         (floats, strings, or slices of labels, which include both ends). An integer or a single
         label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. None reads netCDF files with netCDF-C (if netCDF4 is
-        installed), and anything else with ``"nczarr"``. Other engines may not present everything
-        that a file contains.
+        installed), and anything else with ``"nczarr"``. Other engines may not show everything that
+        a file contains.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
@@ -149,12 +150,12 @@ def copy(
         Whether to leave out variables and attributes whose type the target lacks, such as compound
         types, instead of raising an error.
     assume_endian
-        Byte order of the chunks, ``"little"`` or ``"big"``, overriding the metadata of a Zarr
-        store. Other sources are not affected.
+        Byte order of the chunks of a Zarr store, ``"little"`` or ``"big"``, which overrides its
+        metadata. Other sources are not affected.
     storage_options, target_options
         Filesystem options for `source` and for `target`.
     limits
-        Limits for reading `source`, as `Limits` or a mapping from names of limits to values.
+        Limits for reading `source`: a `Limits`, or a mapping from names of limits to values.
     overwrite
         Whether to replace a store at the target. On local disks, the replacement is atomic and
         happens once the copy is complete. Elsewhere, the objects of the old store are removed
@@ -163,20 +164,20 @@ def copy(
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, only if it is not a
-        store.
+        If the target exists and is not an interrupted copy. With `overwrite`, this is raised only
+        if the target is not a store.
     NotFoundError
-        If the folder of a netCDF file to write does not exist.
+        If the parent folder of a netCDF file to write does not exist.
     RefusedError
-        If the target is the source, or within it.
+        If the target is the source, or inside it.
     ConflictError
-        If a dimension is unknown, or a chunk length is invalid. If another write is changing the
-        target in an object store. If the source changes during the copy: then the target is not a
-        store, and the next run starts over.
+        If a dimension is unknown, a chunk length is invalid, or another write is changing the
+        target in an object store. Also if the source changes during the copy. In that case, the
+        target is not yet a store, and the next run starts over.
     UnsupportedError
         If the target lacks a type (before anything is written), or the engine is unknown.
     StorageError
-        If netcdf-c cannot read the file, or the values of a variable.
+        If netCDF-C cannot read the file, or the values of a variable.
     NczarrError
         If a variable cannot be read.
 
@@ -308,7 +309,7 @@ def _copy_to_file(
         )
     layout = FileLayout()
     tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
-    origin.leave_out(unheld(tree.root), layout, skip_unsupported=skip_unsupported)
+    origin.leave_out(inexpressible_sizes(tree.root), layout, skip_unsupported=skip_unsupported)
     before = origin.state()
     part = f"{path}{_PART}"
     try:
@@ -356,9 +357,9 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker by which a later run knows that it can resume.
+    """Return the content of the marker that tells a later run whether it can resume this copy.
 
-    The marker is a digest of the source's state, the plan and the machine's boot id. The boot id is
+    It is a digest of the source's state, the plan and the machine's boot id. The boot id is
     included because chunks that have not been flushed may be lost in a reboot.
     """
     digest = hashlib.sha256(f"{state}{boot()}".encode())

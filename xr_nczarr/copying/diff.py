@@ -47,7 +47,7 @@ class Difference:
         The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
         not contain the item. If values differ, this is the first value that differs.
     note
-        If values differ: how many, the position of the first, and the largest difference.
+        If values differ: how many differ, where the first of them is, and the largest difference.
     """
 
     path: str
@@ -133,7 +133,7 @@ def diff(
     rtol, atol
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
     assume_endian
-        Byte order of the chunks in both Zarr stores, overriding their metadata; see `copy`.
+        Byte order of the chunks in both stores, which overrides their metadata; see `copy`.
     storage_options, second_options
         Storage options for `first` and for `second`.
     limits
@@ -288,9 +288,9 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether both attributes are JSON objects or lists with equal contents.
+    """Return whether two attributes are JSON objects or lists with equal contents.
 
-    netCDF-C reads such attributes as text, but programs format the same JSON differently.
+    netCDF-C reads such attributes as text, and programs format the same JSON differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):

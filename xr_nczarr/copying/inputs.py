@@ -42,7 +42,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """The chunks and codecs that a copy gets instead of those of its source.
+    """The chunks and codecs that replace those of the source in a copy.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Recoding:
 
 @dataclass(kw_only=True)
 class Input(ABC):
-    """The source of a copy, with its stored values, which are not decoded.
+    """The source of a copy. Its values are copied as stored, without decoding.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Input(ABC):
         self.groups, self.sources = self.subset.apply(self.root)
 
     def check_dimensions(self, lengths: Mapping[str, int]) -> None:
-        """Check the chunk lengths that the caller requested.
+        """Check the chunk lengths that the caller requested for dimensions.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Record content that the target cannot express, described by phrases.
+        """Record that the target cannot express the content that the phrases describe.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class ModelInput(Input):
     values_of
         Function that returns the stored values of a variable.
     complete
-        Whether all values are stored, so that no value follows from the fill value of an array.
+        Whether all values are stored, so that no value depends on the fill value of an array.
     """
 
     values_of: Callable[[Variable], ExplicitlyIndexed]
@@ -215,7 +215,7 @@ class ModelInput(Input):
 
 @dataclass(kw_only=True)
 class DatasetInput(Input):
-    """A source that another xarray engine opens. The copy is only as exact as that engine."""
+    """A source opened by another xarray engine. The copy is only as exact as that engine."""
 
     datasets: dict[str, xr.Dataset]
 
@@ -249,7 +249,7 @@ def open_input(
     select: Mapping[str, Any] | None = None,
     netcdf_types: bool = False,
 ) -> Input:
-    """Open the source of a copy. Values are neither read nor decoded.
+    """Open the source of a copy, without reading or decoding any values.
 
     Parameters
     ----------
@@ -258,8 +258,8 @@ def open_input(
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types
-        Whether attributes get the types with which netCDF-C reads them. If False, JSON attributes
-        stay JSON.
+        Whether to convert attributes to the types in which netCDF-C reads them. If False, JSON
+        attributes stay JSON.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def open_input(
             engine = str(xr.backends.plugins.guess_engine(path))
         except ValueError as error:
             raise UnsupportedError(
-                "the source is a netCDF file, but the package netCDF4 is not installed",
+                "the source is a netCDF file, but the netCDF4 package is not installed",
                 remedy="Install netCDF4 or xr-nczarr[netcdf]",
                 store=path,
             ) from error
@@ -400,7 +400,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path is a local file that begins with a signature of netCDF or HDF5."""
+    """Return whether a path is a local file with the signature of netCDF or HDF5."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store raises the error
@@ -410,7 +410,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunk length along each dimension, or a list of chunk lengths if they differ."""
+    """Return the chunk length along each dimension, as a list of lengths if chunks differ."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:

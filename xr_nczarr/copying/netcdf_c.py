@@ -39,7 +39,7 @@ def _library() -> ctypes.CDLL:
         extension = str(import_module("netCDF4._netCDF4").__file__)
     except ModuleNotFoundError as error:
         remedy = "Install netCDF4 or xr-nczarr[netcdf]"
-        raise UnsupportedError("the package netCDF4 is not installed", remedy=remedy) from error
+        raise UnsupportedError("the netCDF4 package is not installed", remedy=remedy) from error
     wheel = os.path.join(os.path.dirname(extension), os.pardir, "netCDF4.libs", "*netcdf*.dll")
     conda = os.path.join(sys.prefix, "Library", "bin", "netcdf.dll")
     for path in (extension, *glob.glob(wheel), *glob.glob(conda)):
@@ -49,7 +49,7 @@ def _library() -> ctypes.CDLL:
                 library.nc_strerror.restype = ctypes.c_char_p
                 return library
     raise UnsupportedError(
-        "the installed package netCDF4 does not expose its netCDF-C library",
+        "the installed netCDF4 package does not expose its netCDF-C library",
         remedy="Copy the file with another xarray engine, such as engine='h5netcdf'",
     )
 
@@ -57,8 +57,8 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. A process that unpickles it opens the file
-    again, but only once.
+    Only a file that is open for reading can be pickled. A process that unpickles handles opens the
+    file again, but only once.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class Handle:
     def ids(self, function: str, group: int, *rest: Any) -> list[int]:
         """Return the identifiers of the items that a netCDF-C function lists in a group.
 
-        The function starts with the same parameters as ``nc_inq_grps``: the group, an output count
-        and an output array. `rest` contains the arguments that follow.
+        The function's first parameters are those of ``nc_inq_grps``: the group, an output count and
+        an output array. `rest` contains the arguments that follow.
         """
         count = ctypes.c_int()
         self.call(function, group, ctypes.byref(count), None, *rest)
@@ -166,8 +166,8 @@ def _reopened(path: str, *_: int) -> Handle:
     """Open a file, or return the handle if this process has already opened the file.
 
     The other arguments are the modification time and the size of the file, so that a changed file
-    is opened again. The file stays open until the process ends, and is not closed by the garbage
-    collector: closing acquires the HDF5 lock, which must not happen at unpredictable times.
+    is opened again. The file stays open until the process ends. The garbage collector must not
+    close it, because closing acquires the HDF5 lock, which must not happen at unpredictable times.
     """
     return Handle(path)
 

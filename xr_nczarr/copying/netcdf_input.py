@@ -212,8 +212,8 @@ class _Reader:
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
-        A contiguous variable has no chunks. The result is then the chunk shape that writing the
-        variable would choose by default.
+        A contiguous variable has no chunks. For it, the result is the chunk shape that a write
+        would choose by default.
         """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)

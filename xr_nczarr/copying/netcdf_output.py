@@ -50,7 +50,7 @@ class FileLayout(Layout):
     has_strings = True
 
 
-def unheld(root: Group) -> list[str]:
+def inexpressible_sizes(root: Group) -> list[str]:
     """Return a phrase for each dimension whose size a netCDF-4 file cannot express.
 
     In a netCDF-4 file, an unlimited dimension is only as long as the values that are written along
@@ -201,9 +201,7 @@ class _FileWriter:
     def _drop(self, codec: str, path: str) -> None:
         problem = f"netCDF does not support the filter {quote(codec)}"
         if self.tree.written[path].explicit:
-            raise UnsupportedError(
-                problem, remedy="Choose the filter zlib, with or without shuffle"
-            )
+            raise UnsupportedError(problem, remedy="Use the zlib filter, with or without shuffle")
         self.tree.dropped.append(f"{path} ({problem})")
 
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:

@@ -43,8 +43,8 @@ def relayout(
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
-        Attribute of the root group with the width of strings in bytes. It applies to variables
-        without such an attribute of their own.
+        The root group's attribute for the width of strings in bytes. It applies to variables that
+        have no such attribute of their own.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _strings(
         width = None  # netcdf-c does not accept it as a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
-            f'a string has {longest} bytes in UTF-8, but the attribute "{name}" allows {width}',
+            f'a string has {longest} bytes in UTF-8, but the "{name}" attribute allows {width}',
             remedy="Correct or remove the attribute in the source",
         )
     return string_data(data, width, layout, variable.attributes.get("_FillValue"))
@@ -105,7 +105,7 @@ def _strings(
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In Zarr versions in which the fill value is optional, readers of plain Zarr treat it as a
+    - In Zarr versions with an optional fill value, readers of plain Zarr treat it as a
       ``_FillValue``. A number would therefore mask equal values. NaN masks only NaN.
     - In NCZarr, netCDF's default fill values mask nothing.
     - Without a fill value, missing chunks are read as zeros.

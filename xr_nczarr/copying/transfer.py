@@ -80,7 +80,10 @@ def _size(node: ArrayNode) -> int:
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return a key that is equal if the same bytes represent the same values in two arrays."""
+    """Return a key for the way an array stores values.
+
+    If two arrays have equal keys, the same bytes represent the same values in both.
+    """
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -107,14 +110,14 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether the ``bytes`` codec stores numbers in a non-native byte order."""
+    """Return whether a ``bytes`` codec has a non-native byte order."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches. Yield the numbers of objects checked and copied."""
+    """Copy missing objects in batches, and yield how many objects were checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))

@@ -50,8 +50,8 @@ def make_node(
     Returns
     -------
     The node, a sentence on how the inherited chunk shape was adapted, and the reason why inherited
-    codecs were dropped. The two strings are empty if nothing was adapted or dropped. Chunks and
-    codecs are inherited from the store in which the variable was opened.
+    codecs were dropped. Each string is empty if nothing was adapted or dropped. A variable inherits
+    chunks and codecs from the store from which it was opened.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _with_character_length(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Replace the fill value by zero if the codecs cannot encode it."""
+    """Replace the fill value with zero if the codecs cannot encode it."""
     try:
         check_fill(node)
     except ConflictError:
@@ -151,8 +151,8 @@ def _fit_inherited_chunks(
       dimension or still has its original shape.
     - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
 
-    Returns the adapted encoding, and a sentence that describes the changes. It is empty if nothing
-    changed.
+    Returns the adapted encoding, and a sentence that describes the changes, which is empty if
+    nothing changed.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -196,7 +196,7 @@ def _reordered(
 
 
 def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Return the value of the key ``shards`` with its lengths reordered for the new axes.
+    """Return the value of the ``shards`` key with its lengths reordered for the new axes.
 
     A value without one length per axis, such as ``"auto"``, is returned unchanged.
     """

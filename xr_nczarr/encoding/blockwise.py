@@ -17,7 +17,7 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Make a function of a NumPy array and a result dtype accept dask arrays too.
+    """Decorate a function of a NumPy array and a result dtype so that it also accepts dask arrays.
 
     The function is applied to each block of a dask array when the block is computed.
     """
@@ -51,8 +51,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created here to read a lazily opened variable in blocks.
+    """Return whether this package created a dask array, to read an opened variable block by block.
 
-    Other dask arrays belong to the caller.
+    All other dask arrays belong to the caller.
     """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

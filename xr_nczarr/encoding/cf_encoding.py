@@ -1,4 +1,4 @@
-"""Encode values by the CF conventions, and check that decoding reproduces them.
+"""Encode values according to the CF conventions, and check that decoding reproduces them.
 
 The check decodes the encoded values and compares them with the original values. How much rounding
 it accepts depends on who chose the encoding:
@@ -6,7 +6,7 @@ it accepts depends on who chose the encoding:
 - For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
   is accepted.
 - Values that are added to a stored variable may be rounded to its packing step and its float type.
-  They must be exact otherwise.
+  Otherwise, they must be exact.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Encode the numbers of a variable, and check all other values against its encoding.
+    """Encode the numbers in a variable, or check that its encoding can represent its times.
 
-    The caller then lets xarray encode everything that is not encoded here: values other than
-    numbers, and numbers that fit their dtype in any case. NumPy arrays are checked immediately, and
-    dask arrays block by block when they are computed.
+    The caller passes the result to xarray, which encodes everything else: times, text, and numbers
+    that are certain to fit their encoding. NumPy arrays are checked immediately, and dask arrays
+    block by block when they are computed.
 
     Raises
     ------
@@ -106,18 +106,18 @@ def encode_as_stored(
     *,
     widening: bool = False,
 ) -> Any:
-    """Encode new values for the stored variable to which they will be added.
+    """Encode new values with the encoding of the stored variable to which they will be added.
 
     NumPy arrays are checked immediately, and dask arrays block by block while they are written.
 
     Parameters
     ----------
     stored
-        The stored variable, decoded by xarray. Its encoding is used.
+        The stored variable, decoded by xarray.
     target
-        The same variable in the netCDF data model.
+        The stored variable in the netCDF data model.
     widening
-        Whether text that is longer than the stored width is accepted. The returned array then has a
+        Whether to accept text that is longer than the stored width, and to return an array with a
         larger width. To find the width, dask arrays of text are computed immediately.
 
     Raises
@@ -165,7 +165,7 @@ def encode_as_stored(
 
 
 def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
-    """Return whether two variables that share a stored array also decode it in the same way."""
+    """Return whether two variables that share a stored array decode it in the same way."""
     first, second = (
         {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
         for item in (variable, stored)
@@ -184,7 +184,7 @@ def is_time(variable: Variable) -> bool:
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError if the new values are of another kind than the stored values.
+    """Raise ConflictError if the new values and the stored values are of different kinds.
 
     Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,
     because they are assumed to be times that have not been decoded.
@@ -239,7 +239,8 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        If decoding does not reproduce the times. If a finer encoding would, the remedy contains it.
+        If decoding does not reproduce the times. The remedy contains a finer encoding that would,
+        if there is one.
     """
     _refuse_calendar_units(encoding, name)
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
@@ -268,11 +269,11 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
 def _encoded_and_same(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
-    """Encode times, and return them with a mask of the times that decoding reproduces.
+    """Return encoded times, and a mask of the times that decoding reproduces.
 
-    `units` are the units with which to decode. If `units` is None, the times are decoded with the
-    units that xarray has chosen for encoding. These are finer than the requested units if the times
-    are not whole multiples of the latter.
+    `units` are the units in which to decode. None decodes in the units that xarray has chosen for
+    encoding. If the times are not whole multiples of the requested units, xarray chooses finer
+    units.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error

@@ -94,7 +94,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    It is specified by the key ``endian``, or by the codec ``bytes`` of Zarr version 3.
+    It is specified by the ``endian`` key, or by the ``bytes`` codec of Zarr v3.
     """
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
@@ -102,7 +102,7 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Convert the key ``chunk_key_encoding`` to keyword arguments for `Format.chunk_keys`.
+    """Convert the ``chunk_key_encoding`` key to keyword arguments for `Format.chunk_keys`.
 
     Raises
     ------
@@ -173,8 +173,8 @@ def _configuration(codec: Any) -> dict[str, Any]:
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
         remedy = (
-            "Set the encoding key shards to the shard shape, and chunks to the shape of the inner "
-            "chunks"
+            "In encoding, set shards to the shape of the shards, and chunks to the shape of the "
+            "inner chunks"
         )
         raise UnsupportedError(
             "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
@@ -223,9 +223,8 @@ def check_codecs(
     Raises
     ------
     ConflictError
-        If a compression level is out of range, because netCDF-C then cannot open the store. In
-        plain Zarr, negative levels are allowed, because they have special meanings in zlib and
-        zstd.
+        If a compression level is out of range, because netCDF-C could not open the store. In plain
+        Zarr, negative levels are allowed, because they have special meanings in zlib and zstd.
     UnsupportedError
         If a codec is configured for another dtype or other axes.
     """
@@ -255,10 +254,11 @@ def check_codecs(
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Convert numcodecs configurations to filters and, at the end, a compressor.
+    """Convert numcodecs configurations to codec specifications for a Zarr version.
 
-    `itemsize` is the size of an element in bytes. It is stored with the shuffle codec, because
-    netCDF-C relies on the stored size.
+    If the version distinguishes a compressor from filters, the last codec becomes the compressor,
+    unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. It is stored
+    with the shuffle codec, because netCDF-C relies on the stored size.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

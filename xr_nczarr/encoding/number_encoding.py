@@ -66,7 +66,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Pack numbers as xarray does, but store exactly the fill value where a number is missing."""
+    """Pack numbers as xarray does, but store missing numbers as the exact fill value."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):
@@ -83,9 +83,9 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether it is enough to check the lowest and the highest number.
 
-    It is not enough for integers that are packed as floats, because a number in between may be off
-    by more than one packing step. It is not enough for booleans either, because numbers between 0
-    and 1 would not be reproduced.
+    This is not enough for integers that are packed as floats, because a number in between may be
+    off by more than one packing step. Neither is it enough if the dtype is bool, because numbers
+    between 0 and 1 would not be reproduced.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -220,17 +220,14 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the scale factor to a float if it is an integer.
-
-    xarray packs numbers in the type of the factor.
-    """
+    """Convert an integer scale factor to a float, because xarray packs numbers in its type."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
 def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return an integer dtype with the signedness that the key ``_Unsigned`` specifies.
+    """Return an integer dtype with the signedness that the ``_Unsigned`` key specifies.
 
     Other dtypes are returned unchanged.
     """
@@ -239,7 +236,7 @@ def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.
 
 
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Apply the key ``_Unsigned`` to the dtype and the missing values, and remove the key."""
+    """Apply the ``_Unsigned`` key to the dtype and the missing values, and remove the key."""
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():

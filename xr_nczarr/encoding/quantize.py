@@ -102,7 +102,7 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Clear the last `drop` bits of each value, rounding to nearest and halves away from zero.
+    """Clear the last `drop` bits of each value, rounding to nearest, halves away from zero.
 
     `drop` is either one number or an array with a number for each value.
     """

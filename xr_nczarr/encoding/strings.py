@@ -29,8 +29,7 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Convert dask arrays of Python strings, and NumPy's StringDType, to xarray's string dtype.
 
-    Missing strings become empty strings, as in xarray. Any other variable is returned unchanged. If
-    it contains objects of other types, xarray will load it later.
+    Missing strings become empty strings, as in xarray. Any other variable is returned unchanged.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -109,7 +108,7 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the form in which a layout stores them. Return them with their dtype.
+    """Convert strings to the dtype in which a layout stores them, and return both.
 
     Depending on the layout, the result is an array of objects or of fixed-width strings with
     `width` bytes. If `width` is None, it is the length of the longest string, including the fill

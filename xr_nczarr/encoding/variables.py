@@ -92,7 +92,7 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError if a layout does not allow the name of a dimension."""
+    """Raise TypeError or ConflictError if a layout does not allow a dimension's name."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.pure and not is_name(name):  # NCZarr refers to it by path
@@ -107,7 +107,7 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
 def encode_dataset(
     dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Encode the variables of a dataset. Return them by name, with the attributes of the dataset.
+    """Return the encoded variables of a dataset by name, and the attributes of the dataset.
 
     See `encode_variables`.
     """
@@ -169,8 +169,8 @@ def encode_alone(
 ) -> EncodedVariable:
     """Encode a variable independently of its dataset.
 
-    A bounds variable then keeps all its attributes. `encode_variables` leaves out those that its
-    coordinate also has.
+    A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out those
+    that its coordinate also has.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -209,7 +209,7 @@ def user_attributes(
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
         if not is_bookkeeping(name):
             kept[name] = value
-        elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
+        elif dimensions is None or not _is_set_by_zarr_engine(name, value, dimensions):
             raise ConflictError(
                 f"the attribute name {name!r} is reserved for the metadata of NCZarr and Zarr",
                 remedy="Rename or remove the attribute",
@@ -217,7 +217,7 @@ def user_attributes(
     return kept
 
 
-def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
+def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
     """Return whether xarray's zarr engine sets this attribute when it opens a variable."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
@@ -290,7 +290,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable, already encoded by xarray, to a type that the layout supports."""
+    """Convert a CF-encoded variable to a type that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
@@ -379,8 +379,8 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the fill value that an encoding requests, in the dtype of the array, or None.
 
-    If the value does not fit the dtype, raise ConflictError if the caller passed it for this write.
-    Ignore it if it was inherited from the opened store.
+    A value that does not fit the dtype raises ConflictError if the caller passed it for this write,
+    and is ignored if it was inherited from the opened store.
     """
     requested = encoding.get("fill_value")
     if requested is None:

@@ -1,11 +1,10 @@
 """Print a store as CDL, the text format that ``ncdump`` writes and ``ncgen`` reads.
 
-The output is the same as that of ncdump 4.9, except where ncgen would create a different dataset
-from ncdump's output:
+The output matches that of ncdump 4.9, except where ncgen could not recreate the dataset from it:
 
 - Numbers have as many digits as they need to round-trip, unless `precision` is set.
 - Character data are not split into separate strings at line breaks.
-- NULs at the end of a row of characters are shown if ncgen would otherwise pad the row with a
+- Trailing NULs in a row of characters are shown if ncgen would otherwise pad the row with a
   different fill value.
 - Percent signs in names are escaped.
 - Comments describe anything that CDL cannot express, such as a variable named ``float``.
@@ -78,21 +77,21 @@ def dump(
     header
         Whether to show only the header, without any values.
     variables, groups
-        Names of the variables and groups whose values are shown. None shows the values of all. A
-        name that starts with a slash is an absolute path. Any other name matches every variable or
-        group whose path ends in that name.
+        Names of the variables and groups whose values to show. None shows all values. A name that
+        starts with a slash is an absolute path. Any other name matches every variable or group
+        whose path ends in that name.
     name
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
     precision
-        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None, alone
-        or in the tuple, shows as many digits as a number needs to round-trip.
+        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None, for
+        either or for both, shows as many digits as a number needs to round-trip.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
     coordinates
-        Whether to show values only for coordinate variables, as ``ncdump -c`` does, and for the
-        variables in `variables`.
+        Whether to show the values of coordinate variables only, as ``ncdump -c`` does. The values
+        of any `variables` are shown too.
     times
         Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read these dates.
     group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \
@@ -156,8 +155,8 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Its ancestors appear only with their dimensions, because variables in the
-        group can use these dimensions.
+        The group to show. Of its ancestors, only the dimensions are shown, because variables in the
+        group can use them.
     """
 
     opened: OpenedStore
@@ -172,7 +171,7 @@ class Cdl:
 
     @property
     def left_out(self) -> list[str]:
-        """Descriptions of the items that CDL cannot express, one sentence for each."""
+        """One sentence for each item that CDL cannot express."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_notation(), *filter(None, reasons)]
 
@@ -316,10 +315,10 @@ class Cdl:
 
         - the values, formatted as CDL; for characters, this is a single quoted string,
         - the number of braces to open before the part,
-        - None if the row continues in the next item. Otherwise, a tuple of the number of braces to
-          close after the row, and whether this is the last row of the variable.
+        - None if the row continues in the next item. Otherwise, the number of braces to close after
+          the row, and whether it is the last row of the variable.
 
-        Braces enclose the elements along every unlimited dimension other than the first dimension.
+        Braces enclose the elements along each unlimited dimension, except the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -349,7 +348,7 @@ class Cdl:
 
 
 class _Line:
-    """The current output line, which is wrapped in the same way as in ncdump.
+    """The current output line, wrapped as ncdump wraps lines.
 
     A line break is inserted before an item that would make the line too long. Lengths are measured
     in bytes.
@@ -374,9 +373,9 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the CDL name of a dimension, as seen from a group with the dimensions `visible`.
+    """Return the CDL name of a dimension in a group that can use the dimensions `visible`.
 
-    If the short name refers to another dimension in that group, the full path is returned instead.
+    This is the full path if the short name would refer to a different dimension.
     """
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 

@@ -26,8 +26,8 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 def special_attributes(variable: Variable) -> dict[str, Any]:
     """Return the special attributes that describe how the values of a variable are stored.
 
-    For strings that NCZarr stores with a fixed width, the attributes include that width, unless it
-    is already an ordinary attribute of the variable.
+    If NCZarr stores a variable's strings with a fixed width, the attributes include that width,
+    unless the variable already has an ordinary attribute for it.
     """
     node = variable.node
     assert node is not None

@@ -17,7 +17,7 @@ _DEFAULT_CALENDAR = "standard"
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """The units, including the reference date, and the calendar of a time variable."""
+    """The calendar of a time variable, and its units with the reference date."""
 
     units: str
     calendar: str
@@ -25,8 +25,8 @@ class TimeUnits:
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
-        `numbers` contains the same values, formatted as numbers. This text is kept for values that
-        are missing or not finite. It is kept for all values if xarray cannot decode them.
+        `numbers` contains the same values formatted as numbers. A value that is missing or not
+        finite stays a number. If xarray cannot decode the values, they all stay numbers.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -51,9 +51,10 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Map the names of the time variables in a group, and of their bounds, to their units.
+    """Return the units of all time variables in a group, keyed by name.
 
-    Bounds without units of their own have the units of their time variable.
+    The bounds of a time variable are included. If they have no units of their own, they get those
+    of the time variable.
     """
     times = {}
     for variable in group.variables.values():

@@ -75,8 +75,8 @@ def name_text(name: str) -> str:
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     """Return the name of the CDL type for values of a dtype and kind.
 
-    If netCDF lacks the type, this is another type that represents its values exactly. Returns None
-    if there is no such type.
+    If netCDF has no such type, return the name of another type that represents the values exactly,
+    or None if there is none.
     """
     if kind in ("char", "string"):
         return kind
@@ -112,8 +112,8 @@ def _as_text(value: str | bytes) -> str:
 def row_text(row: Array, fill_value: Any) -> str:
     """Format a row of characters as a quoted CDL string.
 
-    NULs at the end are left out if the fill value is None or NUL, because ncgen pads short text
-    with the fill value.
+    Trailing NULs are left out if the fill value is None or NUL, because ncgen pads short text with
+    the fill value.
     """
     data = row.tobytes()
     if fill_value is None or not fill_value:
@@ -155,9 +155,9 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values of a type that netCDF lacks to a netCDF type that represents them exactly.
+    """Return values in a netCDF type that represents them exactly.
 
-    Values of any other type are returned unchanged.
+    Only types that netCDF lacks are converted.
     """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
@@ -170,8 +170,8 @@ def _quoted(text: str) -> str:
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
     """Format each number with the smallest number of digits that reproduces it.
 
-    Only the numbers of digits in `digits` are tried. The last is used if none of them reproduces
-    the number. `flag` is a flag of ``%``-formatting, such as ``#``.
+    Only the numbers of digits in `digits` are tried. If none of them reproduces the number, the
+    last one is used. `flag` is a flag for ``%``-formatting, such as ``#``.
     """
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()

@@ -44,8 +44,8 @@ def consolidate(
 ) -> ConsolidateResult:
     """Write the metadata of all groups and arrays in a store to a single document.
 
-    In Zarr version 2, this document has the key ``.zmetadata``. In version 3, the consolidated
-    metadata are part of the document of the root group.
+    In Zarr v2, this document has the key ``.zmetadata``. In Zarr v3, the consolidated metadata are
+    part of the root group's document.
 
     Parameters
     ----------
@@ -80,7 +80,10 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict from keys to documents. Adding an existing document advances a progress bar."""
+    """A dict of documents by key that advances a progress bar when a document is added.
+
+    None, which stands for a missing document, does not advance the bar.
+    """
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -100,11 +103,11 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open a store in order to change its metadata, and yield a transaction and the opened store.
+    """Open a store to change its metadata, and yield a transaction and the opened store.
 
     The metadata are read from the individual documents, not from consolidated metadata. Unless
-    `dry_run` is True, the writer lock is held until the context exits, and any interrupted change
-    is rolled back first.
+    `dry_run` is True, any interrupted change is rolled back first, and the writer lock is held
+    until the context exits.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Predict how many chunks, requests and bytes reading a selection takes, without reading it."""
+"""Predict the cost of reading a selection (chunks, requests and bytes), without reading it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        The reasons why the costs of other variables are unknown, keyed by path of the variable.
+        Why the costs of all other variables are unknown, keyed by the path of the variable.
     """
 
     readings: tuple[VariableReading, ...]
@@ -120,7 +120,7 @@ class Explanation(Result):
         return {"schema_version": 1, "readings": readings, "left_out": left_out}
 
     def totals(self) -> list[str]:
-        """Return the cells of the last table row, which contains the totals of all variables."""
+        """Return the cells of the last table row, which shows the totals over all variables."""
         sizes = [item.fetched_bytes for item in self.readings]
         fetched = None if None in sizes else sum(item or 0 for item in sizes)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -156,8 +156,9 @@ def explain(
     Parameters
     ----------
     target
-        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"`` and possibly
-        indexed since. Alternatively, a target for `xarray.open_dataset`.
+        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, even if it has
+        been indexed since. Alternatively, anything that `xarray.open_dataset` opens with this
+        engine.
     selection
         Mapping from dimension names to positions, as for `xarray.Dataset.isel`. If `target` is not
         an xarray object, labels are also accepted: floats, strings, dates, or slices of these. A
@@ -225,8 +226,8 @@ class _Source:
     Attributes
     ----------
     select
-        Function that takes indexers, and returns the array and the selection to read from it. If
-        these are unknown, the function returns a string that explains why.
+        Function that takes indexers and returns the array and the selection to read from it, or a
+        string that explains why these are unknown.
     """
 
     dimensions: tuple[Any, ...]
@@ -234,7 +235,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Return the variables in a group and its descendants, keyed by path relative to the group."""
+    """Return the variables in a group and its descendants, keyed by their relative paths."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):

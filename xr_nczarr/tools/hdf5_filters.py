@@ -34,10 +34,9 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number of the HDF5 filter for a codec, followed by the filter's settings.
+    """Return the number and the settings of the HDF5 filter that corresponds to a codec.
 
-    Returns None if no HDF5 filter corresponds to the codec. `node` is the array that uses the
-    codec.
+    Returns None if there is no such filter. `node` is the array that uses the codec.
     """
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:

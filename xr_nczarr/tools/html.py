@@ -1,4 +1,4 @@
-"""Build HTML representations that use the colors of the notebook in which they are shown."""
+"""Build HTML representations that adopt the colors of the notebook."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def text(value: object) -> str:
-    """Convert a value to text that is escaped for HTML and truncated to 200 characters."""
+    """Convert a value to HTML-escaped text, truncated to 200 characters."""
     return escape(quote(value))
 
 
@@ -71,8 +71,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
     """Return an HTML element that users can expand to show `content` below `summary`.
 
-    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states whether
-    the element is expanded at first.
+    Both must already be HTML. `kind` is the CSS class of the element, and `opened` is whether the
+    element is initially expanded.
     """
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
@@ -84,9 +84,9 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return an HTML bar of which the fraction `share` is filled.
+    """Return an HTML bar, filled to the fraction `share` of its length.
 
-    Of the filled part, the fraction `inner` is highlighted. Both fractions are clipped to the range
+    The fraction `inner` of the filled part is highlighted. Both fractions are clipped to the range
     from 0 to 1.
     """
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
@@ -104,14 +104,14 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    Dimensions along which the selection skips chunks are preferred, then those with the most
+    Dimensions along which the selection skips chunks are drawn first, then those with the most
     chunks. Returns an empty string for a scalar or an array without elements.
 
     Parameters
     ----------
     names
-        Names of the dimensions, for the caption. Without a name for each dimension, the caption
-        contains only numbers.
+        Names of the dimensions, for the caption. Unless there is a name for each dimension, the
+        caption contains only numbers.
     touched
         For each dimension, the indices of the chunks that a selection touches. These chunks are
         highlighted. None if there is no selection.

@@ -56,7 +56,8 @@ class StoreInfo(Result):
         Mapping from the path of each variable to its stored chunks. None if counting was not
         requested, and empty if the chunks could not be counted.
     unlisted
-        The reason why the stored chunks could not be counted. Empty in all other cases.
+        Why the stored chunks could not be counted. Empty if they were, or if counting was not
+        requested.
     """
 
     name: str
@@ -77,8 +78,9 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the total numbers of groups, variables, chunks and bytes.
 
-        Chunks and bytes are totals of the readable variables only. Chunks are left out if they were
-        not counted. A total is None if it is unknown for any of these variables.
+        Variables that cannot be read are excluded from the totals of chunks and bytes. If chunks
+        were not counted, the result has no totals of chunks and stored bytes. A total is None if
+        any variable's share is unknown.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]

@@ -1,4 +1,4 @@
-"""Predict the requests of a read by running the read against a store that only records them."""
+"""Predict the requests of a read by running it on a store that only records the requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RecordedRead(NamedTuple):
 
 
 class ObjectSizes:
-    """The sizes of the objects in a store, which are determined without reading the objects.
+    """The sizes of the objects in a store, determined without reading the objects.
 
     If looking up a size would take a request, the objects below `folder` are listed once instead.
     """
@@ -55,9 +55,9 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If so, a local store looks up the objects
-            instead of listing them, and a store that cannot be listed receives a request for each
-            object. If False, the sizes in a remote store that cannot be listed are unknown.
+            Whether objects may be looked up one by one. If True, this is done for local stores, and
+            for remote stores that cannot be listed, with one request per object. If False, stores
+            are listed, and the sizes in a remote store that cannot be listed are unknown.
         """
         sizes = self.store.known_sizes(keys) if one_by_one else None
         if sizes is not None:
@@ -125,7 +125,7 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A stand-in for another store, which records requests instead of making them.
+    """A stand-in for another store that records requests instead of making them.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class _RecordingStore(Store):
     fetched_bytes
         Total number of bytes requested, or None if a size is unknown.
     present
-        Number of requested objects that exist.
+        Number of requested objects that exist in the other store.
     indices
         Keys of the shards from which byte ranges were requested.
     """

@@ -24,10 +24,10 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield selections that together cover an array, in C order, each with at most `limit` bytes.
+    """Yield selections of at most `limit` bytes that together cover an array, in C order.
 
     If possible, each selection consists of whole chunks, so that every chunk is decoded only once.
-    If `whole_rows` is True, the last dimension is never split, and selections may exceed `limit`.
+    If `whole_rows` is True, the last dimension is never split, so selections may exceed `limit`.
     """
     if not shape:
         yield ()

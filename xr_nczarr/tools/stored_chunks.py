@@ -1,7 +1,6 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
-To do so, the store is listed. If it cannot be listed, as with plain HTTP, each chunk that can exist
-according to the metadata is looked up.
+The store is listed if possible. If not, as with plain HTTP, each chunk of each array is looked up.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ def count_stored_chunks(
     Returns
     -------
     tuple
-        The stored objects of each variable, keyed by path, and an empty string. If the objects
-        cannot be counted, an empty mapping and the reason as a string.
+        The stored objects of each variable, keyed by path, and an empty string. If they cannot be
+        counted, an empty dict and a string with the reason.
     """
     progress = progress or Progress(False)
     try:
@@ -149,10 +148,9 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array to which the chunk or shard at `key` belongs, and the chunk's position.
+    """Return the array that owns the chunk or shard at `key`, and its index in the flattened grid.
 
-    The position is the index in the flattened grid (C order). Returns None and 0 if `key` is not
-    the key of a chunk or shard.
+    Returns None and 0 if `key` is not the key of a chunk or shard.
     """
     folder = key
     while folder:

@@ -77,7 +77,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return the slices of a source variable to read, or None if all of it is selected."""
+        """Return the slices to read from a source variable, or None to read all of it."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -121,7 +121,7 @@ class Subset:
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
-    """Yield each of `paths` to which the ``coordinates`` attribute of a variable refers.
+    """Yield the members of `paths` to which a variable's ``coordinates`` attribute refers.
 
     As the CF conventions specify, each name is looked up in the variable's group, then in the
     ancestors of that group.
@@ -141,8 +141,8 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
     """Return the members of `paths` that match any of the requested names.
 
     A name that starts with a slash is an absolute path. Any other name matches every path that ends
-    with that name. If `requested` is None, all paths match. `what` is the kind of item to mention
-    in an error message, such as ``variable``.
+    with that name. If `requested` is None, all paths match. `what` names the kind of item in error
+    messages, such as ``variable``.
 
     Raises
     ------
@@ -175,8 +175,8 @@ def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict
     select
         Mapping from dimension names to labels or positions.
     source, options
-        Arguments for `xarray.open_dataset`. The dataset is opened only if there are labels, to look
-        them up in its indexes.
+        Arguments for `xarray.open_dataset`. The dataset is opened only if there are labels, which
+        are looked up in its indexes.
 
     Raises
     ------

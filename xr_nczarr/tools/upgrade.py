@@ -233,9 +233,10 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy`, with metadata of `source` that an upgrade must keep.
+    """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must keep.
 
-    These are reserved attributes other than annotations, and the absence of a fill value.
+    These metadata are reserved attributes other than annotations. In addition, an array without a
+    fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
@@ -265,7 +266,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield a description and a comparable value for each property of a tree."""
+    """Yield a description of each property of a tree, with a value to compare."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)

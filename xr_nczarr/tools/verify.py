@@ -58,9 +58,9 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. If only a
-    single value of a coordinate is missing, this is a warning too, because writers omit a chunk
-    whose only value is the fill value.
+    chunk is an error in a coordinate variable, and a warning in any other variable. A single
+    missing value of a coordinate is also just a warning, because writers omit chunks that contain
+    only the fill value.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def _discard(*_: Any) -> None:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the region of an array, as slices, that is stored in the object at a grid index."""
+    """Return the slices of an array that are stored in the object at a grid index."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]

@@ -18,7 +18,7 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError if a variable that is not appended differs from the stored variable."""
+    """Raise ConflictError if a variable that is not extended differs from the stored variable."""
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):

@@ -1,4 +1,4 @@
-"""Divide lazily opened variables into blocks, and find the arrays from which they are read.
+"""Divide lazily opened variables into blocks, and find the stored arrays that they read.
 
 Writing a lazily opened variable reads it block by block. Only the blocks that are about to be
 stored are in memory, and each source chunk is decoded once. A write must not overwrite an array
@@ -47,8 +47,8 @@ def in_blocks(
     left unchanged. The same applies to arrays of Python objects other than text, and to times whose
     encoding specifies only one of units and dtype.
 
-    A dask array of text or objects without dimensions is loaded. Otherwise, its only block would
-    become the item itself, and bytes would lose their trailing NULs.
+    Dask arrays of text or objects are loaded if they have no dimensions. Otherwise, dask would
+    replace the only block with its item, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -158,7 +158,7 @@ def _selected_lengths(
 
 
 def _chunk_ends(chunks: Any, size: int) -> _Lengths:
-    """Return the position at which each chunk along a dimension of `size` elements ends.
+    """Return the end of each chunk along a dimension of `size` elements.
 
     `chunks` is the length of all chunks, a sequence with the length of each chunk, or None for a
     single chunk.
@@ -170,7 +170,7 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of the runs of selected elements that lie in the same chunk."""
+    """Return the length of each run of selected elements that lie in one chunk."""
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -183,7 +183,7 @@ def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunks that are larger than a block, along the first axes if possible."""
+    """Split chunks that are larger than a block, preferably along the first axes."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -208,9 +208,9 @@ def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int,
 
 
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
-    """Map each lazy variable to the paths of the arrays in `store` from which it is read.
+    """Return the paths of the arrays in `store` from which each lazy variable is read.
 
-    Variables that are not read from `store` are left out.
+    The paths are keyed by variable name. Variables that are not read from `store` are left out.
     """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():

@@ -35,8 +35,8 @@ class Tree:
     Attributes
     ----------
     root
-        The root group. For an existing store, it contains only its groups and dimensions, to which
-        new variables can refer.
+        The root group. For an existing store, it contains the existing groups and dimensions, to
+        which new variables can refer, but no existing variables.
     written
         Maps the path of each new array to its encoded variable.
     groups
@@ -161,7 +161,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log the attributes that are stored with another type."""
+        """Warn about dropped codecs, and log the attributes that are stored as another type."""
         retyped = [] if self.layout.pure else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
@@ -241,7 +241,7 @@ def check_names(
 ) -> None:
     """Raise an error if the file system cannot store the names of new nodes.
 
-    A name can be invalid, or be equal to another name except for its case.
+    A name may be invalid, or differ from another name only by case.
 
     Parameters
     ----------

@@ -131,13 +131,13 @@ def write_chunks(
     Parameters
     ----------
     progress
-        The progress bar of an operation that includes this write. If it is None, the write has its
-        own bar if `options` request one.
+        The progress bar of an operation that includes this write. If None, the write shows its own
+        bar if `options` request one.
 
     Returns
     -------
-    None if `options.compute` is true. Otherwise, a dask object that writes the dask arrays of the
-    caller. All other values have been written when this function returns, including those of
+    None if `options.compute` is true. Otherwise, a dask object that writes the caller's dask
+    arrays. All other values have been written when this function returns, including those of
     variables that the caller opened without dask.
     """
     if not writes and options.compute:
@@ -244,9 +244,9 @@ class _BlockTarget:
     def __dask_tokenize__(self) -> str:
         """Return a token that differs for each write, even if all writes have the same data.
 
-        A cluster remembers a failed task while its exception is referenced. If the write is
-        repeated with the same token, dask raises this exception at once instead of running the task
-        again.
+        A cluster remembers a failed task as long as something refers to its exception. If the write
+        were repeated with the same token, dask would raise this exception at once, instead of
+        running the task again.
         """
         return self.token
 

@@ -69,15 +69,15 @@ class _Planner:
     checks
         See `WritePlan`.
     grown
-        Maps the path of each dimension that grows to the dimension with its new size.
+        The growing dimensions with their new sizes, keyed by path.
     widened
-        Pairs of a stored node and its wider copy, for each array of fixed-width text that is too
-        narrow for the new text.
+        For each array of fixed-width text that is too narrow for the new text, its stored node and
+        a wider copy of that node.
     kept
         Paths of the stored groups that are not replaced.
     unchanged
-        Group and name of each variable that was lazily opened from the same array to which it would
-        be written. These variables are left as they are.
+        Group and name of each variable that was lazily opened from the very array to which it would
+        be written. These variables are not written.
     """
 
     request: WriteRequest
@@ -113,7 +113,7 @@ class _Planner:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def find_unchanged(self) -> None:
-        """Find the variables that would be written to the same array from which they are read."""
+        """Find the variables that would be written to the very array from which they are read."""
         # The same URL can name different stores at two endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:
@@ -167,7 +167,7 @@ class _Planner:
                         raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if there are `new` members and the store is a single array."""
+        """Raise ConflictError if the store is a single array, to which nothing can be added."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -177,7 +177,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of an unreadable group at or above `path`, unless it will be replaced."""
+        """Raise the error of any unreadable group at or above `path` that will not be replaced."""
         if _is_in(path, self.replaced_group):
             path = parent_path(str(self.replaced_group))
         while path not in self.kept:
@@ -259,7 +259,8 @@ class _Planner:
         Raises
         ------
         ConflictError
-            If the mode does not allow it, or a stored variable or group has the same name.
+            If the mode does not allow new variables, if a stored group has the same name, or if the
+            caller passed an encoding for a stored variable.
         """
         for name in encoding:
             if name in stored:
@@ -289,9 +290,9 @@ class _Planner:
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Check that a group can be extended along `dim`, and add a check of its coordinate.
+        """Check that a group can be extended along `dim`, and plan to check the coordinate.
 
-        `new` are the names of the variables that the dataset adds to the group.
+        `new` contains the names of the variables that the dataset adds to the group.
         """
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
@@ -401,7 +402,7 @@ class _Planner:
             side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"cannot add {', '.join(new)}: the store has the layout of netcdf-c 4.8.0, or "
+                    f"cannot add {', '.join(new)}: the store has the layout of netCDF-C 4.8.0, or "
                     "an earlier layout of the dialect universal",
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
@@ -474,8 +475,8 @@ class _Planner:
 def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    It is the layout of the store. If this is the preview of the layout ``nczarr``, nodes are added
-    in the final version.
+    This is the layout of the store, with one exception. To the layout ``nczarr-preview``, nodes are
+    added in the layout ``nczarr``.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]

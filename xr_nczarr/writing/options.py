@@ -20,7 +20,7 @@ _MODES = ("w", "w-", "a", "a-", "r+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `to_nczarr` that control how to write; see its docstring."""
+    """The arguments of `to_nczarr` that control how to write. `to_nczarr` describes them."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None
@@ -63,7 +63,7 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
 def layout_of(
     location: Location, zarr_format: int | str, dialect: str, consolidated: bool | None
 ) -> Layout:
-    """Return the layout that the fragment of a URL and the arguments of the caller request.
+    """Return the layout that a URL's fragment and the caller's arguments request.
 
     Raises
     ------

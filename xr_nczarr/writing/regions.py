@@ -15,7 +15,7 @@ from xr_nczarr.writing.chunk_writes import Region
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Raise ConflictError if a region covers a chunk or shard of a remote store only in part."""
+    """Raise ConflictError if a region only partially covers a chunk or shard of a remote store."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -23,9 +23,9 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
     ):
         if piece.start % cell or (piece.stop % cell and piece.stop != size):
             raise ConflictError(
-                f"the region from {piece.start} to {piece.stop} along dimension {axis} covers "
-                f"stored chunks of length {cell} only in part; this store has no locks, so "
-                "concurrent writes to the same chunks would be lost",
+                f"the region from {piece.start} to {piece.stop} along dimension {axis} partially "
+                f"covers stored chunks of length {cell}; this store has no locks, so concurrent "
+                "writes to the same chunks would be lost",
                 remedy=f"Begin and end regions at multiples of {cell}. If no other process writes, "
                 "pass safe_chunks=False",
                 store=store.name,
@@ -38,8 +38,8 @@ def resolve_region(
 ) -> dict[str, slice]:
     """Return the slice to write along each dimension of `region`.
 
-    If a slice is ``"auto"``, compare the coordinates of the dataset with those of the store to find
-    it.
+    A slice of ``"auto"`` is found by comparing the coordinates of the dataset with those of the
+    store.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     if not index.is_unique:
         repeated = index[index.duplicated()][0]
         raise ConflictError(
-            f"coordinate {dim} contains the value {repeated} more than once, so that region='auto' "
+            f"coordinate {dim} contains the value {repeated} more than once, so region='auto' "
             "cannot compare coordinates",
             remedy="Pass slices of positions as region",
         )

@@ -36,8 +36,8 @@ class GroupRequest:
     growing
         Names of dimensions that may grow, including the unlimited ones.
     sources
-        Maps each variable that is read lazily from the target store to the paths of the arrays from
-        which it is read.
+        The paths of the arrays in the target store from which each lazy variable is read, keyed by
+        variable name.
     """
 
     path: str
@@ -83,7 +83,7 @@ class WriteRequest:
 
 
 def _tokenizable(variable: Variable) -> Any:
-    """Return an object from which dask can compute a token without reading a lazy variable."""
+    """Return an object that dask can tokenize without reading the values of a lazy variable."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 
@@ -219,8 +219,8 @@ def unlimited_dimensions(
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the dimensions in `declared`. If the dataset has none of them, they are the dimensions
-    with time coordinates, and the first dimension of each variable of the highest rank.
+    These are the `declared` dimensions. If the dataset has none of them, they are the dimensions
+    that have time coordinates, and the first dimension of each variable of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
@@ -241,7 +241,7 @@ def _has_times(dataset: Dataset, dim: Hashable) -> bool:
 
 
 def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a variable that reads its values from an array to be overwritten."""
+    """Return the error for a variable that is read from an array that would be overwritten."""
     return RefusedError(
         f"the variable reads its values from {path} in the store that would be overwritten",
         remedy="Load the variable first with .load(), or write to another store",

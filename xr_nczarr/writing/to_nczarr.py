@@ -133,10 +133,10 @@ def to_nczarr(
         ``"w-"`` creates a new store or group. ``"w"`` replaces an existing store or group. On local
         disks, the replacement is atomic and happens once all data are written. ``"a"`` changes an
         existing store or creates one: it adds new variables, overwrites existing variables, and
-        updates attributes. ``"a-"`` is like ``"a"``, but neither changes nor compares existing
-        variables that lack the dimension `append_dim`. ``"r+"`` writes values into existing
-        variables, without changing metadata. None means ``"a"`` with `append_dim`, ``"r+"`` with
-        `region`, and ``"w-"`` otherwise.
+        updates attributes. ``"a-"`` is like ``"a"``, but ignores existing variables that lack the
+        dimension `append_dim`, instead of checking that they are equal. ``"r+"`` writes values into
+        existing variables, without changing metadata. None means ``"a"`` with `append_dim`,
+        ``"r+"`` with `region`, and ``"w-"`` otherwise.
     group
         Path of the group to write into.
     encoding
@@ -144,21 +144,21 @@ def to_nczarr(
         encoding accepts the keys of `to_netcdf` and `to_zarr`. If it requests no codec, chunks are
         stored uncompressed.
     unlimited_dims
-        Names of the unlimited dimensions; for a DataTree also a mapping from paths to such names.
-        None uses the names in ``dataset.encoding``, which opening a file sets.
+        Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
+        names. None uses the names in ``dataset.encoding``, which is set when a file is opened.
     compute
         Whether to write the values of the caller's dask arrays now. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
         are always written now.
     consolidated
-        Whether to write consolidated metadata. None writes them for version 2 only, and updates any
-        consolidated metadata of an existing store.
+        Whether to write consolidated metadata. None writes them to new stores of Zarr v2 only, and
+        updates any consolidated metadata of an existing store.
     append_dim
         Dimension to append along. All variables along this dimension must be in both the dataset
-        and the store. All other variables must be equal in both.
+        and the store. Other variables that are in both must be equal.
     region
-        Mapping from dimensions to the slices of existing variables to write. Instead of a slice or
-        the whole mapping, ``"auto"`` finds the slices by comparing coordinates.
+        Mapping from dimensions to the slices of existing variables to write. If a slice or the
+        whole mapping is ``"auto"``, slices are found by comparing coordinates.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
         partially covers stored chunks of a store without locks.
@@ -167,17 +167,17 @@ def to_nczarr(
         version.
     dialect
         ``"nczarr"``, ``"zarr"`` (plain Zarr), ``"universal"`` (NCZarr with additional objects for
-        netcdf-c up to 4.9.2), or the name of a netcdf-c layout. An existing store keeps its
+        netCDF-C up to 4.9.2), or the name of a netCDF-C layout. An existing store keeps its
         dialect.
     storage_options
-        Filesystem options, as for opening. The option ``sync`` determines when to flush to the
+        Filesystem options, as for opening. The ``sync`` option determines when to flush to the
         local disk: once before and once after the metadata (``"commit"``, the default), after each
         object (``"all"``), or never (``"none"``).
     progress
         Whether to show a progress bar.
     atomic
-        Whether to make a whole append or overwrite atomic on local disks, by writing to a copy of
-        the store that consists of hard links.
+        Whether to make a whole append or overwrite atomic on local disks. To do so, a copy of the
+        store that consists of hard links is changed, and then replaces the store.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.

@@ -100,9 +100,9 @@ class Transaction:
     target
         The store as it was before the change. Its documents are updated as they are written.
     applied
-        The regions that an interrupted append has written, if `roll_back` finds the append
-        complete. Maps the path of each array to the start and the (exclusive) end along each
-        dimension. The journal of the append is kept until `remove_journal`.
+        If `roll_back` finds that an interrupted append is complete, the regions that it has
+        written: for each array path, the start and the (exclusive) end along each dimension. The
+        journal of the append is kept until `remove_journal`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -122,15 +122,15 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Take the writer lock of a store, and yield the transaction.
 
-        On local disks, wait until other writers have released the lock. Their locks end with their
-        processes.
+        On local disks, wait until other writers have released the lock. When a writer's process
+        ends, its lock is released.
 
         Parameters
         ----------
         owner
-            Function that returns the owner of the lock as a string. From it, a killed writer that
-            is run again recognizes its own lock. The function may read all values in memory, so it
-            is called only for stores in which the lock of a killed process remains.
+            Function that returns a string to identify the owner of the lock. If a killed writer is
+            run again, it recognizes its own lock by this string. The function may have to hash
+            large arrays, so it is called only for stores in which a killed writer's lock remains.
         locking
             Whether to take the lock. Region writes do not need the lock. An empty local directory
             is replaced atomically at the end, so it is locked only if `locking` is ``"always"``.
@@ -152,12 +152,12 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self, consolidated: bool | None = None) -> None:
-        """Undo what a killed writer left half changed, or complete it if only the end is missing.
+        """Undo the incomplete change of a killed writer, or complete it if only the end is missing.
 
-        - A change of only some documents is undone.
+        - If only some documents have been changed, they are restored.
         - The regions of a complete append are recorded in `applied`.
         - If only the consolidated metadata of a new store are missing, they are written.
-          `consolidated` says whether the store has any; None means the default of the Zarr version.
+          `consolidated` is whether the store has any; None means the default of the Zarr version.
         """
         if self.store.single_file:
             return
@@ -249,8 +249,8 @@ class Transaction:
         staged
             Whether a local store is replaced atomically.
         mark
-            Content of the marker, by which the same write recognizes its unfinished store when it
-            is run again. The marker is written after old objects have been removed.
+            Content of the marker. If the same write is run again, it recognizes its unfinished
+            store by this content. The marker is written after old objects have been removed.
         resumed
             Whether an earlier run has left this marker and some of the chunks.
         """
@@ -281,7 +281,7 @@ class Transaction:
             self.target.documents.update(dict.fromkeys(removed))
 
     def _clear(self) -> None:
-        """Remove all objects except the lock, the marker, and files of file managers."""
+        """Remove all objects except the lock, the marker, and ``.DS_Store`` and similar files."""
         keys = {
             key: None
             for key in self.store.list_keys()

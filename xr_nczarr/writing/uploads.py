@@ -42,7 +42,7 @@ class Uploads(Underway):
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)`` in the background, which takes `size` bytes of memory.
+        """Run ``work(argument)``, a job that takes `size` bytes of memory, in the background.
 
         First wait until the running jobs leave enough memory, or until no job is running. If an
         earlier job has failed, raise its error.

@@ -145,7 +145,7 @@ class WriteTarget:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target is empty, ignoring files of file managers such as ``.DS_Store``."""
+    """Return whether a target is empty, ignoring ``.DS_Store`` and similar files."""
     return _names(store) == ([], [])
 
 
