@@ -57,7 +57,7 @@ _OF_VERSION_3: Mapping[str, Builder] = {
 _OURS = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not provide, or provides only if another library is installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
-"""Names for the type char in metadata from netCDF-C. ``|S1`` is a string of length one."""
+"""Names of the char type in metadata from netCDF-C. ``|S1`` is a string of length one."""
 _POINTER = 8
 """Size in bytes of a pointer to a string.
 

@@ -46,7 +46,7 @@ DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
 _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
 
 Entry = str | Target
-"""A target, or inline data as the string that encodes the data in the document."""
+"""A target, or the string that encodes inline data in the document."""
 
 
 class Family(NamedTuple):

@@ -227,8 +227,8 @@ def render_parquet_references(
     others = table.count - placed
     if others:
         raise UnsupportedError(
-            "parquet files can contain only chunks of Zarr v2 arrays; "
-            f"{others:,} references are not for such chunks",
+            "parquet files can contain only references to chunks of Zarr v2 arrays; the set has "
+            f"{others:,} other references",
             remedy="Write a JSON document instead",
         )
     members = {key: _parsed(text) for key, text in texts.items()}

@@ -23,7 +23,7 @@ from xr_nczarr.storage.url import (
 
 _CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose URLs contain no host. Credentials are never sent, but only sign requests."""
+"""Protocols whose URLs contain no host. Credentials sign the requests, and are never sent."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
 # Options that are ignored, because they apply only to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(

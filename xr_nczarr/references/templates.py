@@ -31,7 +31,7 @@ Language = Literal["safe", "jinja2"]
 _MAX_DEPTH = 64
 _MAX_NODES = 10_000
 _PARSING = 64
-"""Cost of parsing a template, where a reference without templates costs 1."""
+"""Cost of parsing a template, in units of one reference without templates."""
 _ORDINARY_TEXT = 128
 _LEAST = 1 << 14  # minimum budget in references, enough for some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
