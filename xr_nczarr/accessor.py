@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dask.delayed import Delayed
 
-    from xr_nczarr.backend.encoding import Opening
+    from xr_nczarr.backend.opened_encoding import Opening
     from xr_nczarr.tools.explain import Explanation
     from xr_nczarr.tools.info import StoreInfo
     from xr_nczarr.tools.verification import Verification
@@ -120,7 +120,7 @@ class NczarrAccessor:
         return explain(self._obj, selection, variables=variables)
 
     def _opening(self) -> Opening | None:
-        from xr_nczarr.backend.encoding import OPENING_KEY, Opening
+        from xr_nczarr.backend.opened_encoding import OPENING_KEY, Opening
 
         opening = self._obj.encoding.get(OPENING_KEY)
         return opening if isinstance(opening, Opening) else None

@@ -21,9 +21,9 @@ from zarr.codecs import (
 
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS
-from xr_nczarr.formats.data_types import parse_data_type, render_data_type
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
+from xr_nczarr.formats.v3_data_types import parse_data_type, render_data_type
 from xr_nczarr.model import (
     ArrayNode,
     Attributes,

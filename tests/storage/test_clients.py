@@ -31,7 +31,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage import ByteRange, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
-from xr_nczarr.storage.filesystem import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FilesystemClient
 
 OBSTORE = {"client": "obstore"}
 CLIENTS = ("fsspec", "obstore")

@@ -21,8 +21,8 @@ from xr_nczarr.backend.decoding import (
     undecodable,
     without_frames,
 )
-from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
+from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote

@@ -12,14 +12,14 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.encoding import (
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray, decode_text
+from xr_nczarr.backend.opened_encoding import (
     OPENING_KEY,
     Opening,
     codec_encoding,
     stored_encoding,
     xarray_attributes,
 )
-from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray, decode_text
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, ReadableVariable

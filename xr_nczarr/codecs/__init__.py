@@ -1,7 +1,7 @@
 """Decode and encode chunks. Decoded data never exceeds the size that the metadata declares."""
 
 from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
-from xr_nczarr.codecs.bounded import decompressed
+from xr_nczarr.codecs.compressors import decompressed
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
     check_codec,
@@ -10,7 +10,7 @@ from xr_nczarr.codecs.registry import (
     compile_codec,
     registered_kind,
 )
-from xr_nczarr.codecs.shards import ShardIndex
+from xr_nczarr.codecs.shard_index import ShardIndex
 
 __all__ = [
     "DAMAGED",

@@ -12,7 +12,7 @@ import numpy as np
 from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import bounded, casts, filters, registered_codecs, serializers
+from xr_nczarr.codecs import casts, codec_plugins, compressors, filters, serializers
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
@@ -48,7 +48,7 @@ _OF_BYTES: Mapping[str, Builder] = {
     "base64": filters.build_sized,
     **dict.fromkeys(filters.TYPED, filters.build_typed),
     **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
-    **dict.fromkeys(bounded.COMPRESSORS, bounded.build_compressor),
+    **dict.fromkeys(compressors.COMPRESSORS, compressors.build_compressor),
 }
 _OF_VERSION_3: Mapping[str, Builder] = {
     "scale_offset": casts.build_scale_offset,
@@ -266,9 +266,9 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     if builder is not None and (name in _OURS or codec_class is not None):
         return builder
     if codec_class is None and plugins:
-        entry_point = registered_codecs.find_entry_point(spec)
+        entry_point = codec_plugins.find_entry_point(spec)
         if entry_point is not None:
-            return partial(registered_codecs.build_registered, entry_point=entry_point)
+            return partial(codec_plugins.build_registered, entry_point=entry_point)
     return partial(_build_foreign, codec_class=codec_class or _load_class(spec))
 
 
@@ -280,7 +280,7 @@ def registered_kind(name: str) -> str | None:
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
-    return registered_codecs.kind_of(name)
+    return codec_plugins.kind_of(name)
 
 
 def check_known(name: str) -> None:
@@ -291,7 +291,7 @@ def check_known(name: str) -> None:
         *numcodecs_registry.codec_registry,
         *numcodecs_registry.entries,
     }
-    if name not in known and registered_codecs.kind_of(name) is None:
+    if name not in known and codec_plugins.kind_of(name) is None:
         remedy = unknown("codec", name, known).remedy
         raise UnsupportedError(f"no codec named {quote(name)!r}", remedy=remedy)
 

@@ -13,9 +13,9 @@ from typing import Any
 import xarray as xr
 from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedArray
 
-from xr_nczarr.backend.encoding import run_lengths
 from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
+from xr_nczarr.backend.opened_encoding import run_lengths
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.copying.netcdf_input import NetcdfFile, open_file

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import quote, unexpected
-from xr_nczarr.formats.data_types import DType, check_members, is_float
 from xr_nczarr.formats.documents import read_integer, read_list, read_text, required
+from xr_nczarr.formats.v3_data_types import DType, check_members, is_float
 from xr_nczarr.model import Json
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")

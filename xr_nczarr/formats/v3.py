@@ -12,7 +12,6 @@ import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
-from xr_nczarr.formats.data_types import parse_data_type, read_named, render_data_type, unsupported
 from xr_nczarr.formats.documents import (
     Document,
     check_key,
@@ -31,6 +30,12 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
+from xr_nczarr.formats.v3_data_types import (
+    parse_data_type,
+    read_named,
+    render_data_type,
+    unsupported,
+)
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import MetadataError, UnsupportedError, unexpected
-from xr_nczarr.formats.data_types import DType, check_members, parse_data_type
 from xr_nczarr.formats.documents import read_list, read_object, required
 from xr_nczarr.formats.fill_values import parse_fill_value
+from xr_nczarr.formats.v3_data_types import DType, check_members, parse_data_type
 from xr_nczarr.model import Json
 
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
-from xr_nczarr.formats.data_types import DType, check_members, read_named, unsupported
 from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
 from xr_nczarr.formats.typestrings import is_numpy_dtype
 from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
+from xr_nczarr.formats.v3_data_types import DType, check_members, read_named, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xr_nczarr.errors import Place, UnsupportedError, quote, unexpected
-from xr_nczarr.formats.data_types import check_members, unsupported
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
@@ -31,6 +30,7 @@ from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.v3 import V3
 from xr_nczarr.formats.v3_codecs import move_byte_order
+from xr_nczarr.formats.v3_data_types import check_members, unsupported
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json, Limits

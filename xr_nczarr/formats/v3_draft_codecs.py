@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xr_nczarr.formats.data_types import DType, check_members, unsupported
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
 from xr_nczarr.formats.v2 import converted_lzma
 from xr_nczarr.formats.v3_casts import NUMBERS
 from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
+from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json
 
 _LAYOUT = "chunk_memory_layout"

@@ -11,7 +11,8 @@ import re
 import numpy as np
 
 from xr_nczarr.formats import typestrings
-from xr_nczarr.formats.data_types import (
+from xr_nczarr.formats.documents import read_object, read_text, required
+from xr_nczarr.formats.v3_data_types import (
     NUMBERS,
     DType,
     check_members,
@@ -19,7 +20,6 @@ from xr_nczarr.formats.data_types import (
     unsupported,
     unsupported_dtype,
 )
-from xr_nczarr.formats.documents import read_object, read_text, required
 from xr_nczarr.model import Json
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")

@@ -17,7 +17,7 @@ from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.storage import Access, LocalStore, Location, RemoteStore, Rules, Store, parse_url
 from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.filesystem import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FilesystemClient
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query

@@ -11,7 +11,7 @@ from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references.entries import absolute_url
 from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.filesystem import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FilesystemClient
 from xr_nczarr.storage.keys import is_plain_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.remote import RemoteStore, Rules

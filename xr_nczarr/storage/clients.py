@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.storage.aws import NoEquivalent, bucket_region, s3_arguments
-from xr_nczarr.storage.filesystem import FilesystemClient
-from xr_nczarr.storage.obstore import ObstoreClient, process
+from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.trust import Trust

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
-from xr_nczarr.storage.obstore import ObstoreClient
+from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask, plain_filesystem
@@ -242,7 +242,7 @@ def _of_zarr_store(store: Any, path: str) -> Location:
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
-    from xr_nczarr.storage.zarr_python import ZarrPythonClient
+    from xr_nczarr.storage.zarr_python_client import ZarrPythonClient
 
     read_only = bool(store.read_only)
     if type(store) is LocalStore:

@@ -10,7 +10,7 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.encoding import xarray_attributes
+from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
