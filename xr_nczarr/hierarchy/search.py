@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xr_nczarr.errors import (
@@ -53,6 +53,7 @@ def open_hierarchy(
     listed_children: Callable[[GroupNode], Children | None] = lambda _: None,
     sidecars: Sequence[str] = (),
     with_sidecars: bool = False,
+    few_root_documents: bool = False,
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
@@ -81,6 +82,9 @@ def open_hierarchy(
         Names of documents that the convention stores next to the documents of a node.
     with_sidecars
         Whether to always read sidecars, instead of only if nothing else names the children.
+    few_root_documents
+        Whether the first batch may request only the documents that can be consolidated metadata. It
+        does if the latest stores in the same folder had consolidated metadata.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 
@@ -104,6 +108,7 @@ def open_hierarchy(
             data_type_fallback,
             limits,
             with_sidecars=with_sidecars,
+            few=few_root_documents,
         )
         hierarchy = search.run(zarr_format, consolidated)
         search.break_replaced()
@@ -122,6 +127,7 @@ class _Search:
     data_type_fallback: bool
     limits: Limits
     with_sidecars: bool = False
+    few: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
@@ -129,6 +135,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.source = DocumentSource(self.store, self.limits)
         self.probed = self.source.probed
+        self._fetch = self.source.fetch
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -171,10 +178,13 @@ class _Search:
         # draft.
         for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
+            refusals: dict[str, AccessDeniedError] = {}
             if batch is usual:
                 keys.append(JOURNAL)
-            refusals: dict[str, AccessDeniedError] = {}
-            documents |= self._fetch(keys, refusals)
+            if batch is usual and consolidated:
+                documents = self.source.fetch_root(candidates, keys, refusals, few=self.few)
+            else:
+                documents |= self._fetch(keys, refusals)
             if refusals and not are_absent(documents, candidates, consolidated):
                 raise refused(refusals, keys)
             for zarr in batch:
@@ -407,11 +417,6 @@ class _Search:
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.sidecars]
         return keys
-
-    def _fetch(
-        self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
-    ) -> dict[str, Document]:
-        return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
         """Return whether `path` is the requested group, or one of its ancestors or descendants."""
