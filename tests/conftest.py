@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests import clouds
 from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
+from xr_nczarr.hierarchy.similar_stores import similar_stores
 
 # The load of the machine affects no test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +27,12 @@ def _frozen_objects() -> None:
     """Exclude objects of earlier modules from garbage collection, which they would slow down."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_similar_stores() -> None:
+    """Forget which stores earlier tests opened."""
+    similar_stores.clear()
 
 
 @pytest.fixture

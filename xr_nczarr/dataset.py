@@ -76,6 +76,7 @@ class Resolved:
             "listed_children": listed_children,
             "sidecars": SIDECARS,
             "limits": self.access.limits,
+            "few_root_documents": documents is None,
         }
         source = self.store if documents is None else KeepingStore(self.store, documents)
         consolidated = None if self.store.consolidated else consolidated

@@ -389,7 +389,7 @@ def test_compression_levels_can_be_strings(name, level):
 
 def test_zlib_decodes_same_values_without_libdeflate(monkeypatch):
 
-    monkeypatch.setattr(bounded, "deflate", None)
+    monkeypatch.setattr(compressors, "deflate", None)
     array = np.arange(1000, dtype="<i4")
     for name in ("zlib", "gzip"):
         codec = make_codec("<i4", (1000,), (name, {"level": 4}))

@@ -31,6 +31,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage import ByteRange, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
+from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FilesystemClient
 
 OBSTORE = {"client": "obstore"}
@@ -533,3 +534,13 @@ def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpSer
     http_server.fault("together", path="*/v/*", times=8)
     np.testing.assert_array_equal(opened.v.values, values)
     assert http_server.most_in_flight == 8
+
+
+def test_connections_with_equal_options_share_an_obstore_store():
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
+    clients = [
+        connection(f"s3://{path}", {**options, **more}).client()
+        for path, more in (("b/1", {}), ("b/2", {}), ("other/1", {}), ("b/1", {"secret": "t"}))
+    ]
+    stores = [client.store for client in clients]
+    assert [store is stores[0] for store in stores] == [True, True, False, False]

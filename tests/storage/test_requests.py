@@ -150,6 +150,69 @@ def test_v2_and_v3_consolidated_metadata_are_requested_concurrently(s3_server, t
         opened(s3_server, name, group="g1", consolidated=True)
 
 
+# Similar stores in one folder --------------------------------------------------------------------
+
+
+@pytest.fixture
+def similar(s3_server: S3Server, trees: dict[str, bytes]) -> S3Server:
+    """Return a server from whose folder ``f`` two consolidated stores were opened."""
+    s3_server.restore({f"f/{key}": data for key, data in trees.items()})
+    for _ in range(2):
+        with at_most(s3_server, 8, 2):
+            opened(s3_server, "f/v2-consolidated", group="g1")
+    return s3_server
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_a_third_consolidated_store_of_a_folder_takes_fewer_requests(similar, version):
+    with at_most(similar, 5, 2):
+        dataset = opened(similar, f"f/{version}-consolidated", group="g1")
+    assert dataset.identical(tree()["g1"].to_dataset())
+
+
+@pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
+def test_consolidated_metadata_are_expected_even_if_absent_objects_are_forbidden(
+    similar, forbidden
+):
+    if forbidden:
+        refuse_absent(similar)
+    with at_most(similar, 5, 2):
+        opened(similar, "f/v2-consolidated", group="g1")
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "rounds"), [("v2-single", 307, 9), ("nczarr", 208, 7)]
+)
+def test_expecting_consolidated_metadata_in_vain_costs_one_round_trip_once(
+    similar, name, requests, rounds
+):
+    for expected_rounds in (rounds, rounds - 1):
+        with at_most(similar, requests, expected_rounds):
+            groups = open_tree(similar, f"f/{name}")
+        xr.testing.assert_identical(groups.load(), tree())
+
+
+def test_a_version_3_document_takes_precedence_if_version_2_is_expected(similar):
+    objects = similar.objects()
+    single = objects["f/v3-single/zarr.json"]
+    similar.put("f/v2-consolidated/zarr.json", single)
+    assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
+
+
+def test_a_missing_store_raises_the_same_error_if_consolidated_metadata_are_expected(similar):
+    with pytest.raises(NotFoundError) as unexpected:
+        opened(similar, "g/missing")
+    with pytest.raises(NotFoundError) as expected:
+        opened(similar, "f/missing")
+    assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
+
+
+def test_a_forbidden_store_raises_the_same_error_if_consolidated_metadata_are_expected(similar):
+    similar.fail = lambda request: 403
+    with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
+        opened(similar, "f/private")
+
+
 # Stores that respond with 403 for missing objects -----------------------------------------------
 
 

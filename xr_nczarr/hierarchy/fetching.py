@@ -10,6 +10,7 @@ from xr_nczarr.errors import AccessDeniedError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy.journal import JOURNAL
+from xr_nczarr.hierarchy.similar_stores import similar_stores
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import Bytes, Store, page_error, page_in
 
@@ -114,6 +115,43 @@ class DocumentSource:
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
             for key, data in present.items()
         }
+
+    def fetch_root(
+        self,
+        candidates: Sequence[Format],
+        keys: Sequence[str],
+        refusals: dict[str, AccessDeniedError],
+        *,
+        few: bool,
+    ) -> dict[str, Document]:
+        """Fetch the existing documents of the root, if consolidated metadata may be used.
+
+        Parameters
+        ----------
+        keys
+            Keys of the root documents of all common Zarr versions in `candidates`.
+        refusals
+            See `fetch`.
+        few
+            Whether to fetch the other documents only if they are needed, provided that consolidated
+            metadata is expected.
+        """
+        first, others = list(keys), list[str]()
+        if few and similar_stores.expect_consolidated(self.store):
+            consolidated_keys = [zarr.consolidated_key for zarr in candidates]
+            first = [key for key in keys if key == JOURNAL or key in consolidated_keys]
+            others = [key for key in keys if key not in first]
+        documents = self.fetch(first, refusals)
+        usual = (zarr for zarr in candidates if not zarr.is_rare)
+        recognized = next((zarr for zarr in usual if zarr.recognizes(documents)), None)
+        # In v3, this is the key of the root's only document, whether it is consolidated or not.
+        complete = recognized is not None and recognized.consolidated_key in documents
+        similar_stores.record(self.store, consolidated=complete)
+        if JOURNAL in documents or (refusals and not are_absent(documents, candidates, True)):
+            complete = False
+        if others and not complete:
+            documents |= self.fetch(others, refusals)
+        return documents
 
     def _without_pages(
         self, present: dict[str, Bytes], requested: Sequence[str]

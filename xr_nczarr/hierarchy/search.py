@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xr_nczarr.errors import (
@@ -53,6 +53,7 @@ def open_hierarchy(
     listed_children: Callable[[GroupNode], Children | None] = lambda _: None,
     sidecars: Sequence[str] = (),
     with_sidecars: bool = False,
+    few_root_documents: bool = False,
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
@@ -75,15 +76,16 @@ def open_hierarchy(
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the arrays and the names of the groups that are listed in
-        a group's metadata, or None if there are no lists. Pass it for conventions that define such
-        lists, such as NCZarr.
+        Function that returns the names of the arrays and groups that a group's metadata lists, or
+        None without such lists. Conventions such as NCZarr define them.
     sidecars
         Names of sidecars: additional documents that the convention stores next to a node's Zarr
         documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, they are read only if nothing else
         names the children of a group.
+    few_root_documents
+        Whether the first batch may be smaller if consolidated metadata is expected.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 
@@ -107,6 +109,7 @@ def open_hierarchy(
             data_type_fallback,
             limits,
             with_sidecars=with_sidecars,
+            few=few_root_documents,
         )
         hierarchy = search.run(zarr_format, consolidated)
         search.mark_overwritten()
@@ -125,6 +128,7 @@ class _Search:
     data_type_fallback: bool
     limits: Limits
     with_sidecars: bool = False
+    few: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
@@ -132,6 +136,7 @@ class _Search:
     def __post_init__(self) -> None:
         self.source = DocumentSource(self.store, self.limits)
         self.probed = self.source.probed
+        self._fetch = self.source.fetch
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -174,10 +179,13 @@ class _Search:
         # the draft.
         for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
+            refusals: dict[str, AccessDeniedError] = {}
             if batch is usual:
                 keys.append(JOURNAL)
-            refusals: dict[str, AccessDeniedError] = {}
-            documents |= self._fetch(keys, refusals)
+            if batch is usual and consolidated:
+                documents = self.source.fetch_root(candidates, keys, refusals, few=self.few)
+            else:
+                documents |= self._fetch(keys, refusals)
             if refusals and not are_absent(documents, candidates, consolidated):
                 raise refused(refusals, keys)
             for zarr in batch:
@@ -409,11 +417,6 @@ class _Search:
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.sidecars]
         return keys
-
-    def _fetch(
-        self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
-    ) -> dict[str, Document]:
-        return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
         """Return whether `path` is the requested group, or one of its ancestors or descendants."""

@@ -1,0 +1,48 @@
+"""Expect consolidated metadata if the latest stores in the same folder had it."""
+
+from __future__ import annotations
+
+from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage import Store
+
+_MIN_STORES = 2
+_MAX_FOLDERS = 1000
+
+
+class SimilarStores:
+    """Counts, for each remote folder, how many of the latest stores had consolidated metadata.
+
+    Stores in one folder are usually alike. If they are not, one additional batch of requests is
+    made, and the count starts again from zero.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = ProcessLock()
+
+    def expect_consolidated(self, store: Store) -> bool:
+        """Return whether the latest stores in the same folder as `store` had consolidated metadata."""
+        return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
+
+    def record(self, store: Store, *, consolidated: bool) -> None:
+        """Record whether a store has consolidated metadata."""
+        if not store.remote:
+            return
+        folder = _folder(store)
+        with self._lock:
+            count = self._counts.pop(folder, 0)
+            if consolidated:
+                self._counts[folder] = count + 1
+            if len(self._counts) > _MAX_FOLDERS:
+                del self._counts[next(iter(self._counts))]
+
+    def clear(self) -> None:
+        """Forget all stores."""
+        self._counts.clear()
+
+
+similar_stores = SimilarStores()
+
+
+def _folder(store: Store) -> str:
+    return store.identity.rpartition("/")[0]
