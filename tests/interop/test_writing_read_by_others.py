@@ -398,7 +398,7 @@ def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
     annotation = {"dims": {"x": 1}, "vars": ["v"], "groups": []}
     root.write_text(json.dumps(document | {"_NCZARR_GROUP": annotation}))
     with pytest.raises(
-        UnsupportedError, match=r"earlier layout of the dialect universal.*[Uu]pgrade"
+        UnsupportedError, match=r"earlier layout of the universal dialect.*[Uu]pgrade"
     ):
         to_nczarr(xr.Dataset({"w": 1}), path, mode="a")
     upgrade(path, "universal")

@@ -150,8 +150,8 @@ def copy(
         Whether to leave out variables and attributes whose type the target lacks, such as compound
         types, instead of raising an error.
     assume_endian
-        Byte order of the chunks of a Zarr store, ``"little"`` or ``"big"``, which overrides its
-        metadata. Other sources are not affected.
+        Byte order of the chunks of a Zarr store, ``"little"`` or ``"big"``. It overrides the
+        store's metadata. Other sources are not affected.
     storage_options, target_options
         Filesystem options for `source` and for `target`.
     limits

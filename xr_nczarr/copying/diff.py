@@ -133,7 +133,7 @@ def diff(
     rtol, atol
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
     assume_endian
-        Byte order of the chunks in both stores, which overrides their metadata; see `copy`.
+        Byte order of the chunks in Zarr stores. It overrides their metadata; see `copy`.
     storage_options, second_options
         Storage options for `first` and for `second`.
     limits

@@ -154,7 +154,7 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Record that the target cannot express the content that the phrases describe.
+        """Record that the target cannot express the content that `phrases` describe.
 
         Raises
         ------

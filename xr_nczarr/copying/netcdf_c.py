@@ -57,7 +57,7 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. A process that unpickles handles opens the
+    Only a file that is open for reading can be pickled. Each process that unpickles it opens the
     file again, but only once.
 
     Parameters

@@ -220,7 +220,10 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an integer scale factor to a float, because xarray packs numbers in its type."""
+    """Convert an integer scale factor to a float.
+
+    xarray would otherwise pack numbers in the integer type of the factor.
+    """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}

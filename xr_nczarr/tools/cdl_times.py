@@ -17,7 +17,7 @@ _DEFAULT_CALENDAR = "standard"
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """The calendar of a time variable, and its units with the reference date."""
+    """The units and the calendar of a time variable. The units include the reference date."""
 
     units: str
     calendar: str

@@ -59,8 +59,8 @@ def verify(
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
     chunk is an error in a coordinate variable, and a warning in any other variable. A single
-    missing value of a coordinate is also just a warning, because writers omit chunks that contain
-    only the fill value.
+    missing value of a coordinate is only a warning, because writers omit chunks that contain
+    nothing but the fill value.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ class _Planner:
                         raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if the store is a single array, to which nothing can be added."""
+        """Raise ConflictError if `new` names anything to add to a store that is a single array."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -403,7 +403,7 @@ class _Planner:
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
                     f"cannot add {', '.join(new)}: the store has the layout of netCDF-C 4.8.0, or "
-                    "an earlier layout of the dialect universal",
+                    "an earlier layout of the universal dialect",
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
@@ -475,8 +475,8 @@ class _Planner:
 def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     """Return the layout in which to add nodes to an existing store.
 
-    This is the layout of the store, with one exception. To the layout ``nczarr-preview``, nodes are
-    added in the layout ``nczarr``.
+    This is the layout of the store, with one exception. If the store has the ``nczarr-preview``
+    layout, nodes are added in the ``nczarr`` layout.
     """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]
