@@ -79,8 +79,7 @@ def open_hierarchy(
         Function that returns the names of the arrays and groups that a group's metadata lists, or
         None without such lists. Conventions such as NCZarr define them.
     sidecars
-        Names of sidecars: additional documents that the convention stores next to a node's Zarr
-        documents.
+        Names of additional documents that the convention stores next to a node's documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, they are read only if nothing else
         names the children of a group.
