@@ -21,7 +21,7 @@ class SimilarStores:
         self._lock = ProcessLock()
 
     def expect_consolidated(self, store: Store) -> bool:
-        """Return whether the latest stores in the same folder as `store` had consolidated metadata."""
+        """Return whether the latest stores in the same folder had consolidated metadata."""
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 
     def record(self, store: Store, *, consolidated: bool) -> None:
