@@ -212,7 +212,7 @@ def test_verify_reports_limitations_of_other_programs_on_request(
     assert main(["verify", "--readers", str(store)]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         "note: /: readers must support Zarr version 2",
-        "note: /: NCZarr metadata are in the layout of netCDF-C 4.9.3 or later",
+        "note: /: NCZarr metadata is in the layout of netCDF-C 4.9.3 or later",
         *(
             f"note: /a: readers must support the codec {codec}, which netCDF-C loads as a plugin"
             for codec in ("shuffle", "zlib", "fletcher32")

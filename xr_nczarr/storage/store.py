@@ -63,13 +63,13 @@ class Store(ABC):
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
-        Whether changes are invisible until the caller commits them. If so, metadata are written
+        Whether changes are invisible until the caller commits them. If so, metadata is written
         before chunks, because icechunk rejects chunks of unknown arrays.
     returns_pages
         Whether to return a web page that a server sends in place of an object, instead of raising
         an error; see `probing`.
     consolidated
-        Whether all metadata already come from one document. If so, consolidated metadata are not
+        Whether all metadata already comes from one document. If so, consolidated metadata is not
         needed.
     """
 

@@ -44,7 +44,7 @@ def consolidate(
 ) -> ConsolidateResult:
     """Write the metadata of all groups and arrays in a store to a single document.
 
-    In Zarr v2, this document has the key ``.zmetadata``. In Zarr v3, the consolidated metadata are
+    In Zarr v2, this document has the key ``.zmetadata``. In Zarr v3, the consolidated metadata is
     part of the root group's document.
 
     Parameters
@@ -105,7 +105,7 @@ def change_store(
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
     """Open a store to change its metadata, and yield a transaction and the opened store.
 
-    The metadata are read from the individual documents, not from consolidated metadata. Unless
+    The metadata is read from the individual documents, not from consolidated metadata. Unless
     `dry_run` is True, any interrupted change is rolled back first, and the writer lock is held
     until the context exits.
 

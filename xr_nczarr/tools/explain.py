@@ -150,7 +150,7 @@ def explain(
 ) -> Explanation:
     """Predict how many requests and bytes reading a selection takes, without reading it.
 
-    Only metadata are read. The store is listed to determine the sizes of the chunks. If it cannot
+    Only metadata is read. The store is listed to determine the sizes of the chunks. If it cannot
     be listed, the size of each chunk is requested, for at most 10,000 chunks.
 
     Parameters

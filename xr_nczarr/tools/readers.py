@@ -36,7 +36,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")
     if releases := releases_of(root.dialect, root.node):
-        problem = f"NCZarr metadata are in the layout of {releases}"
+        problem = f"NCZarr metadata is in the layout of {releases}"
         yield Finding("note", "/", problem)
     plain = " --dialect zarr" if root.dialect == "zarr" else ""
     upgrade = f"Run nczarr upgrade{plain}, which writes metadata that all programs read"

@@ -235,7 +235,7 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
     """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must keep.
 
-    These metadata are reserved attributes other than annotations. In addition, an array without a
+    This metadata consists of reserved attributes other than annotations. In addition, an array without a
     fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)

@@ -72,7 +72,7 @@ def verify(
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. With `group`, only chunks of that group are read. If
-        `consolidated` is None, the individual documents are read. Consolidated metadata are then
+        `consolidated` is None, the individual documents are read. Consolidated metadata is then
         used only if there are no individual documents.
 
     Examples
@@ -136,7 +136,7 @@ def _open(
 ) -> tuple[OpenedStore, Group]:
     """Open a store, and read the metadata from its individual documents.
 
-    If ``options.consolidated`` is None, consolidated metadata are used only if there are no
+    If ``options.consolidated`` is None, consolidated metadata is used only if there are no
     individual documents, or if these cannot be found because the store cannot be listed. Any other
     value of this option is respected. The documents that are read are added to `documents`.
     """

@@ -116,7 +116,7 @@ class WriteTarget:
     def open(self, mode: str) -> OpenedStore | None:
         """Open the target, or return None if it does not contain a complete store.
 
-        In mode ``"r+"``, consolidated metadata are sufficient. In all other modes, the individual
+        In mode ``"r+"``, consolidated metadata is sufficient. In all other modes, the individual
         documents are read, because another program may have changed them without updating the
         consolidated metadata.
         """
