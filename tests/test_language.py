@@ -32,7 +32,7 @@ def places(kinds, is_avoided, *folders):
     ]
 
 
-def test_docstrings_begin_with_precise_verb():
+def test_docstrings_do_not_begin_with_vague_verb():
     documented = (ast.Module, ast.ClassDef, *FUNCTIONS)
     assert not places(
         documented,

@@ -146,7 +146,7 @@ class NczarrAccessor:
         if opening.target is None:
             raise NotFoundError(
                 "this object was opened in another process, and its target is not a path or URL",
-                remedy="Call the xr_nczarr function of the same name in that process",
+                remedy="Call the method in the process that opened the object",
             )
         options = opening.options.as_dict()
         names = function.__kwdefaults__ or ()

@@ -111,7 +111,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments. Other arguments are ignored."""
+        """Build the options from a function's arguments, ignoring all other arguments."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:

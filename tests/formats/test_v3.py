@@ -444,7 +444,7 @@ STRANGE_CHAINS = {
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("kind", STRANGE_CHAINS)
-def test_unknown_codecs_render_unchanged(kind, within):
+def test_unknown_codecs_are_written_unchanged(kind, within):
     codecs = STRANGE_CHAINS[kind]
     if within:
         codecs = [sharded(list(EXAMPLE["chunk_grid"]["configuration"]["chunk_shape"]), codecs)]

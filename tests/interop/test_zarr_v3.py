@@ -88,7 +88,7 @@ def assert_same(result, expected):
     + [(dtype, (4, 4)) for dtype in ZARR_TYPES if dtype != "V4" and isinstance(dtype, str)],
     ids=str,
 )
-def test_zarr_python_values_of_every_type_are_read(dtype, shards, tmp_path):
+def test_values_of_every_type_written_by_zarr_python_are_read(dtype, shards, tmp_path):
     dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
     array = zarr.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), shards=shards, dtype=dtype)
     options = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)

@@ -140,7 +140,7 @@ def test_full_names_distinguish_dimensions_of_group_and_parent():
 
 
 # Regression D12
-def test_variables_in_subgroups_find_root_dimensions():
+def test_variables_in_subgroups_can_use_root_dimensions():
     nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
     dataset = interpret(
         hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))

@@ -174,7 +174,7 @@ def test_references_can_be_whole_objects_or_byte_ranges():
             'declared twice, in "refs" and in "gen"',
         ),
         (version1(gen=[generator(key="v/{{i}}{{i}}")], refs={"v/22": "x"}), "declared"),
-        (version1(templates={"a": "{{a}}"}, refs={"k": ["{{a}}"]}), "contains itself"),
+        (version1(templates={"a": "{{a}}"}, refs={"k": ["{{a}}"]}), "refers to itself"),
         (version1(templates={"a": "{{b}}", "b": "{{a}}"}, refs={"k": ["{{a}}"]}), "itself"),
         (version1(refs={"k": ["{{a}}"]}), "neither a dimension nor a template"),
         (version1(refs={"k": ["{{"]}), "not valid jinja2"),

@@ -87,7 +87,7 @@ def test_undecodable_attribute_warning_includes_attribute_name(attributes):
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_attribute_decoding_error_on_load_includes_variable(attributes):
+def test_error_decoding_attribute_on_load_names_variable(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,

@@ -144,7 +144,7 @@ def test_copied_group_becomes_root_with_inherited_dimensions(
         "text",
     ],
 )
-def test_missing_name_is_rejected_before_writing(
+def test_unknown_variable_name_is_rejected_before_writing(
     source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     path, options = source

@@ -131,7 +131,7 @@ def test_function_and_accessor_write_dataarrays_and_datatrees(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_group_names_can_differ_only_by_dot(path):
+def test_groups_whose_names_differ_only_by_dot_can_coexist(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)

@@ -114,8 +114,8 @@ class Shards:
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
 
-        If a writer replaces a shard between two requests, the remaining chunks are fetched again,
-        at most `tries` times.
+        If a writer replaces a shard between two requests, the chunks that have not been yielded yet
+        are fetched from the new shard. This is tried at most `tries` times.
         """
         done = 0
         try:
@@ -213,8 +213,8 @@ class Shards:
         Parameters
         ----------
         chunks
-            Mapping from grid indices in the array to the bytes of chunks. All other chunks are
-            missing from the new shard.
+            Mapping from the index of each chunk in the array's chunk grid to its encoded bytes.
+            Chunks that are not in the mapping are missing from the new shard.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 

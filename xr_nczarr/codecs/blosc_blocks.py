@@ -63,13 +63,13 @@ class BloscFrame(NamedTuple):
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Return the byte range (start, length) of each requested block in the frame.
 
-        `table` contains the bytes of the table of block starts, and `numbers` the numbers of the
-        blocks.
+        `table` is the encoded table of block offsets. `numbers` contains the indices of the
+        requested blocks.
 
         Raises
         ------
         ChunkError
-            If blocks share a start, or lie outside the frame.
+            If two blocks have the same offset, or if a block lies outside the frame.
         """
         # Starts are signed. A negative start is rejected below, because it is outside the frame.
         starts = np.frombuffer(table, "<i4").astype(np.int64)

@@ -116,7 +116,7 @@ class _Adapter:
             resolved = self.codec.resolve_metadata(self.spec)
             self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
         if self.stored.dtype.hasobject:
-            raise ValueError(f"codec {self.name} encodes to variable-length items")
+            raise ValueError(f"codec {self.name} produces items of variable length")
         if self.from_elements and flow.shape is None:
             raise ValueError(
                 f"codec {self.name} encodes arrays, but follows a codec that encodes to bytes"

@@ -201,7 +201,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the `Step` for numcodecs' LZ4 format: four bytes with the size, and one block."""
+    """Build the `Step` for numcodecs' LZ4 format: the size in four bytes, and one LZ4 block."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 

@@ -353,9 +353,9 @@ class ChunkCodec:
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
         """Undo the last codec of several chunks in one call.
 
-        Returns the chain of the other codecs, and the data of each chunk for this chain. Missing
-        chunks (None) remain None. If the last codec has no such call, or a chunk may be damaged,
-        the chain and the data are returned unchanged.
+        Return the chain of the other codecs, and the data of each chunk for that chain. Missing
+        chunks remain None. If the last codec cannot decode several chunks at once, or if a chunk
+        may be damaged, return this chain and the chunks unchanged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

@@ -224,8 +224,8 @@ def compile_chain(
             steps.append(replace(step, place=_place(spec)))
             if (step.encoded.size or 0) > max_bytes:
                 raise MetadataError(
-                    f"codec {spec.name} encodes to {step.encoded.size:,} bytes; expected at most "
-                    f"{max_bytes:,} ({flow.chunk})"
+                    f"codec {spec.name} would produce {step.encoded.size:,} bytes; expected at "
+                    f"most {max_bytes:,} ({flow.chunk})"
                 )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)

@@ -210,8 +210,8 @@ def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) 
 def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
-    Opening a variable sets both keys to the same lengths. If the user has changed one of them
-    since, ``chunks`` takes precedence, as in `to_zarr`.
+    Opening a variable sets both keys to the same lengths. If they differ because the user has
+    changed one of them, ``chunks`` takes precedence over ``chunksizes``, as in `to_zarr`.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):

@@ -253,7 +253,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
 
 
 def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if the units of times are months or years.
+    """Raise ConflictError if the time units are months or years.
 
     xarray can decode such times (with cftime), but cannot encode them.
     """

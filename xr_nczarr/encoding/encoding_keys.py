@@ -107,7 +107,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     Raises
     ------
     TypeError
-        If the value is neither a mapping nor an object of zarr-python.
+        If the value is neither a mapping nor a zarr-python object.
     ConflictError
         If the Zarr version does not support the chunk key encoding.
     """

@@ -125,9 +125,9 @@ def encode_variables(
 ) -> dict[str, EncodedVariable]:
     """Encode the variables of a new group, or those that a write adds to an existing group.
 
-    Dask arrays stay lazy. Dask arrays of strings or objects are nevertheless computed once, to find
-    out whether all objects are strings, and how long they are. Arrays of any other objects are
-    loaded, because their items determine the dtype.
+    Dask arrays stay lazy, with two exceptions. Arrays of strings, or of objects that are all
+    strings, are computed once to find their lengths. Arrays of other objects are loaded, because
+    their items determine the dtype.
 
     Parameters
     ----------
@@ -184,11 +184,11 @@ def encode_alone(
 def user_attributes(
     attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """Return the attributes that belong to the user.
+    """Return the user-defined attributes.
 
-    Reserved names are not allowed, with one exception. xarray's zarr engine shows dimension names
-    and some metadata of NCZarr as attributes of variables. These attributes are left out, because
-    the new store gets its own metadata.
+    Reserved names are rejected, except for the dimension names and NCZarr metadata that xarray's
+    zarr engine exposes as variable attributes. These are dropped, because the new store gets its
+    own metadata.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Var
 
 
 def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
-    """Turn encoding keys that xarray would drop or convert into attributes.
+    """Move encoding keys to the attributes if xarray would drop or convert them.
 
     xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of characters
     to text.

@@ -146,7 +146,7 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the names that a group's children may have, according to a listing.
+        """Return the candidate names of a group's children, based on a listing.
 
         `objects` and `prefixes` are the names of the objects and folders that were listed under
         `listing_prefix`.

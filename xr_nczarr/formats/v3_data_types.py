@@ -190,9 +190,9 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
 
 
 def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype that a Zarr version does not have, such as one from ml_dtypes.
+    """Build the error for a dtype that a Zarr version does not support, such as one of ml_dtypes.
 
-    `version` is the name of the Zarr version, as the message should show it.
+    `version` is the name of the Zarr version to show in the message.
     """
     return UnsupportedError(
         f"{version} has no data type for dtype {dtype.name}",

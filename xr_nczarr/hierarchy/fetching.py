@@ -124,7 +124,7 @@ class DocumentSource:
         *,
         few: bool,
     ) -> dict[str, Document]:
-        """Fetch the existing documents of the root, if consolidated metadata may be used.
+        """Fetch the root documents that exist. Consolidated metadata must be allowed.
 
         Parameters
         ----------
@@ -133,8 +133,8 @@ class DocumentSource:
         refusals
             See `fetch`.
         few
-            Whether to fetch the other documents only if they are needed, provided that consolidated
-            metadata is expected.
+            Whether consolidated metadata may be fetched first. If it is expected and found, the
+            other documents are not fetched.
         """
         first, others = list(keys), list[str]()
         if few and similar_stores.expect_consolidated(self.store):

@@ -76,15 +76,15 @@ def open_hierarchy(
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the arrays and groups that a group's metadata lists, or
-        None without such lists. Conventions such as NCZarr define them.
+        Function that returns the names of the child arrays and groups listed in a group's metadata,
+        or None if there are no such lists. Conventions such as NCZarr define them.
     sidecars
         Names of additional documents that the convention stores next to a node's documents.
     with_sidecars
-        Whether to read the sidecars of every node. If False, they are read only if nothing else
-        names the children of a group.
+        Whether to read the sidecars of every node. If False, those of a group are read only if
+        there is no other way to find its children.
     few_root_documents
-        Whether the first batch may be smaller if consolidated metadata is expected.
+        Whether the first batch may omit some root documents if it may find consolidated metadata.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 

@@ -253,7 +253,7 @@ def _stored_values(
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group, or None if the group has no annotation.
 
-    Invalid members are left out, and the annotation's `problems` list the errors.
+    Invalid members are left out, and reported in the annotation's `problems`.
     """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:

@@ -136,7 +136,8 @@ class DimensionScope:
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
                 f"no group defines the dimension {quote(reference)}",
-                remedy="Use the name of a dimension that a group annotation defines",
+                remedy="Correct the reference so that it names a dimension defined in the metadata "
+                "of a group",
                 place=place,
             )
         if lost:

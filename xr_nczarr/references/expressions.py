@@ -129,7 +129,7 @@ def _compiled(expression: Expression) -> Computed:
 def _bounded(result: Value) -> Value:
     if isinstance(result, int):
         if not -_MAX_INTEGER < result < _MAX_INTEGER:
-            raise LimitError("a template computes an integer of more than 127 bits")
+            raise LimitError("evaluating a template produced an integer of more than 127 bits")
     elif isinstance(result, str) and len(result) > MAX_TEXT:
         raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
     return result
@@ -228,7 +228,7 @@ def power(base: Value, exponent: Value) -> Value:
             "a power in a template requires an integer base and a non-negative integer exponent"
         )
     if base.bit_length() * exponent > 256:
-        raise LimitError("a template computes an integer of more than 127 bits")
+        raise LimitError("evaluating a template produced an integer of more than 127 bits")
     return base**exponent
 
 

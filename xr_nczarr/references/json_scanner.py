@@ -194,22 +194,22 @@ class _Block:
                 builder.add(family, indices[chosen, : family.rank], *ranges)
         return rows, length, rows == count
 
-    def _find_indices(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
+    def _find_indices(self, opening: Numbers, closing: Numbers) -> tuple[str, Numbers]:
         """Find the chunk index in each key.
 
-        `keys` contains the position of the quotation mark before each key, and `colons` that of the
-        quotation mark after it. Return two values: the separator between the numbers of an index,
-        and the positions at which the indices begin.
+        `opening` and `closing` contain the positions of the quotation marks around each key. Return
+        two values: the separator within the indices, and the position at which each index begins.
         """
-        first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
+        first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
-        starts = np.minimum(keys + 1 + len(first) - len(index), colons)
-        rows = self._changed_rows(keys + 1, starts)[1:2]
+        starts = np.minimum(opening + 1 + len(first) - len(index), closing)
+        rows = self._changed_rows(opening + 1, starts)[1:2]
         if len(rows):
             # In the keys of all further arrays, assume that the index begins after the last slash.
-            spans = zip((keys[rows[0] :] + 1).tolist(), colons[rows[0] :].tolist(), strict=True)
+            begins, ends = (opening[rows[0] :] + 1).tolist(), closing[rows[0] :].tolist()
             starts[rows[0] :] = [
-                max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
+                max(start, self.text.rfind(b"/", start, stop) + 1)
+                for start, stop in zip(begins, ends, strict=True)
             ]
         return family.separator, starts
 

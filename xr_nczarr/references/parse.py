@@ -189,18 +189,18 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Scan the regular references of a document into a `TableBuilder`, and parse all other JSON.
+    """Scan the references that follow a regular pattern, and parse the rest of the document.
 
     Returns
     -------
     dict
         The members of the document.
     dict
-        The references that were not scanned into the builder.
+        The references that were not scanned.
     TableBuilder
         A builder with the references that were scanned.
     bytes or None
-        The text of the document without these references. None if the document is a dict that
+        The text of the document without the scanned references. None if the document is a dict that
         cannot be serialized as JSON.
     """
     members: dict[str, Any] | None = None
@@ -238,7 +238,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Convert an object that is not JSON to one that is. Used as `default` in `json.dumps`."""
+    """Convert an object to a JSON-serializable equivalent, for use as `default` in `json.dumps`."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):

@@ -110,10 +110,10 @@ class ReferenceSet(PickledByFields):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Return a sample of the URLs to which the set refers.
+        """Yield a sample of the URLs to which the references refer.
 
-        The sample contains at most `limit` URLs from each column, and from each of the first
-        `limit` generators. The same limit applies to the references that are in neither.
+        The sample is taken from each column of references, from the first `limit` generators, and
+        from the individually listed references. Each of these contributes at most `limit` URLs.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}

@@ -142,8 +142,8 @@ class ReferenceOptions:
             name = quote(next(iter(self.own)))
             raise UnsupportedError(
                 f'the storage option "{name}" has no effect on this target',
-                remedy='Pass options for the targets of a local reference set in "remote_options", '
-                "or under the prefix of their URLs",
+                remedy="If this is a local reference set, pass the options for the files to which "
+                'it refers in "remote_options", or in a dict under a prefix of their URLs',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. With the

@@ -104,7 +104,7 @@ class Targets:
         return local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
-        """Return the longest prefix of a URL for which there are options, and these options.
+        """Return the longest prefix of `url` that has options, along with those options.
 
         If there is no such prefix, return an empty string and an empty mapping.
         """

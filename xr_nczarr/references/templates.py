@@ -213,7 +213,7 @@ class Templates:
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
             )
         if name in scope.within:
-            raise ReferenceSetError(f"the template {quote(name)} contains itself")
+            raise ReferenceSetError(f"the template {quote(name)} refers to itself")
         names = {**scope.names, **arguments}
         inside = scope._replace(names=names, within=(*scope.within, name))
         return call(join, *self._parts(self._texts[name], inside))

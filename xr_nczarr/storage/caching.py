@@ -142,8 +142,8 @@ class CachingStore(_FrontStore):
     ) -> dict[str, _Response]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
-        Return a dict from keys to the responses that must not be cached: None for a missing object,
-        a web page, or an AccessDeniedError.
+        Return a dict that maps keys to the responses that must not be cached. Such a response is
+        None (the object is missing), a web page, or an AccessDeniedError.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None

@@ -98,7 +98,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         aiohttp.ClientResponseError
-            If the status is an HTTP error, or a redirect lacks a ``Location`` header.
+            If the status code indicates an error, or if the response is a redirect without a
+            ``Location`` header.
         aiohttp.ClientPayloadError
             If the ``Content-Range`` header does not match the requested range.
         """

@@ -369,7 +369,7 @@ class ObstoreClient(RemoteClient):
 
 
 def _not_here(name: str) -> NoReturn:
-    problem = "the memory of one process is not visible to another"
+    problem = "an in-memory store cannot be accessed from other processes"
     raise StorageError(problem, remedy=NOT_SHARED, store=name)
 
 

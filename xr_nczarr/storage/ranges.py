@@ -129,12 +129,13 @@ def merge_ranges(
         Maximum number of unneeded bytes between two merged ranges. Fetching that many extra bytes
         is still cheaper than making another request.
     max_length
-        Maximum number of bytes in a merged range. Merging more would leave too few requests to
-        make concurrently.
+        Maximum number of bytes in a merged range. With larger ranges, too few requests would run
+        concurrently.
 
     Returns
     -------
-    Merged ranges, ordered by key and start. Ranges that count from the end are not merged.
+    Merged ranges, ordered by key and start. Suffix ranges, which count from the end of an object,
+    are not merged.
     """
     merged: list[MergedRange] = []
     for position in sorted(range(len(ranges)), key=lambda index: ranges[index][:2]):

@@ -259,7 +259,7 @@ class RemoteClient(Connection):
         """Return the URL at which other programs can read an object, or None if it has no URL."""
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if this client can never write objects, as over plain HTTP."""
+        """Raise UnsupportedError if this client can never write objects (as with HTTP)."""
         if self.web:
             raise UnsupportedError("plain HTTP is read-only", store=self.name)
 

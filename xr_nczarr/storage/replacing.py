@@ -20,9 +20,9 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file or directory in the same directory as `path`.
 
-    Stores do not list such names. `ending` is the file extension: ``tmp``, ``lock`` or ``staging``.
-    If `unique` is true, each call returns a different path. A long name is truncated, so that any
-    file system accepts it.
+    Stores omit files with such names from their listings. `ending` is the file extension: ``tmp``,
+    ``lock`` or ``staging``. If `unique` is true, each call returns a different path. A long name is
+    truncated, so that any file system accepts it.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""

@@ -100,7 +100,7 @@ class Transport(RemoteClient):
         """The filesystem to use in this process."""
         if self._elsewhere:
             raise StorageError(
-                "the memory of one process is not visible to another",
+                "an in-memory store cannot be accessed from other processes",
                 remedy=NOT_SHARED,
                 store=self.name,
             )

@@ -240,7 +240,7 @@ class ZipStore(Store):
     def _local_folder(self) -> LocalStore:
         if not isinstance(self.folder, LocalStore):
             raise UnsupportedError(
-                "only zip files on a local disk can be written",
+                "zip files can be written only to a local disk",
                 remedy="Write to a local path, then copy the file",
                 store=self.name,
             )

@@ -34,9 +34,9 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number and the settings of the HDF5 filter that corresponds to a codec.
+    """Return the ID of the HDF5 filter that corresponds to a codec, followed by its parameters.
 
-    Returns None if there is no such filter. `node` is the array that uses the codec.
+    Return None if there is no such filter.
     """
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:

@@ -235,8 +235,8 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
     """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must keep.
 
-    This metadata consists of reserved attributes other than annotations. In addition, an array without a
-    fill value stays without one.
+    This metadata consists of reserved attributes other than annotations. In addition, an array
+    without a fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
@@ -266,7 +266,10 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield a description of each property of a tree, with a value to compare."""
+    """Yield a description and a value for each property of a group and its descendants.
+
+    Two groups are alike if they yield the same pairs.
+    """
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)

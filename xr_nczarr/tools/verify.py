@@ -58,9 +58,9 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. A single
-    missing value of a coordinate is only a warning, because writers omit chunks that contain
-    nothing but the fill value.
+    chunk is an error in a coordinate variable, and a warning in any other variable. There is one
+    exception: if exactly one value of a coordinate is missing, it may equal the fill value, and
+    writers omit chunks that contain nothing else. This is only a warning.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ def verify(
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. With `group`, only chunks of that group are read. If
-        `consolidated` is None, the individual documents are read. Consolidated metadata is then
-        used only if there are no individual documents.
+        `consolidated` is None, the individual documents are read, and consolidated metadata is used
+        only if there are no individual documents.
 
     Examples
     --------

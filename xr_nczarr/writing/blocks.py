@@ -41,14 +41,14 @@ def in_blocks(
     *,
     whole_below: int = _LOADED_WHOLE_BYTES,
 ) -> Dataset:
-    """Return a dataset in which large lazily opened variables are dask arrays.
+    """Return a dataset in which lazily opened variables are dask arrays if they are large.
 
     Writing then reads these variables block by block. Variables of at most `whole_below` bytes are
-    left unchanged. The same applies to arrays of Python objects other than text, and to times whose
-    encoding specifies only one of units and dtype.
+    left unchanged, as are arrays of Python objects other than text, and times whose encoding
+    specifies only one of units and dtype.
 
-    Dask arrays of text or objects are loaded if they have no dimensions. Otherwise, dask would
-    replace the only block with its item, and bytes would lose their trailing NULs.
+    Zero-dimensional dask arrays of text or objects are loaded, because dask would replace their
+    only block with its item, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -158,10 +158,10 @@ def _selected_lengths(
 
 
 def _chunk_ends(chunks: Any, size: int) -> _Lengths:
-    """Return the end of each chunk along a dimension of `size` elements.
+    """Return the position at which each chunk along a dimension of `size` elements ends.
 
-    `chunks` is the length of all chunks, a sequence with the length of each chunk, or None for a
-    single chunk.
+    `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
+    for a single chunk.
     """
     step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
     ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
@@ -170,7 +170,7 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the length of each run of selected elements that lie in one chunk."""
+    """Return the length of each run of selected elements within a single chunk."""
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1

@@ -113,7 +113,7 @@ class _Planner:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def find_unchanged(self) -> None:
-        """Find the variables that would be written to the very array from which they are read."""
+        """Record the variables that would be written back to the array from which they are read."""
         # The same URL can name different stores at two endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:

@@ -103,7 +103,8 @@ class WriteTarget:
         if options.mode == "r+" and opened.hierarchy.before:
             raise ConflictError(
                 "another write is replacing chunks of the store, or was interrupted",
-                remedy="Wait for that write, or run it again. The next append also rolls it back",
+                remedy="If the other write is still running, wait for it. If it was interrupted, "
+                "run it again; otherwise, the next append rolls it back",
                 store=store.name,
             )
         paths = [request.path]
