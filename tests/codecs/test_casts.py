@@ -407,7 +407,7 @@ def test_order_dependent_filter_before_sharding_is_rejected():
         ([cast_value("int8", out_of_range="error"), BYTES], '"out_of_range" is error'),
         (
             [cast_value("float32", out_of_range="wrap"), LITTLE],
-            "requires an integer data_type, not float32",
+            "requires an integer data type, not float32",
         ),
         ([cast_value("int8", more=1), BYTES], "member 'more'"),
         ([cast_value("int8", scalar_map={"both": []}), BYTES], "member 'both'"),
