@@ -451,7 +451,7 @@ def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeyp
             "astype",
             {"encode_dtype": "|S2000000000", "decode_dtype": "|u1"},
             MetadataError,
-            "encodes to",
+            "would produce",
         ),
         ("fixedscaleoffset", {"offset": 0, "scale": 0, "dtype": "<f4"}, MetadataError, "scale"),
         ("fixedscaleoffset", {"offset": "x", "scale": 1, "dtype": "<f4"}, MetadataError, "number"),

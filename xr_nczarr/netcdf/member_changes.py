@@ -22,6 +22,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.data_model import Dimension
+from xr_nczarr.netcdf.layouts import PREVIEW
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 
 
@@ -47,11 +48,11 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
         if name is None:
             continue
         stored = value[name]
-        if isinstance(stored, list):
+        if isinstance(stored, list):  # only the preview has lists, but under the newest name
             by_name = {item["name"]: item for item in stored}
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
-                by_name[dimension.name] = old | render_dimension(dimension, vintage)
+                by_name[dimension.name] = old | render_dimension(dimension, PREVIEW)
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
         for dimension in dimensions:
