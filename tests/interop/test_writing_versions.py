@@ -351,7 +351,7 @@ def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
 @pytest.mark.parametrize(
     ("codecs", "named"),
     [
-        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "Pass shards, and chunks"),
+        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "In encoding, set shards"),
         ({"filters": [TransposeCodec(order=(0, 2, 1))]}, "transpose is configured for axes"),
     ],
 )

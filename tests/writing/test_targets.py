@@ -698,7 +698,7 @@ def test_directory_with_other_files_is_not_an_empty_target(path):
     target, left = littered("directory", path)
     with open(f"{path}/notes.txt", "wb") as file:
         file.write(b"mine")
-    with pytest.raises(ExistsError, match="not a Zarr store"):
+    with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), target)
     with pytest.raises(RefusedError, match="not a Zarr store"):
         to_nczarr(example(), target, mode="w")
@@ -708,5 +708,5 @@ def test_directory_with_other_files_is_not_an_empty_target(path):
 
 def test_folder_named_like_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
-    with pytest.raises(ExistsError, match="not a Zarr store"):
+    with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)

@@ -48,7 +48,12 @@ ENCODING_KEYS = frozenset(
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Raise ConflictError if the encoding of a variable contains unknown keys."""
+    """Raise ConflictError if the encoding of a variable contains unknown keys.
+
+    Raise ValueError if it is not a mapping.
+    """
+    if not isinstance(encoding, Mapping):  # as in xarray, whose tests match these words
+        raise ValueError(f"encoding must be castable to a dictionary, not {encoding!r}")
     unexpected = [key for key in encoding if key not in ENCODING_KEYS]
     if unexpected:
         raise ConflictError(

@@ -208,15 +208,15 @@ class _Planner:
         if self.options.append_dim is not None:
             self._check_append(group, dataset, new, stored, self.options.append_dim)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
-        if new:
-            # The bounds of stored coordinates need their own units: the stored ones can differ.
-            added = {key: value for key, value in variables.items() if str(key) in new}
-            self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         for name in map(str, dataset.variables):
             if name in stored and (path, name) not in self.unchanged:
                 target = group.variables[name]
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
+        if new:
+            # The bounds of stored coordinates need their own units: the stored ones can differ.
+            added = {key: value for key, value in variables.items() if str(key) in new}
+            self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
