@@ -361,3 +361,14 @@ def test_interrupted_group_replacement_leaves_old_new_or_no_group(layout):
         write(Remote(objects))
         assert read(objects, group="g").identical(new)
     assert read(whole, group="g").identical(new)
+
+
+def test_append_after_interrupted_creation_updates_consolidated_metadata():
+    store = {}
+    first, second = (xr.Dataset({"t": ("x", [float(n)])}) for n in (1, 2))
+    xr_nczarr.to_nczarr(first, store)
+    del store[".zmetadata"]  # killed before the last document
+    store[".nczarr_unfinished"] = b"{}"
+    xr_nczarr.to_nczarr(second, store, append_dim="x")
+    opened = xr.open_dataset(store, engine="nczarr", consolidated=True)
+    assert opened.t.values.tolist() == [1, 2]

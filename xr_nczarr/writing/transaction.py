@@ -188,6 +188,7 @@ class Transaction:
                 documents = refresh_consolidated(opened.hierarchy, opened.hierarchy.nodes, {})
                 self.store.put(documents.items())
             self.store.delete(UNFINISHED)
+            self.target.documents.clear()  # the caller must see the new consolidated metadata
 
     def remove_journal(self) -> None:
         """Remove the journal after the change that it records has been completed or undone."""
