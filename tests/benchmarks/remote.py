@@ -1,4 +1,7 @@
-"""Rows: stores behind nginx, and behind a web server and S3 that respond after 20 ms."""
+"""Rows: stores behind nginx, and behind a web server and S3 that respond after 20 ms.
+
+As an S3 server, nginx checks no credentials, and the listing of every bucket is empty.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,23 @@ from tests.benchmarks.reading import everything, ours
 from tests.servers import S3Server
 
 LATENCY = 0.02
+WRITERS = (OURS, "to_zarr", "to_zarr, obstore", "limit: obstore")
 NGINX = """
 worker_processes 1; daemon off; user root; pid {folder}/pid; error_log {folder}/errors;
 events {{ worker_connections 1024; }}
 http {{
     access_log off; sendfile on; keepalive_requests 100000; client_body_temp_path {folder}/body;
     server {{
-        listen 127.0.0.1:{port}; root {root};
-        location / {{ auth_request {gate}; }}
-        location = /delay {{ internal; proxy_pass http://127.0.0.1:{delay}; }}
+        listen 127.0.0.1:{port}; root {root}; default_type application/xml;
+        client_max_body_size 0; dav_methods PUT DELETE; create_full_put_path on;
+        location / {{
+            if ($args ~ "list-type=2") {{ return 200 "<ListBucketResult></ListBucketResult>"; }}
+            auth_request {gate};
+        }}
+        location = /delay {{
+            internal; proxy_pass http://127.0.0.1:{delay};
+            proxy_pass_request_body off; proxy_set_header Content-Length "";
+        }}
     }}
 }}
 """
@@ -173,7 +184,6 @@ def remote(directory: Path) -> Iterator[Row]:
             "open and read 64 chunks of 1 MB from S3, 20 ms",
             {OURS: lambda: read("nczarr"), "engine zarr": lambda: read("zarr")},
         )
-        yield _writing(f"s3://{base}/written", options)
         filesystem = fsspec.filesystem("s3", **options)
         for name, batches in (("consolidated", 2), ("single", 3)):
             requested = {"storage_options": options, "consolidated": name == "consolidated"}
@@ -214,6 +224,7 @@ def _over_nginx(folder: Path) -> Iterator[Row]:
                             _get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads
                         )
                         yield _by_client(row, contestants, limit, shape[0])
+                yield _writing(url, folder, f"nginx{', 20 ms' if delay else ''}")
 
 
 def _by_client(
@@ -262,24 +273,44 @@ def _points(url: str) -> Row:
     )
 
 
-def _writing(url: str, options: dict[str, Any]) -> Row:
-    dataset = xr.Dataset({"v": (("t", "y"), np.random.default_rng(0).random((64, 1 << 20), "f4"))})
+def _writing(server: str, folder: Path, label: str) -> Row:
+    """Return the row of writing 256 MB to a bucket of an S3 server, which stores it in `folder`."""
+    values = np.random.default_rng(0).random((64, 1 << 20), "f4")
+    dataset = xr.Dataset({"v": (("t", "y"), values)})
     encoding = {"v": {"chunks": (1, 1 << 20), "compressors": None}}
+    options = {"anon": True, "endpoint_url": server, "client_kwargs": {"region_name": "us-east-1"}}
+    client = partial(
+        obstore.store.S3Store,
+        "bucket",
+        endpoint=server,
+        skip_signature=True,
+        region="us-east-1",
+        client_options={"allow_http": True},
+    )
     numbers = itertools.count()
 
     def write(name: str) -> str:
-        target = f"{url}/{next(numbers)}"
+        number = next(numbers)
+        target = f"s3://bucket/{number}"
         if name == OURS:
             xr_nczarr.to_nczarr(dataset, target, storage_options=options, encoding=encoding)
-        else:
+        elif name == "to_zarr":
             dataset.to_zarr(target, storage_options=options, encoding=encoding, zarr_format=2)
+        elif name == "to_zarr, obstore":
+            store = zarr.storage.ObjectStore(client(prefix=f"{number}"))
+            dataset.to_zarr(store, encoding=encoding, zarr_format=2)
+        else:
+            with ThreadPoolExecutor(64) as pool:
+                put = partial(client(prefix=f"{number}").put, use_multipart=False)
+                list(pool.map(put, [f"v/{row}.0" for row in range(64)], map(bytes, values)))
         return target
 
     return Row(
-        "write 64 chunks of 4 MB to S3, 20 ms",
-        {name: partial(write, name) for name in (OURS, "to_zarr")},
-        {"to_zarr": 1.5},
+        f"write 64 chunks of 4 MB to {label}",
+        {name: partial(write, name) for name in WRITERS},
+        {"to_zarr": 1.5, "to_zarr, obstore": 1},
         lambda target: xr.open_dataset(target, engine="nczarr", storage_options=options).v.values,
+        lambda target: shutil.rmtree(folder / target.removeprefix("s3://")),
     )
 
 
