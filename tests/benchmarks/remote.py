@@ -1,4 +1,4 @@
-"""Rows: stores behind nginx, and behind a web server and S3 that respond after 20 ms.
+"""Rows: stores behind nginx, with and without 20 ms of latency, and on S3.
 
 As an S3 server, nginx checks no credentials, and the listing of every bucket is empty.
 """
@@ -27,7 +27,6 @@ import obstore
 import tensorstore
 import xarray as xr
 import zarr
-from aiohttp import web
 
 import xr_nczarr
 from tests.benchmarks import data
@@ -37,7 +36,9 @@ from tests.servers import S3Server
 
 LATENCY = 0.02
 WRITERS = (OURS, "to_zarr", "to_zarr, obstore", "limit: obstore")
+NGINX_MODULES = Path("/usr/lib/nginx/modules")
 NGINX = """
+load_module {modules}/ndk_http_module.so; load_module {modules}/ngx_http_lua_module.so;
 worker_processes 1; daemon off; user root; pid {folder}/pid; error_log {folder}/errors;
 events {{ worker_connections 1024; }}
 http {{
@@ -47,37 +48,12 @@ http {{
         client_max_body_size 0; dav_methods PUT DELETE; create_full_put_path on;
         location / {{
             if ($args ~ "list-type=2") {{ return 200 "<ListBucketResult></ListBucketResult>"; }}
-            auth_request {gate};
-        }}
-        location = /delay {{
-            internal; proxy_pass http://127.0.0.1:{delay};
-            proxy_pass_request_body off; proxy_set_header Content-Length "";
+            access_by_lua_block {{ ngx.sleep({latency}) }}
+            header_filter_by_lua_block {{ ngx.header.ETag = ngx.header.ETag or '"written"' }}
         }}
     }}
 }}
 """
-
-
-async def _serve_files(directory: Path, ready: Connection) -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(LATENCY)
-        if request.path == "/delay":
-            return web.Response()
-        path = directory / request.path.lstrip("/")
-        return web.Response(body=path.read_bytes()) if path.is_file() else web.Response(status=404)
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
-    await site.start()
-    ready.send(runner.addresses[0][1])
-    await asyncio.Event().wait()
-
-
-def _web_server(directory: Path, ready: Connection) -> None:
-    asyncio.run(_serve_files(directory, ready))
 
 
 def _s3_server(directory: Path, ready: Connection) -> None:
@@ -89,11 +65,11 @@ def _s3_server(directory: Path, ready: Connection) -> None:
 
 
 @contextmanager
-def _running(target: Callable[[Path, Connection], None], directory: Path) -> Iterator[Any]:
-    """Yield what the server prints once it listens; it runs during the context."""
+def _s3(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the storage options for an S3 server, which runs during the context."""
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=target, args=(directory, sending), daemon=True)
+    process = context.Process(target=_s3_server, args=(directory, sending), daemon=True)
     process.start()
     try:
         assert receiving.poll(60), "the server does not start"
@@ -104,19 +80,16 @@ def _running(target: Callable[[Path, Connection], None], directory: Path) -> Ite
 
 
 @contextmanager
-def _nginx(root: Path, delay: int | None = None, port: int = 18_731) -> Iterator[str]:
-    """Yield the URL at which nginx serves the files below a directory.
-
-    Before each response, nginx asks the `_web_server` at the port `delay`, which takes `LATENCY`.
-    """
+def _nginx(root: Path, latency: float = 0, port: int = 18_731) -> Iterator[str]:
+    """Yield the URL at which nginx serves the files in `root`, after `latency` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
-        gate = {"gate": "/delay" if delay else "off", "delay": delay or port}
-        configuration.write_text(NGINX.format(folder=folder, port=port, root=root, **gate))
+        places = {"folder": folder, "root": root, "modules": NGINX_MODULES}
+        configuration.write_text(NGINX.format(**places, port=port, latency=latency))
         process = subprocess.Popen(["nginx", "-c", configuration])
         try:
             time.sleep(1)
-            assert process.poll() is None, "nginx does not start"
+            assert process.poll() is None, "nginx does not start; is libnginx-mod-http-lua missing?"
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
@@ -144,15 +117,13 @@ async def _get_all(urls: list[str]) -> None:
 
 def remote(directory: Path) -> Iterator[Row]:
     """Yield reads over HTTP without and with 20 ms of latency, points, openings, and S3."""
-    if shutil.which("nginx"):
-        yield from _over_nginx(directory / "nginx")
+    yield from _over_nginx(directory / "nginx")
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
     small = data.field((1, 1000, 4096))[0]
     data.zarr_store(directory, "remote_small", small, (1, 4096), data.COMPRESSORS["blosc"])
     many = data.many_variables(directory)["consolidated"]
-    with _running(_web_server, directory) as port:
-        base = f"http://127.0.0.1:{port}"
+    with _nginx(directory, LATENCY) as base:
         for name, label in (("large", "64 chunks of 1 MB"), ("small", "1,000 chunks of 16 kB")):
             path = directory / f"remote_{name}.zarr"
             yield _whole(label, path, f"{base}/{path.name}", many=name == "small")
@@ -172,7 +143,7 @@ def remote(directory: Path) -> Iterator[Row]:
         dataset = xr.Dataset({"field": (tuple("tyx"), np.zeros((64, 64, 64)))}, coordinates)
         dataset.to_zarr(folder / "consolidated", zarr_format=2, consolidated=True)
         dataset.to_zarr(folder / "single", zarr_format=2, consolidated=False)
-    with _running(_s3_server, folder) as options:
+    with _s3(folder) as options:
         base = f"bucket/{folder.name}"
 
         def read(engine: str) -> np.ndarray:
@@ -212,19 +183,17 @@ def _over_nginx(folder: Path) -> Iterator[Row]:
     for number, (shape, chunks) in enumerate(sizes.values()):
         values = np.random.default_rng(0).random(shape, "f4")
         data.zarr_store(folder, f"{number}", values, chunks, None)
-    with _running(_web_server, folder) as port:
-        for delay in (None, port):
-            with _nginx(folder, delay) as url:
-                for number, (label, (shape, _)) in enumerate(sizes.items()):
-                    for client in ("fsspec", "obstore"):
-                        row = f"{label} over nginx{', 20 ms' if delay else ''}, client={client}"
-                        contestants = _readers(f"{url}/{number}.zarr", client)
-                        threads = 64 if delay else 8
-                        limit = partial(
-                            _get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads
-                        )
-                        yield _by_client(row, contestants, limit, shape[0])
-                yield _writing(url, folder, f"nginx{', 20 ms' if delay else ''}")
+    for latency in (0, LATENCY):
+        suffix = ", 20 ms" if latency else ""
+        with _nginx(folder, latency) as url:
+            for number, (label, (shape, _)) in enumerate(sizes.items()):
+                for client in ("fsspec", "obstore"):
+                    row = f"{label} over nginx{suffix}, client={client}"
+                    contestants = _readers(f"{url}/{number}.zarr", client)
+                    threads = 64 if latency else 8
+                    limit = partial(_get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads)
+                    yield _by_client(row, contestants, limit, shape[0])
+            yield _writing(url, folder, f"nginx{suffix}")
 
 
 def _by_client(
