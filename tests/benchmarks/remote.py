@@ -45,10 +45,26 @@ http {{
     access_log off; sendfile on; keepalive_requests 100000; client_body_temp_path {folder}/body;
     server {{
         listen 127.0.0.1:{port}; root {root}; default_type application/xml;
-        client_max_body_size 0; dav_methods PUT DELETE; create_full_put_path on;
+        error_page 301 403 =404 /missing; client_max_body_size 0;
+        dav_methods PUT DELETE; create_full_put_path on;
         location / {{
-            if ($args ~ "list-type=2") {{ return 200 "<ListBucketResult></ListBucketResult>"; }}
-            access_by_lua_block {{ ngx.sleep({latency}) }}
+            access_by_lua_block {{
+                ngx.sleep({latency})
+                if (ngx.var.args or ""):find("list-type=2", 1, true) then
+                    ngx.say("<ListBucketResult></ListBucketResult>")
+                    ngx.exit(200)
+                elseif ngx.req.get_method() == "POST" then
+                    ngx.req.read_body()
+                    local folder = ngx.var.document_root .. ngx.var.uri .. "/"
+                    ngx.say("<DeleteResult>")
+                    for key in ngx.req.get_body_data():gmatch("<Key>(.-)</Key>") do
+                        os.remove(folder .. key)
+                        ngx.say("<Deleted><Key>", key, "</Key></Deleted>")
+                    end
+                    ngx.say("</DeleteResult>")
+                    ngx.exit(200)
+                end
+            }}
             header_filter_by_lua_block {{ ngx.header.ETag = ngx.header.ETag or '"written"' }}
         }}
     }}
@@ -194,6 +210,8 @@ def _over_nginx(folder: Path) -> Iterator[Row]:
                     limit = partial(_get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads)
                     yield _by_client(row, contestants, limit, shape[0])
             yield _writing(url, folder, f"nginx{suffix}")
+            if latency:
+                yield _many_stores(url, folder)
 
 
 def _by_client(
@@ -242,12 +260,50 @@ def _points(url: str) -> Row:
     )
 
 
+def _many_stores(server: str, folder: Path) -> Row:
+    """Return the row of opening 100 stores, which lie in `folder`, from an S3 server."""
+    for day in range(100):
+        if not (folder / f"days/{day}").exists():
+            time_of_day = np.datetime64("2026-01-01", "ns") + np.timedelta64(day, "D")
+            coordinates = {"time": [time_of_day], "y": np.arange(64.0), "x": np.arange(64.0)}
+            values = np.full((1, 64, 64), day, "f4")
+            dataset = xr.Dataset({"field": (("time", "y", "x"), values)}, coordinates)
+            dataset.to_zarr(folder / f"days/{day}", zarr_format=2, consolidated=True)
+    urls = [f"s3://days/{day}" for day in range(100)]
+
+    def opened(engine: str, **options: Any) -> dict[str, int]:
+        storage_options = _s3_options(server) | options
+        with xr.open_mfdataset(
+            urls,
+            engine=engine,
+            parallel=True,
+            chunks={},
+            backend_kwargs={"storage_options": storage_options},
+        ) as dataset:
+            return dict(dataset.sizes)
+
+    return Row(
+        "open_mfdataset of 100 stores on S3, 20 ms",
+        {
+            OURS: lambda: opened("nczarr"),
+            "xr_nczarr, fsspec": lambda: opened("nczarr", client="fsspec"),
+            "engine zarr": lambda: opened("zarr"),
+        },
+        {"engine zarr": 3},
+    )
+
+
+def _s3_options(server: str) -> dict[str, Any]:
+    client = {"region_name": "us-east-1"}
+    return {"anon": True, "endpoint_url": server, "client_kwargs": client}
+
+
 def _writing(server: str, folder: Path, label: str) -> Row:
     """Return the row of writing 256 MB to a bucket of an S3 server, which stores it in `folder`."""
     values = np.random.default_rng(0).random((64, 1 << 20), "f4")
     dataset = xr.Dataset({"v": (("t", "y"), values)})
     encoding = {"v": {"chunks": (1, 1 << 20), "compressors": None}}
-    options = {"anon": True, "endpoint_url": server, "client_kwargs": {"region_name": "us-east-1"}}
+    options = _s3_options(server)
     client = partial(
         obstore.store.S3Store,
         "bucket",
@@ -256,30 +312,32 @@ def _writing(server: str, folder: Path, label: str) -> Row:
         region="us-east-1",
         client_options={"allow_http": True},
     )
+    shutil.rmtree(folder / "bucket", True)
     numbers = itertools.count()
 
-    def write(name: str) -> str:
+    def write(name: str) -> Path:
         number = next(numbers)
         target = f"s3://bucket/{number}"
+        encoded = {"encoding": encoding, "consolidated": False}
         if name == OURS:
-            xr_nczarr.to_nczarr(dataset, target, storage_options=options, encoding=encoding)
+            xr_nczarr.to_nczarr(dataset, target, storage_options=options, **encoded)
         elif name == "to_zarr":
-            dataset.to_zarr(target, storage_options=options, encoding=encoding, zarr_format=2)
+            dataset.to_zarr(target, storage_options=options, zarr_format=2, **encoded)
         elif name == "to_zarr, obstore":
             store = zarr.storage.ObjectStore(client(prefix=f"{number}"))
-            dataset.to_zarr(store, encoding=encoding, zarr_format=2)
+            dataset.to_zarr(store, zarr_format=2, **encoded)
         else:
             with ThreadPoolExecutor(64) as pool:
                 put = partial(client(prefix=f"{number}").put, use_multipart=False)
                 list(pool.map(put, [f"v/{row}.0" for row in range(64)], map(bytes, values)))
-        return target
+        return folder / f"bucket/{number}"
 
     return Row(
         f"write 64 chunks of 4 MB to {label}",
         {name: partial(write, name) for name in WRITERS},
         {"to_zarr": 1.5, "to_zarr, obstore": 1},
-        lambda target: xr.open_dataset(target, engine="nczarr", storage_options=options).v.values,
-        lambda target: shutil.rmtree(folder / target.removeprefix("s3://")),
+        lambda store: zarr.open_array(store / "v")[...],
+        shutil.rmtree,
     )
 
 
