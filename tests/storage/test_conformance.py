@@ -198,6 +198,13 @@ def test_put_replaces_objects_and_accepts_any_buffer(writable: Store) -> None:
     assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
 
 
+def test_changing_buffer_after_put_does_not_change_object(writable: Store) -> None:
+    buffer = bytearray(b"stored")
+    writable.put([("a/0.0", buffer)])
+    buffer[:] = b"other!"
+    assert as_bytes(writable.fetch(["a/0.0"])) == [b"stored"]
+
+
 def test_unpickled_stores_list_and_read_objects_written_later(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]

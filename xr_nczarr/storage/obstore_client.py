@@ -201,7 +201,9 @@ class ObstoreClient(RemoteClient):
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request, because a multipart upload is not atomic."""
         check_key(key, self.name)
-        self._do(key, lambda path: self.store.put(path, bytes(data), use_multipart=False))
+        # A MemoryStore keeps the buffer, which the caller may change. All others only read it.
+        buffer = memoryview(data).cast("B") if self.shared else bytes(data)
+        self._do(key, lambda path: self.store.put(path, buffer, use_multipart=False))
 
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, and return whether this call created it.
