@@ -126,7 +126,7 @@ def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_
     assert "requests" in repr(xr_nczarr.explain(url, storage_options=options))
 
 
-def test_s3_store_opens_by_https_url(stored, s3_server):
+def test_s3_store_can_be_opened_by_https_url(stored, s3_server):
     s3_server.upload(stored, "store")
     url = f"{s3_server.endpoint}/{s3_server.bucket}/store#mode=nczarr,s3"
     check(xr.open_dataset(url, engine="nczarr", storage_options=s3_server.storage_options))

@@ -380,7 +380,7 @@ OPTIONS = st.sampled_from([{}, {"decode_cf": False}])
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_zarr_python(), OPTIONS)
-def test_zarr_python_stores_match_zarr_engine(store, options):
+def test_zarr_python_stores_open_as_with_zarr_engine(store, options):
     theirs, ours = opened(store, **options)
     if theirs is not None:
         assert ours is not None

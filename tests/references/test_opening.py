@@ -503,7 +503,7 @@ class TestTrust:
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
-    def test_public_addresses_are_not_private(self, host):
+    def test_public_addresses_are_not_classified_as_private(self, host):
         assert not is_private(host)
 
     def test_redirects_to_disallowed_hosts_are_rejected(self, served):

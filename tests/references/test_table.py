@@ -93,7 +93,7 @@ def test_scanning_document_yields_same_references_as_parsing(name, layout):
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_dictionary_is_scanned_into_columns_like_document(monkeypatch):
+def test_dictionary_and_document_are_scanned_into_same_columns(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()

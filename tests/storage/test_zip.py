@@ -107,7 +107,7 @@ def test_cached_zip_file_is_recognized_regardless_of_name(
 
 # Regression D29
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_last_entry_of_same_name_is_used(tmp_path: Path, method: int) -> None:
+def test_last_of_duplicate_entries_is_used(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]

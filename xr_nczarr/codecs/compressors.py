@@ -393,7 +393,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
         try:
             pieces.append(stream.decompress(data, max_bytes + 1))
         except zlib.error as error:
-            raise ChunkError(f"the gzip file cannot be decompressed ({error})") from error
+            raise ChunkError(f"the gzip data cannot be decompressed ({error})") from error
         _check_document(sum(map(len, pieces)), max_bytes)
         if not stream.eof:
             raise ChunkError("the gzip file is truncated")

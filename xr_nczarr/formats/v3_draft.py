@@ -199,7 +199,7 @@ class V3Draft(Format):
         """
         if self.released:
             raise UnsupportedError(
-                "Zarr v3 draft stores in the layout of zarr-python 2 and GDAL cannot be written"
+                "the layout of zarr-python 2 and GDAL for the Zarr v3 draft can only be read"
             )
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}

@@ -343,7 +343,8 @@ class _Resolver(ThreadedResolver):
         if not public:
             address = addresses[0]["host"]
             raise RefusedError(
-                f"the host {quote(host)} has the address {quote(address)}, which is not public",
+                f"the host {quote(host)} resolves to {quote(address)}, which is not a public "
+                "address",
                 remedy="If you trust the reference set, allow that host: "
                 f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
             )
