@@ -82,7 +82,7 @@ class ArrayWrite:
         if any(math.isnan(size) for sizes in data.chunks for size in sizes):
             raise ConflictError(
                 f"the dask blocks have unknown sizes, but the stored chunks have shape {cells}",
-                remedy=f"Call compute_chunk_sizes() first, or rechunk to multiples of {cells}",
+                remedy="Call compute_chunk_sizes() first",
                 variable=self.node.path,
             )
         blocks = tuple(
