@@ -47,7 +47,7 @@ every 16th row and column. *Orthogonal* reads 3 steps, 4 rows and 4 columns by t
 """
 _TABLES = {
     "Start": "import |nczarr |first open",
-    "Remote stores": "HTTP|S3",
+    "Remote stores": "HTTP|S3|nginx",
     "Reference sets": "references|gen ",
     "Dask and threads": "dask|mean of|threads|task",
     "Writing": "write ",
