@@ -9,7 +9,7 @@ dataclass takes three times as long.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, Protocol
@@ -133,29 +133,24 @@ class Literals(Protocol):
         """Return the JSON text of a member, exactly as it appears in the document."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Attributes(Mapping[str, Json]):
-    """The user attributes of a node as JSON values, with access to their original JSON text."""
+class Attributes(dict[str, Json]):
+    """The user attributes of a node as JSON values, with access to their original JSON text.
 
-    values_by_name: Mapping[str, Json] = field(default_factory=dict)
-    source: Literals | None = field(default=None, compare=False)
+    `source` is the document that contains the attributes, or None for the attributes of a new node.
+    """
 
-    def __getitem__(self, name: str) -> Json:
-        return self.values_by_name[name]
+    __slots__ = ("source",)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values_by_name)
-
-    def __len__(self) -> int:
-        return len(self.values_by_name)
-
-    def __repr__(self) -> str:
-        return f"Attributes({dict(self.values_by_name)!r})"
+    def __init__(
+        self, values: Mapping[str, Json] | None = None, source: Literals | None = None
+    ) -> None:
+        super().__init__(values or {})
+        self.source = source
 
     def literal(self, name: str) -> str:
         """Return the stored JSON text of an attribute, or render it if the attribute is new."""
         if self.source is None:
-            return json.dumps(self.values_by_name[name], ensure_ascii=False)
+            return json.dumps(self[name], ensure_ascii=False)
         return self.source.literal(name)
 
 

@@ -47,7 +47,7 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
     """
     return {
         name: value
-        for name, value in attributes.values_by_name.items()
+        for name, value in attributes.items()
         if name[:1] != "_" or not is_bookkeeping(name)
     }
 
@@ -60,7 +60,7 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
     storage format are left out.
     """
     decoded = {}
-    for name, value in attributes.values_by_name.items():
+    for name, value in attributes.items():
         if name[:1] == "_" and is_bookkeeping(name):
             continue
         recorded = attribute_type(types[name]) if name in types else None
@@ -165,7 +165,7 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
         return dict(decoded)
     if not is_annotated(node):
         return {name: infer_integers(value) for name, value in decoded.items()}
-    types, stored = find_types(node), node.attributes.values_by_name
+    types, stored = find_types(node), node.attributes
     return {
         name: stored[name]
         if (_is_truth(stored.get(name)) or _is_json(stored.get(name), value))
@@ -194,7 +194,7 @@ def decode_fill_value(
     all bytes except netCDF text are in Base64 too. This is how xarray writes them in Zarr versions
     that require a fill value.
     """
-    value = attributes.values_by_name["_FillValue"]
+    value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     name = DTYPE_NAMES.get(dtype)

@@ -77,7 +77,7 @@ class DimensionScope:
         shape = node.shape
         if shape is None:
             return ()
-        attributes = node.attributes.values_by_name
+        attributes = node.attributes
         find: Callable[[Any, int, str, Group], Dimension] = self.named
         names: Any = None
         if annotation is not None and annotation.references is not None:

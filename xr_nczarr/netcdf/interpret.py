@@ -248,7 +248,7 @@ class _Interpreter:
     def is_written_by_netcdf(self) -> bool:
         """Return whether netCDF-C wrote the store as plain Zarr, so that netCDF's types apply."""
         root = self.hierarchy.nodes.get("/")
-        provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
+        provenance = root.attributes.get(PROVENANCE) if root is not None else None
         return (
             "/" not in self.annotations and isinstance(provenance, str) and "nczarr=" in provenance
         )

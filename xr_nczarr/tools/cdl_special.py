@@ -17,7 +17,7 @@ _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
     """Return the special attributes of the whole dataset, which ncdump shows in the root group."""
-    stored = {} if root.node is None else root.node.attributes.values_by_name
+    stored = {} if root.node is None else root.node.attributes
     provenance = stored.get(PROVENANCE)
     special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
     return special | {"_Format": "netCDF-4"}

@@ -63,7 +63,7 @@ def _codec(spec: CodecSpec) -> str:
 def _exceptions(
     variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
 ) -> Iterator[tuple[str, str]]:
-    names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
+    names = node.attributes.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
         yield "xarray's zarr engine requires dimension names, which are missing", upgrade
     elif isinstance(names, list) and len(names) != len(node.shape):
