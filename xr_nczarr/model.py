@@ -304,27 +304,13 @@ class ArrayNode:
         """Return a copy of this array at another path.
 
         The path of this array must be ``"/"``, because `path` is prepended to the chunk keys. `own`
-        contains the `attributes` and `sidecars` of the copy, which are not copied from this array.
+        contains the `attributes` and `sidecars` of the copy.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
-        # `replace` would take twice as long, and opening calls this for each array.
-        return ArrayNode(
-            path=path,
-            shape=self.shape,
-            dtype=self.dtype,
-            chunk_shape=self.chunk_shape,
-            type_name=self.type_name,
-            fill_value=self.fill_value,
-            codecs=self.codecs,
-            chunk_keys=ChunkKeys(
-                prefix + keys.prefix, keys.separator, prefix + keys.scalar, keys.alternative
-            ),
-            shards=self.shards,
-            chunk_runs=self.chunk_runs,
-            dimension_names=self.dimension_names,
-            members=self.members,
-            **own,
+        keys = ChunkKeys(
+            prefix + keys.prefix, keys.separator, prefix + keys.scalar, keys.alternative
         )
+        return replace(self, path=path, chunk_keys=keys, **own)
 
     def without_annotations(self) -> ArrayNode:
         """Return a copy that has only the fields needed to read and write chunks."""
