@@ -35,7 +35,7 @@ _ESCAPE = re.compile(r"\\([^\"\\/bfnrtu])|\\.", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _HEXADECIMAL = re.compile(r"[+-]?0x[0-9a-f]{1,16}")
 _FLOAT = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]*)?|nan|inf(?:inity)?)")
-_BLANK = re.compile(r"[ \t\n\r]*")
+_GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,19 @@ class StrictText:
         `start` is the position of the object in `text`.
         """
         spans: dict[str, tuple[int, int]] = {}
-        position = self._skip(start, "{")
+        position = self._skip(start)
         while not self.text.startswith("}", position):
-            name, position = _PLAIN.raw_decode(self.text, self._skip(position, ","))
-            begin = self._skip(position, ":")
+            name, end = _PLAIN.raw_decode(self.text, position)
+            begin = self._skip(end)
             _, end = _PLAIN.raw_decode(self.text, begin)
             spans[name] = (begin, end)
             position = self._skip(end)
         return spans
 
-    def _skip(self, position: int, token: str = "") -> int:
-        """Skip whitespace and, if `token` follows, the token and the whitespace after it.
-
-        Returns the new position.
-        """
-        blank = _BLANK.match(self.text, position)
-        position = blank.end() if blank else position
-        if not token or not self.text.startswith(token, position):
-            return position
-        return self._skip(position + 1)
+    def _skip(self, position: int) -> int:
+        """Return the position after whitespace that can contain one separator."""
+        gap = _GAP.match(self.text, position)
+        return gap.end() if gap else position
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
