@@ -93,12 +93,22 @@ def parse_json(source: str, *, max_depth: int) -> Json:
         If the text is not JSON, an object has duplicate names, or values are nested beyond
         `max_depth`.
     """
+    strict = StrictText(source, source)
     try:
-        value = _decode(source, max_depth)
+        try:
+            value = _UNIQUE.decode(source)
+        except json.JSONDecodeError:
+            strict = _rewrite(source)
+            value = _UNIQUE.decode(strict.text)
+    except json.JSONDecodeError as error:
+        located = json.JSONDecodeError(error.msg, source, strict.locate(error.pos))
+        raise MetadataError(f"the document is not valid JSON: {located}") from error
+    except RecursionError as error:
+        raise _too_deep(max_depth) from error
     except MetadataError:
         raise
-    except ValueError:
-        value = _decode_rewritten(_rewrite(source), max_depth)
+    except ValueError as error:
+        raise MetadataError(f"an integer in the document has too many digits: {error}") from error
     if source.count("[") + source.count("{") > max_depth:
         _check_depth(value, max_depth)
     return value
@@ -111,25 +121,6 @@ def strict_text(source: str) -> StrictText:
     except ValueError:
         return _rewrite(source)
     return StrictText(source, source)
-
-
-def _decode(text: str, max_depth: int) -> Json:
-    try:
-        return _UNIQUE.decode(text)
-    except RecursionError as error:
-        raise _too_deep(max_depth) from error
-
-
-def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
-    try:
-        return _decode(strict.text, max_depth)
-    except json.JSONDecodeError as error:
-        located = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
-        raise MetadataError(f"the document is not valid JSON: {located}") from error
-    except MetadataError:
-        raise
-    except ValueError as error:
-        raise MetadataError(f"an integer in the document has too many digits: {error}") from error
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
