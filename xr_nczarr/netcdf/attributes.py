@@ -80,12 +80,7 @@ def _decode(value: Json, recorded: str | None) -> Any:
     """
     if recorded in (JSON, TEXT):
         return None
-    if recorded is None and value.__class__ is float:
-        recorded = "float64"
-    number = typed_number(value, recorded) if recorded in SCALARS else None
-    if number is not None:
-        return number
-    items = value if value.__class__ is list else [value]
+    items = value if isinstance(value, list) else [value]
     if recorded == STRING:
         return [
             item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
