@@ -102,7 +102,7 @@ def assert_interpreted(top, fields, dialect, zarr_format):
     assert list(variable.attributes) == ["n"]
     assert type(variable.attributes["n"]) is np.int16
     assert (dataset.attributes, dataset.reports, dataset.error) == ({}, [], None)
-    assert listed_children(top) == (["v"], [])
+    assert listed_children(top) == {"v": "array"}
 
 
 # Regressions D8, D9, D11

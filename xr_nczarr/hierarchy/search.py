@@ -32,11 +32,11 @@ from xr_nczarr.model import (
     child_path,
     group_path,
     key_prefix,
+    node_name,
     parent_path,
 )
 from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
-Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
 """Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
 
@@ -50,7 +50,7 @@ def open_hierarchy(
     consolidated: Consolidated = None,
     group: str | None = None,
     subgroups: bool = True,
-    listed_children: Callable[[GroupNode], Children | None] = lambda _: None,
+    listed_children: Callable[[GroupNode], Kinds | None] = lambda _: None,
     sidecars: Sequence[str] = (),
     with_sidecars: bool = False,
     few_root_documents: bool = False,
@@ -76,8 +76,8 @@ def open_hierarchy(
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
-        Function that returns the names of the child arrays and groups listed in a group's metadata,
-        or None if there are no such lists. Conventions such as NCZarr define them.
+        Function that returns the names and kinds of the children listed in a group's metadata, or
+        None if there are no such lists. Conventions such as NCZarr define them.
     sidecars
         Names of additional documents that the convention stores next to a node's documents.
     with_sidecars
@@ -122,7 +122,7 @@ class _Search:
     store: Store
     group: str
     subgroups: bool
-    listed_children: Callable[[GroupNode], Children | None]
+    listed_children: Callable[[GroupNode], Kinds | None]
     sidecars: Sequence[str]
     data_type_fallback: bool
     limits: Limits
@@ -305,7 +305,8 @@ class _Search:
         parent = root
         for path in reversed(paths):
             listed, node = self.listed_children(parent), nodes.get(path)
-            if node is None or not (listed is None or path.rpartition("/")[2] in listed[1]):
+            is_listed = listed is None or listed.get(node_name(path), "array") != "array"
+            if node is None or not is_listed:
                 return []
             self._add(node)
             if not isinstance(node, GroupNode):
@@ -347,11 +348,9 @@ class _Search:
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
         for group in groups:
-            children = listed[group.path]
-            if children is None:
-                kinds = self._listed_kinds(group, listings[group.path])
-            else:
-                kinds = _kinds_by_name(children)
+            kinds = listed[group.path]
+            if kinds is None:
+                kinds = self._kinds_in_listing(group, listings[group.path])
             # Keys in a reference set can contain empty names, but "" would mean the group itself.
             kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
             if group.path.count("/") >= self.limits.max_depth and kinds:
@@ -364,7 +363,7 @@ class _Search:
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 
-    def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
+    def _kinds_in_listing(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
         """Map the names of a group's children to their kinds, as far as they are known.
 
         The names come from the group's sidecars or from `listing`. If the store could not be
@@ -374,7 +373,7 @@ class _Search:
             children = self._children_in_sidecars(group)
             if children is None:
                 raise listing.located(key=group.path) from listing.__cause__
-            return _kinds_by_name(children)
+            return children
         listed_keys = {key_prefix(group.path) + name for name in listing.objects}
         # A listing (such as an HTML index page) that omits the group's own document may also omit
         # its sidecars.
@@ -383,10 +382,10 @@ class _Search:
         if hiding or any(name in listing.objects for name in self.sidecars):
             children = self._children_in_sidecars(group)
             if children is not None:
-                return _kinds_by_name(children)
+                return children
         return dict.fromkeys(self.zarr.child_names(*listing))
 
-    def _children_in_sidecars(self, group: GroupNode) -> Children | None:
+    def _children_in_sidecars(self, group: GroupNode) -> Kinds | None:
         """Return the children that a group's sidecars list, or None if they contain no list.
 
         This also reads the sidecars of the group's ancestors, and updates the ancestors' nodes.
@@ -493,8 +492,3 @@ class _Search:
             f"no consolidated metadata found ({keys})",
             remedy="Open the store with consolidated=None or consolidated=False, or consolidate it",
         )
-
-
-def _kinds_by_name(children: Children) -> Kinds:
-    arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
-    return arrays | {name: None if name in arrays else "group" for name in children[1]}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from xr_nczarr.errors import MetadataError, unexpected
 from xr_nczarr.formats import Format
+from xr_nczarr.formats.format import NodeKind
 from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 
 Holder = Literal["attributes", "members", "sidecars"]
@@ -310,15 +311,17 @@ def _dimensions(
     return dimensions
 
 
-def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
-    """Return the names of the arrays and of the groups that a group's annotation lists.
+def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
+    """Map the names of the children that a group's annotation lists to their kinds.
 
-    Returns None if either list is missing or damaged. The store then has to be listed instead.
+    The kind of a name in both lists is None. Returns None if either list is missing or damaged. The
+    store then has to be listed instead.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
         return None
-    return annotation.arrays, annotation.groups
+    arrays: dict[str, NodeKind | None] = dict.fromkeys(annotation.arrays, "array")
+    return arrays | {name: None if name in arrays else "group" for name in annotation.groups}
 
 
 def find_array(node: Node) -> ArrayAnnotation | None:
