@@ -239,7 +239,8 @@ class _Search:
                 by_path[path] = {}
         self._check_count(len(by_path))
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
-            self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
+            node = self._parse_node(path, by_path[path])
+            self.nodes[path] = node or GroupNode(path=path, explicit=False)
         return Hierarchy(
             nodes=self.nodes,
             zarr_format=self.zarr.version,
@@ -265,7 +266,7 @@ class _Search:
         root = self._parse_node("/", documents)
         if isinstance(root, BrokenNode):
             raise root.error
-        self._add(root or GroupNode(path="/", explicit=False))
+        self.nodes["/"] = root or GroupNode(path="/", explicit=False)
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
         # Where groups need no documents, only a listing shows whether a group exists.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
@@ -281,8 +282,7 @@ class _Search:
             }
             self._check_count(len(self.nodes) + len(kinds))
             nodes = self._parse(kinds)
-            for node in nodes:
-                self._add(node)
+            self.nodes |= {node.path: node for node in nodes}
             groups = [
                 node
                 for node in nodes
@@ -308,7 +308,7 @@ class _Search:
             is_listed = listed is None or listed.get(node_name(path), "array") != "array"
             if node is None or not is_listed:
                 return []
-            self._add(node)
+            self.nodes[path] = node
             if not isinstance(node, GroupNode):
                 return []
             parent = node
@@ -424,10 +424,6 @@ class _Search:
 
     def _is_requested_or_above(self, path: str) -> bool:
         return f"{self.group}/".startswith(f"{path}/")
-
-    def _add(self, node: Node) -> None:
-        if self._wanted(node.path) or node.path == "/":
-            self.nodes[node.path] = node
 
     def mark_overwritten(self) -> None:
         """Mark arrays as broken if one array has overwritten the files of another.
