@@ -274,12 +274,7 @@ class _Search:
         # In a version without group documents, only arrays identify the store.
         descend = self.subgroups or not self.zarr.has_groups
         while groups:
-            kinds = {
-                path: kind
-                for children in self._children(groups)
-                for path, kind in children.items()
-                if self._wanted(path)
-            }
+            kinds = {path: kind for path, kind in self._children(groups) if self._wanted(path)}
             self._check_count(len(self.nodes) + len(kinds))
             nodes = self._parse(kinds)
             self.nodes |= {node.path: node for node in nodes}
@@ -343,7 +338,8 @@ class _Search:
     def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
-    def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
+    def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
+        """Yield the path of each child of the groups, and its kind or None if it is unknown."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -351,11 +347,13 @@ class _Search:
             kinds = listed[group.path]
             if kinds is None:
                 kinds = self._kinds_in_listing(group, listings[group.path])
-            # Keys in a reference set can contain empty names, but "" would mean the group itself.
-            kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
-            if group.path.count("/") >= self.limits.max_depth and kinds:
-                raise self._too_deep(group.path)
-            yield {child_path(group.path, name): kind for name, kind in kinds.items()}
+            for name, kind in kinds.items():
+                # Keys in a reference set can contain empty names, but "" would mean the group.
+                if name in ("", ".", ".."):
+                    continue
+                if group.path.count("/") >= self.limits.max_depth:
+                    raise self._too_deep(group.path)
+                yield child_path(group.path, name), kind
 
     def _listing(self, path: str) -> Listing | NczarrError:
         try:
