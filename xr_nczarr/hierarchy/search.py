@@ -277,10 +277,10 @@ class _Search:
             kinds = {path: kind for path, kind in self._children(groups) if self._wanted(path)}
             self._check_count(len(self.nodes) + len(kinds))
             nodes = self._parse(kinds)
-            self.nodes |= {node.path: node for node in nodes}
+            self.nodes |= nodes
             groups = [
                 node
-                for node in nodes
+                for node in nodes.values()
                 if isinstance(node, GroupNode)
                 and (descend or self._is_requested_or_above(node.path))
             ]
@@ -296,7 +296,7 @@ class _Search:
             paths.append(path)
         if len(paths) > self.limits.max_depth:
             raise self._too_deep(paths[0])
-        nodes = {node.path: node for node in self._parse(dict.fromkeys(paths))}
+        nodes = self._parse(dict.fromkeys(paths))
         parent = root
         for path in reversed(paths):
             listed, node = self.listed_children(parent), nodes.get(path)
@@ -309,31 +309,31 @@ class _Search:
             parent = node
         return [parent]
 
-    def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at the paths in `kinds`. Paths without a node are skipped.
+    def _parse(self, kinds: Kinds) -> dict[str, Node]:
+        """Fetch and parse the nodes at the paths in `kinds`. Paths without a node are left out.
 
         Documents are fetched in one batch of requests, or in two from a local store. If the kind of
         a node is known, only documents of that kind are fetched.
         """
-        keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}
-        documents: dict[str, Document] = {}
-        wanted = [key for names in keys.values() for key in names]
-        if not self.store.remote:
+        local = not self.store.remote
+        first: NodeKind | None = "array" if local else None
+        keys = {path: self._node_keys(path, kind or first) for path, kind in kinds.items()}
+        documents = self._fetch(key for names in keys.values() for key in names)
+        if local:
             # A second batch is cheap here: fetch group documents only for paths without an array.
-            pairs = {
-                self.zarr.document_key(path, "array"): self.zarr.document_key(path, "group")
-                for path in kinds
+            groups = {
+                path: self.zarr.document_key(path, "group")
+                for path, kind in kinds.items()
+                if kind is None and self.zarr.document_key(path, "array") not in documents
             }
-            known, groups = set(wanted), {group for array, group in pairs.items() if group != array}
-            documents = self._fetch(key for key in wanted if key not in groups)
-            wanted = [group for array, group in pairs.items() if array not in documents]
-            wanted = [key for key in wanted if key in groups & known]
-        documents |= self._fetch(wanted)
-        nodes = (
-            self._parse_node(path, {key: documents[key] for key in names if key in documents})
+            documents |= self._fetch(groups.values())
+            for path, key in groups.items():
+                keys[path].append(key)
+        nodes = {
+            path: self._parse_node(path, {key: documents[key] for key in names if key in documents})
             for path, names in keys.items()
-        )
-        return [node for node in nodes if node is not None]
+        }
+        return {path: node for path, node in nodes.items() if node is not None}
 
     def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
@@ -392,7 +392,7 @@ class _Search:
         while not self.with_sidecars and paths[-1] != "/":
             paths.append(parent_path(paths[-1]))
         self.with_sidecars = True
-        nodes = {node.path: node for node in self._parse(dict.fromkeys(paths))}
+        nodes = self._parse(dict.fromkeys(paths))
         self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}
         node = nodes.get(group.path, group)
         if not isinstance(node, GroupNode):
