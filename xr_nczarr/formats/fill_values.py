@@ -21,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import quote, unexpected
-from xr_nczarr.formats.documents import read_integer, read_list, read_text, required
+from xr_nczarr.formats.documents import (
+    read_integer,
+    read_list,
+    read_text,
+    render_float,
+    required,
+)
 from xr_nczarr.formats.v3_data_types import DType, check_members, is_float
 from xr_nczarr.model import Json
 
@@ -230,10 +236,7 @@ def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
 
 
 def _render_float(scalar: np.ndarray[Any, Any], exact: bool) -> Json:
-    if np.isfinite(scalar):
-        return float(scalar)
-    if np.isnan(scalar):
-        usual = np.array(np.nan, scalar.dtype).tobytes()
-        other = exact and scalar.tobytes() != usual
-        return f"0x{scalar.tobytes()[::-1].hex()}" if other else "NaN"
-    return "Infinity" if scalar > 0 else "-Infinity"
+    usual = np.array(np.nan, scalar.dtype).tobytes()
+    if exact and np.isnan(scalar) and scalar.tobytes() != usual:
+        return f"0x{scalar.tobytes()[::-1].hex()}"
+    return render_float(float(scalar))

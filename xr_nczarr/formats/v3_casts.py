@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from xr_nczarr.errors import MetadataError, UnsupportedError, unexpected
-from xr_nczarr.formats.documents import read_list, read_object, required
+from xr_nczarr.formats.documents import read_list, read_object, render_float, required
 from xr_nczarr.formats.fill_values import parse_fill_value
 from xr_nczarr.formats.v3_data_types import DType, check_members, parse_data_type
 from xr_nczarr.model import Json
@@ -60,7 +59,7 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Json:
     if number is None:
         raise unexpected(value, "a number", place)
     is_pattern = isinstance(value, str) and value.startswith("0")
-    return _as_json_number(number) if is_pattern else value
+    return render_parameter(number) if is_pattern else value
 
 
 def _check_real(dtype: DType, place: str) -> None:
@@ -69,14 +68,6 @@ def _check_real(dtype: DType, place: str) -> None:
             f"codecs cast_value and scale_offset require integers or floats, not {dtype}",
             place=place,
         )
-
-
-def _as_json_number(number: Any) -> Json:
-    """Render a number as JSON, with NaN and infinities as the strings that v3 defines."""
-    value = number.item() if isinstance(number, np.generic) else number
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
@@ -93,4 +84,5 @@ def render_parameter(value: Any) -> Json:
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [render_parameter(item) for item in value]
-    return _as_json_number(value)
+    number = value.item() if isinstance(value, np.generic) else value
+    return render_float(number) if isinstance(number, float) else number

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.formats.documents import render_float
 from xr_nczarr.model import Attributes, Json, Node
 from xr_nczarr.netcdf.annotations import find_types, is_annotated, is_bookkeeping
 from xr_nczarr.netcdf.data_model import Kind
@@ -381,9 +382,5 @@ def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
 def _json_number(number: Any) -> int | float | str:
     if number.dtype.kind != "f":
         return int(number)
-    if np.isnan(number):
-        return "NaN"
-    if np.isinf(number):
-        return "-Infinity" if number < 0 else "Infinity"
     # A float32 can have a shorter decimal representation than the equal float64.
-    return float(np.format_float_scientific(number))
+    return render_float(float(np.format_float_scientific(number)))
