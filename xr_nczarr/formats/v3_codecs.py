@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -222,24 +223,25 @@ def move_byte_order(
     MetadataError
         If there is more than one ``bytes`` codec, or the codec lacks a required ``endian``.
     """
-    serializers = [spec for spec in specs if spec.name == "bytes"]
-    if len(serializers) > 1:
-        raise unexpected([spec.document for spec in serializers], 'one codec "bytes"', "codecs")
-    before = specs[: specs.index(serializers[0])] if serializers else []
-    if not serializers or not _ARRAY_TO_ARRAY.issuperset([spec.name for spec in before]):
+    names = [spec.name for spec in specs]
+    if names.count("bytes") > 1:
+        documents = [spec.document for spec in specs if spec.name == "bytes"]
+        raise unexpected(documents, 'one codec "bytes"', "codecs")
+    at = names.index("bytes") if "bytes" in names else None
+    if at is None or not _ARRAY_TO_ARRAY.issuperset(names[:at]):
         return dtype, tuple(specs)  # an unknown codec may change the data type
     changed, stored, last = list(specs), dtype, None
     for number, spec in enumerate(specs):
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
-    endian = serializers[0].configuration.get("endian")
+    endian = specs[at].configuration.get("endian")
     # zarr-python omits `endian` for structures, whose bytes it stores as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
-        raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
+        raise unexpected(specs[at].document, f"an endian for {stored.name}", "codecs")
     if not is_numpy_dtype(stored):
         return dtype, tuple(specs)
     in_order = stored.newbyteorder(">" if endian == "big" else "<")
-    changed[specs.index(serializers[0])] = replace(serializers[0], configuration={})
+    changed[at] = replace(specs[at], configuration={})
     if last is None:
         dtype = in_order
     elif in_order != stored:
@@ -347,11 +349,6 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
     return every_kind
 
 
-def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
-    names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
-    return (*names, False).index(False)
-
-
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     """Insert the ``bytes`` codec between the array-to-array and the bytes-to-bytes codecs.
 
@@ -359,8 +356,8 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     """
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
-    at = _end_of_filters(specs)
-    return [*specs[:at], CodecSpec("bytes"), *specs[at:]]
+    filters = list(takewhile(lambda spec: spec.name in _ARRAY_TO_ARRAY, specs))
+    return [*filters, CodecSpec("bytes"), *specs[len(filters) :]]
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
