@@ -286,7 +286,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
         configuration = {
             "chunk_shape": [inner[axis] for axis in shard.order or range(len(inner))],
             "codecs": rendered,
-            "index_codecs": _render_specs(shard.index_codecs, None),
+            "index_codecs": _render_specs(shard.index_codecs, _INDEX_TYPE),
             "index_location": "start" if shard.index_at_start else "end",
         }
         sharding = {"name": _SHARDING, "configuration": configuration}
@@ -360,18 +360,18 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     return [*filters, CodecSpec("bytes"), *specs[len(filters) :]]
 
 
-def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
+def _render_specs(specs: Sequence[CodecSpec], dtype: DType) -> list[Json]:
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))
-        dtype = None if dtype is None else encoded_type(spec, dtype)
+        dtype = encoded_type(spec, dtype)
     return rendered
 
 
-def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
+def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
     stored = _is_from_v3(spec)
-    if name == "bytes" and dtype is not None:
+    if name == "bytes":
         endian = configuration.get("endian", byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
@@ -384,14 +384,13 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     if name in NUMBERS:
         configuration = {key: render_parameter(value) for key, value in configuration.items()}
     configuration = _REGISTERED.get(name, {}) | configuration
-    itemsize = 1 if dtype is None else dtype.itemsize
     if name == "blosc":
         kind = configuration["shuffle"]
         if kind not in (0, 1, 2):  # the automatic choice of numcodecs
-            kind = 2 if itemsize == 1 else 1
-        configuration |= {"typesize": min(itemsize, 255), "shuffle": _SHUFFLES[kind]}
+            kind = 2 if dtype.itemsize == 1 else 1
+        configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": _SHUFFLES[kind]}
     if name == "shuffle" and not configuration.get("elementsize"):
-        configuration["elementsize"] = itemsize
+        configuration["elementsize"] = dtype.itemsize
     if name not in _REGISTERED and "." not in name:
         # zarr-python requires a configuration for codecs of numcodecs, even if it is empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
