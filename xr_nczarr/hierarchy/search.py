@@ -144,10 +144,8 @@ class _Search:
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
         self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
-        if self.zarr != zarr:  # the variant may store the root's documents under other keys
-            missing = [key for key in self.zarr.node_keys("/") if key not in documents]
-            documents |= self._fetch(missing)
-        if self.with_sidecars:
+        # A variant may store the root's documents under other keys.
+        if self.zarr != zarr or self.with_sidecars:
             documents |= self._fetch(key for key in self._node_keys("/") if key not in documents)
         if journal is not None and (
             has_chunks(journal) or consolidated is False or self._expanded(documents) is None
