@@ -36,6 +36,7 @@ _EXPECTED = "a string, a number, or a sequence of strings or numbers"
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
     # Beyond these limits, values round to infinity.
+    "float16": (-math.nextafter(65520, 0), math.nextafter(65520, 0)),
     "float32": (-float(2**128 - 2**103), float(2**128 - 2**103)),
     "float64": (-sys.float_info.max, sys.float_info.max),
 }
@@ -101,7 +102,7 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Convert a JSON value to a scalar of the numeric netCDF type `name`.
+    """Convert a JSON value to a scalar of the numeric netCDF type `name`, or of ``"float16"``.
 
     Returns None if the type cannot represent the value.
     """
@@ -193,14 +194,11 @@ def decode_fill_value(
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    name = DTYPE_NAMES.get(dtype)
+    # NumPy's float16 is not a netCDF type.
+    name = "float16" if dtype.str[1:] == "f2" else DTYPE_NAMES.get(dtype)
     if name is not None:
         # VirtualiZarr writes xarray's notation for version 3 to version 2 metadata as well.
         return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
-    if dtype.str[1:] == "f2":  # not a netCDF type; 65520 would round to infinity
-        number = typed_number(_unpacked(value), "float64")
-        fits = number is not None and not 65520 <= abs(number) < np.inf
-        return dtype.type(number) if fits else None
     if dtype.kind == "S":
         if packed and type(value) is int:
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None

@@ -26,7 +26,7 @@ NUMBERS = {
 }
 """Mapping from the names of netCDF's atomic numeric types to their default fill values."""
 
-SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in NUMBERS}
+SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in (*NUMBERS, "float16")}
 DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBERS for order in "<>"}
 """Mapping from the numeric dtypes, in both byte orders, to their netCDF names.
 
