@@ -31,8 +31,10 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.v3_data_types import DType, check_members, is_float
 from xr_nczarr.model import Json
 
+BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+"""Complete Base64 text, including its padding."""
+
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
 _PLACE = "fill_value"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
@@ -60,7 +62,7 @@ def parse_v2_fill_value(
     elif kind == "c" and not isinstance(value, list | None):
         value = [value, 0]
     if isinstance(value, str) and (kind == "S" or (kind == "O" and binary)):
-        value = value if not character and _BASE64.fullmatch(value) else value.encode()
+        value = value if not character and BASE64.fullmatch(value) else value.encode()
     return parse_fill_value(value, dtype, text=not binary, raw=dtype)
 
 

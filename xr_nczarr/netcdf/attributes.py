@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats.documents import render_float
+from xr_nczarr.formats.fill_values import BASE64
 from xr_nczarr.model import Attributes, Json, Node
 from xr_nczarr.netcdf.annotations import find_types, is_annotated, is_bookkeeping
 from xr_nczarr.netcdf.data_model import Kind
@@ -31,7 +31,6 @@ _NOT_FINITE = {
     **dict.fromkeys(("Infinity", "+Infinity", "inf", "infinity", "Infinityf"), math.inf),
     **dict.fromkeys(("-Infinity", "-inf", "-infinity", "-Infinityf"), -math.inf),
 }
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _EXPECTED = "a string, a number, or a sequence of strings or numbers"
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
@@ -204,7 +203,7 @@ def decode_fill_value(
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
         text = value if isinstance(value, str) else attributes.literal("_FillValue")
         if packed and not is_text:
-            return np.bytes_(base64.b64decode(text)) if _BASE64.fullmatch(text) else None
+            return np.bytes_(base64.b64decode(text)) if BASE64.fullmatch(text) else None
         return np.bytes_(text.encode("utf-8", "surrogatepass"))
     if dtype.kind in "UO" and isinstance(value, str):
         return value
@@ -248,7 +247,7 @@ def _packed(number: Any) -> str:
 
 def _unpacked(value: Json) -> Json:
     """Decode a float64 that xarray encoded in Base64 for Zarr v3. Return other JSON unchanged."""
-    if not isinstance(value, str) or len(value) != 12 or not _BASE64.fullmatch(value):
+    if not isinstance(value, str) or len(value) != 12 or not BASE64.fullmatch(value):
         return value
     packed = base64.b64decode(value)
     return struct.unpack("<d", packed)[0] if len(packed) == 8 else value
