@@ -184,8 +184,7 @@ class OpenedStore:
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
-            broken = variable.node is None
-            node = None if broken else readable_node(variable)
+            node = None if variable.node is None else readable_node(variable)
             yield ReadableVariable(variable, names, node)
 
 

@@ -402,5 +402,4 @@ def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
     """
     if spec.name != "shuffle" or spec.configuration.get("elementsize") == size:
         return spec
-    configuration = {**spec.configuration, "elementsize": size}
-    return CodecSpec(spec.name, configuration, spec.place, spec.document)
+    return replace(spec, configuration={**spec.configuration, "elementsize": size})
