@@ -403,6 +403,14 @@ def parent_path(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+def paths_above(path: str) -> list[str]:
+    """Return a path followed by the paths of all its ancestors, nearest first."""
+    paths = [path]
+    while paths[-1] != "/":
+        paths.append(parent_path(paths[-1]))
+    return paths
+
+
 def group_path(path: str | None) -> str:
     """Convert a group path passed by the caller to an absolute path. None means the root.
 

@@ -34,6 +34,7 @@ from xr_nczarr.model import (
     key_prefix,
     node_name,
     parent_path,
+    paths_above,
 )
 from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
@@ -289,9 +290,7 @@ class _Search:
         Returns a list that contains only the requested group. The list is empty if a node on the
         path has no document, is not a group, or is missing from the list in its parent's metadata.
         """
-        paths = [self.group]
-        while (path := parent_path(paths[-1])) != "/":
-            paths.append(path)
+        paths = paths_above(self.group)[:-1]
         if len(paths) > self.limits.max_depth:
             raise self._too_deep(paths[0])
         nodes = self._parse(dict.fromkeys(paths))
@@ -386,9 +385,7 @@ class _Search:
 
         This also reads the sidecars of the group's ancestors, and updates the ancestors' nodes.
         """
-        paths = [group.path]
-        while not self.with_sidecars and paths[-1] != "/":
-            paths.append(parent_path(paths[-1]))
+        paths = [group.path] if self.with_sidecars else paths_above(group.path)
         self.with_sidecars = True
         nodes = self._parse(dict.fromkeys(paths))
         self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}

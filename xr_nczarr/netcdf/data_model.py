@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from xr_nczarr.errors import NczarrError
-from xr_nczarr.model import ArrayNode, GroupNode, node_name, parent_path
+from xr_nczarr.model import ArrayNode, GroupNode, node_name, paths_above
 from xr_nczarr.netcdf.types import zero
 
 Kind = Literal["number", "char", "string", "other"]
@@ -150,9 +150,8 @@ def inherited_dimension(
     Only the nearest ancestor that has a dimension of this name is considered. Returns None if there
     is no such ancestor, or if the size differs. `group_at` returns the group at a path.
     """
-    while path != "/":
-        path = parent_path(path)
-        dimension = group_at(path).dimensions.get(name)
+    for ancestor in paths_above(path)[1:]:
+        dimension = group_at(ancestor).dimensions.get(name)
         if dimension is not None:
             return dimension if dimension.size == size else None
     return None

@@ -19,7 +19,7 @@ from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, Unsuppor
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
-from xr_nczarr.model import ArrayNode, Consolidated, Limits, parent_path
+from xr_nczarr.model import ArrayNode, Consolidated, Limits, paths_above
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.options import MissingChunks, OpenOptions
@@ -346,7 +346,8 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     for key in keys:
         folder, _, name = key.rpartition("/")
         document = key in documents or (name in SIDECARS and f"/{folder}" in nodes)
-        above = _paths_above(zarr.node_path(folder))
+        node_path = zarr.node_path(folder)
+        above = [] if node_path is None else paths_above(node_path)
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run the write again")
@@ -359,11 +360,3 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
             yield Finding("warning", key, "the object is not a chunk of any array", _EXTRA_CHUNK)
         else:
             yield Finding("warning", key, "the object is not part of the store", _ORPHAN)
-
-
-def _paths_above(path: str | None) -> list[str]:
-    """Return a path followed by all its ancestors, nearest first, or an empty list for None."""
-    paths = [] if path is None else [path]
-    while paths and paths[-1] != "/":
-        paths.append(parent_path(paths[-1]))
-    return paths
