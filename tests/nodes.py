@@ -5,22 +5,15 @@ import numpy as np
 from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Hierarchy
 
 
-class Source:
-    """The literals of a document, in the form that a format returns."""
-
-    def __init__(self, literals):
-        self.literal = literals.__getitem__
-
-
 def group(path="/", attributes=(), literals=None, **fields):
-    source = None if literals is None else Source(literals)
+    source = None if literals is None else literals.__getitem__
     return GroupNode(path=path, attributes=Attributes(dict(attributes), source), **fields)
 
 
 def array(path, shape=(), type_name="<i4", attributes=(), literals=None, **fields):
     fields["dtype"] = np.dtype(fields.get("dtype", type_name))
     fields.setdefault("chunk_shape", tuple(max(size, 1) for size in shape))
-    source = None if literals is None else Source(literals)
+    source = None if literals is None else literals.__getitem__
     return ArrayNode(
         path=path,
         shape=tuple(shape),

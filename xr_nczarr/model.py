@@ -9,10 +9,10 @@ dataclass takes three times as long.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -126,23 +126,17 @@ STRICT_LIMITS = Limits(
 """The limits for untrusted stores, which ``trust="none"`` applies."""
 
 
-class Literals(Protocol):
-    """A protocol for JSON documents that can return the exact text of each member."""
-
-    def literal(self, name: str) -> str:
-        """Return the JSON text of a member, exactly as it appears in the document."""
-
-
 class Attributes(dict[str, Json]):
     """The user attributes of a node as JSON values, with access to their original JSON text.
 
-    `source` is the document that contains the attributes, or None for the attributes of a new node.
+    `source` is a function that returns the stored text of an attribute, given its name. It is None
+    for the attributes of a new node.
     """
 
     __slots__ = ("source",)
 
     def __init__(
-        self, values: Mapping[str, Json] | None = None, source: Literals | None = None
+        self, values: Mapping[str, Json] | None = None, source: Callable[[str], str] | None = None
     ) -> None:
         super().__init__(values or {})
         self.source = source
@@ -151,7 +145,7 @@ class Attributes(dict[str, Json]):
         """Return the stored JSON text of an attribute, or render it if the attribute is new."""
         if self.source is None:
             return json.dumps(self[name], ensure_ascii=False)
-        return self.source.literal(name)
+        return self.source(name)
 
 
 @dataclass(frozen=True, slots=True)

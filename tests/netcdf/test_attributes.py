@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.nodes import Source
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute, json_attributes
@@ -21,7 +20,7 @@ from xr_nczarr.netcdf.types import NUMBERS
 
 
 def decode(value, spelling=None, literal="<literal>"):
-    attributes = Attributes({"a": value}, Source({"a": literal}))
+    attributes = Attributes({"a": value}, {"a": literal}.__getitem__)
     return decode_attributes(attributes, {} if spelling is None else {"a": spelling})["a"]
 
 

@@ -112,7 +112,7 @@ class Document:
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
-        return Attributes(source.value, source)
+        return Attributes(source.value, source.literal)
 
     def literal(self, name: str) -> str:
         """Return the JSON text of a member, exactly as it appears in the document."""
