@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -183,7 +183,7 @@ class OpenedStore:
         """Yield each variable of a group with its dimension names and the array node to read."""
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
-            names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
+            names = tuple([dimension.name_in(visible) for dimension in variable.dimensions])
             node = None if variable.node is None else readable_node(variable)
             yield ReadableVariable(variable, names, node)
 
@@ -203,11 +203,6 @@ class ReadableVariable(NamedTuple):
     variable: Variable
     dimension_names: tuple[str, ...]
     node: ArrayNode | None
-
-
-def _name_in(visible: Mapping[str, Dimension], dimension: Dimension) -> str:
-    nearest = visible.get(dimension.name)
-    return dimension.name if nearest in (None, dimension) else dimension.path
 
 
 def open_netcdf(

@@ -91,12 +91,7 @@ class _Writer:
         fields = _annotation_fields(node)
         # A dimension needs its full path if a nearer dimension has the same name, because readers
         # would resolve the short name to the nearer one.
-        names = [
-            dimension.name
-            if visible.get(dimension.name, dimension).path == dimension.path
-            else dimension.path
-            for dimension in variable.dimensions
-        ]
+        names = [dimension.name_in(visible) for dimension in variable.dimensions]
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
             fields["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names

@@ -8,7 +8,7 @@ a scalar of the variable's type, and exists only if the store declares it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,6 +35,13 @@ class Dimension:
     path: str
     size: int
     unlimited: bool = False
+
+    def name_in(self, visible: Mapping[str, Dimension]) -> str:
+        """Return the short name, or the path if the name refers to another dimension in `visible`.
+
+        `visible` maps short names to the dimensions that the variables of a group can use.
+        """
+        return self.name if visible.get(self.name, self).path == self.path else self.path
 
 
 @dataclass(slots=True, kw_only=True)
