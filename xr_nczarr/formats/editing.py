@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from xr_nczarr.formats.documents import Document, render_json
-from xr_nczarr.formats.format import Format, NodeKind
-from xr_nczarr.model import Json, key_prefix
+from xr_nczarr.formats.format import Format
+from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 
 
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `path` and `kind` identify the node. `holder` is the part of its metadata that contains the
-    member: ``"attributes"``, ``"members"`` (the node's main document), or the name of a sidecar (an
-    additional hidden document). `member` is the sequence of nested member names that leads from the
-    holder to the value. If `member` is empty, `value` replaces the whole sidecar.
+    `holder` is the field of the node that contains the member: ``"attributes"``, ``"members"`` or
+    ``"sidecars"``. `member` is the sequence of nested names that leads from there to the value.
     """
 
-    path: str
-    kind: NodeKind
+    node: Node
     holder: str
     member: tuple[str, ...]
     value: Json
@@ -28,13 +25,14 @@ class Change(NamedTuple):
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
     """Return the key of the document to change, and the nested member names to follow within it."""
-    document = zarr.document_key(change.path, change.kind)
+    node, member = change.node, change.member
+    if change.holder == "sidecars":
+        return key_prefix(node.path) + member[0], member[1:]
+    document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
     if change.holder == "members":
-        return document, change.member
-    if change.holder == "attributes":
-        key = zarr.attributes_key(change.path)
-        return (document, ("attributes", *change.member)) if key is None else (key, change.member)
-    return key_prefix(change.path) + change.holder, change.member
+        return document, member
+    key = zarr.attributes_key(node.path)
+    return (document, ("attributes", *member)) if key is None else (key, member)
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:

@@ -14,7 +14,6 @@ from xr_nczarr.model import GroupNode, Json, Node
 from xr_nczarr.netcdf.annotate import render_dimension
 from xr_nczarr.netcdf.annotations import (
     GROUP_PLACES,
-    SIDECARS,
     TYPES_PLACES,
     Holder,
     Vintage,
@@ -28,22 +27,17 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
-) -> Iterator[tuple[str, tuple[str, ...], Json, Vintage]]:
-    """Yield the location, the value and the layout of each annotation stored at `places`.
-
-    The location consists of two items: the `holder` and `member` of a `Change`.
-    """
+) -> Iterator[tuple[Holder, str, Json, Vintage]]:
+    """Yield the holder, name, value and layout of each annotation that is stored at `places`."""
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
-        if isinstance(value, dict) and holder == "sidecars":
-            yield name, (), value, vintage
-        elif isinstance(value, dict):
-            yield holder, (name,), value, vintage
+        if isinstance(value, dict):
+            yield holder, name, value, vintage
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Yield the changes that resize existing dimensions of a group and add new dimensions."""
-    for holder, leading, value, vintage in _annotations(node, GROUP_PLACES):
+    for holder, annotation, value, vintage in _annotations(node, GROUP_PLACES):
         name = member_name(value, "dimensions")
         if name is None:
             continue
@@ -53,25 +47,25 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
                 by_name[dimension.name] = old | render_dimension(dimension, PREVIEW)
-            yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
+            yield Change(node, holder, (annotation, name), list(by_name.values()))
             continue
         for dimension in dimensions:
             size = render_dimension(dimension, vintage)
             if isinstance(stored.get(dimension.name), dict):
                 size = stored[dimension.name] | {"size": dimension.size}
-            yield Change(node.path, "group", holder, (*leading, name, dimension.name), size)
+            yield Change(node, holder, (annotation, name, dimension.name), size)
 
 
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
     """Yield the changes that add `arrays` and `groups` to the lists in a group's metadata."""
-    for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
+    for holder, annotation, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = member_name(value, member)
             if name is not None and added:
                 listed = list(dict.fromkeys([*value[name], *added]))
-                yield Change(node.path, "group", holder, (*leading, name), listed)
+                yield Change(node, holder, (annotation, name), listed)
 
 
 def attribute_changes(
@@ -92,21 +86,21 @@ def attribute_changes(
                 before = encode_attribute(stored[attribute], typed=typed)
             if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
                 continue
-        yield Change(node.path, "group", "attributes", (attribute,), value)
-        for holder, leading, held, vintage in annotated:
+        yield Change(node, "attributes", (attribute,), value)
+        for holder, annotation, held, vintage in annotated:
             name = member_name(held, "type_list")
             if name is None:
                 continue
             # netCDF-C cannot open a store with a user attribute of type JSON.
             text = kind == JSON and not vintage.appendix_e
             rendered = render_type(TEXT if text else kind, vintage)
-            if holder in SIDECARS:  # layouts with sidecars do not record the type char
+            if holder == "sidecars":  # layouts with sidecars do not record the type char
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
                 held[name] |= {attribute: rendered} if kind in NUMBERS else {}
-                yield Change(node.path, "group", holder, (*leading, name), held[name])
+                yield Change(node, holder, (annotation, name), held[name])
             elif isinstance(held[name], dict):
-                yield Change(node.path, "group", holder, (*leading, name, attribute), rendered)
+                yield Change(node, holder, (annotation, name, attribute), rendered)
             else:
                 held[name][:] = [item for item in held[name] if item.get("name") != attribute]
                 held[name].append({"name": attribute, "configuration": {"type": rendered}})
-                yield Change(node.path, "group", holder, (*leading, name), list(held[name]))
+                yield Change(node, holder, (annotation, name), list(held[name]))

@@ -371,7 +371,7 @@ class _Planner:
             dimension = target.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
-            self.changes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
+            self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
         where = tuple([pieces[str(name)] for name in new.dims])
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
@@ -424,7 +424,7 @@ class _Planner:
                 self.opened, self.widened, widths, self.tree.layout.consolidated
             )
         changes = [*widths, *self.changes, *self._dimension_changes()]
-        changes.sort(key=lambda change: children_first(change.path))
+        changes.sort(key=lambda change: children_first(change.node.path))
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):
             # The plan has all documents of new nodes, and removes stored documents at their keys.

@@ -89,10 +89,10 @@ def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Ite
         before, after = json.loads(old[key]), json.loads(new[key])
         for name in after:
             if before[name] != after[name]:
-                yield Change(node.path, "array", "members", (name,), after[name])
+                yield Change(node, "members", (name,), after[name])
     if WIDTH in node.attributes:
         width = wider.dtype.itemsize
-        yield Change(node.path, "array", "attributes", (WIDTH,), width)
+        yield Change(node, "attributes", (WIDTH,), width)
 
 
 def _widened_chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
