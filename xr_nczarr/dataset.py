@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, Place, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
-from xr_nczarr.model import ArrayNode, Consolidated, Hierarchy, group_path
+from xr_nczarr.model import ArrayNode, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
@@ -54,39 +55,6 @@ class Resolved:
                 store=self.store.name,
             )
         self.store.check_writable()
-
-    def open_hierarchy(
-        self,
-        *,
-        consolidated: Consolidated = None,
-        documents: dict[str, Bytes | None] | None = None,
-        **search: Any,
-    ) -> tuple[Resolved, Hierarchy]:
-        """Read the hierarchy of the store, or of the parquet reference set that it contains.
-
-        The returned `Resolved` contains the store to which the hierarchy belongs. For `documents`,
-        see `open_netcdf`. For all other arguments, see `hierarchy.open_hierarchy`.
-
-        Raises
-        ------
-        RecordSetError
-            If the target is a `Store` object that contains a parquet reference set.
-        """
-        search |= {
-            "listed_children": listed_children,
-            "sidecars": SIDECARS,
-            "limits": self.access.limits,
-            "few_root_documents": documents is None,
-        }
-        source = self.store if documents is None else KeepingStore(self.store, documents)
-        consolidated = None if self.store.consolidated else consolidated
-        try:
-            return self, open_hierarchy(source, consolidated=consolidated, **search)
-        except RecordSetError as error:
-            if self.store is self.location.target:
-                raise
-            store = open_record_set(self.location, self.store, error.document, self.access)
-            return replace(self, store=store), open_hierarchy(store, **search)
 
 
 def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
@@ -230,20 +198,30 @@ def open_netcdf(
         fetched again.
     """
     resolved = resolve(target, options.access)
-    location = resolved.location
+    location, store = resolved.location, resolved.store
     version = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
-    group = f"{location.group}/{options.group or ''}"
-    resolved, hierarchy = resolved.open_hierarchy(
-        consolidated=consolidated,
+    group = group_path(f"{location.group}/{options.group or ''}")
+    search = partial(
+        open_hierarchy,
         zarr_format=None if version is None else str(version),
         group=group,
         subgroups=subgroups,
+        listed_children=listed_children,
+        sidecars=SIDECARS,
         with_sidecars=with_sidecars,
-        documents=documents,
+        few_root_documents=documents is None,
         data_type_fallback=options.on_unsupported == "fallback",
+        limits=options.bounds,
     )
-    store = resolved.store
+    source = store if documents is None else KeepingStore(store, documents)
+    try:
+        hierarchy = search(source, consolidated=None if store.consolidated else consolidated)
+    except RecordSetError as error:
+        if store is location.target:
+            raise
+        store = open_record_set(location, store, error.document, resolved.access)
+        hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = store.zero_fill_is_missing
     if hierarchy.before:
@@ -253,7 +231,7 @@ def open_netcdf(
             hierarchy,
             use_zarr_fill_value_as_mask=masks,
             zero_masks=zero_masks,
-            group=group_path(group),
+            group=group,
             subgroups=subgroups,
         )
     if options.assume_endian is None:
