@@ -227,17 +227,15 @@ class _Search:
         by_path: dict[str, dict[str, Document]] = {"/": {}}
         for key, document in documents.items():
             path = "/" + key.rpartition("/")[0]
-            if path in by_path:
-                by_path[path][key] = document
-            elif self._wanted(path):
-                by_path[path] = {key: document}
+            if path in by_path or self._wanted(path):
+                by_path.setdefault(path, {})[key] = document
         for path in list(by_path):
             if path.count("/") > self.limits.max_depth:
                 raise self._too_deep(path)
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
         self._check_count(len(by_path))
-        for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
+        for path in sorted(by_path, key=lambda path: path.count("/")):  # "/" stays first
             node = self._parse_node(path, by_path[path])
             self.nodes[path] = node or GroupNode(path=path, explicit=False)
         return Hierarchy(
@@ -390,10 +388,7 @@ class _Search:
         nodes = self._parse(dict.fromkeys(paths))
         self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}
         node = nodes.get(group.path, group)
-        if not isinstance(node, GroupNode):
-            return None
-        self.nodes[group.path] = node
-        return self.listed_children(node)
+        return self.listed_children(node) if isinstance(node, GroupNode) else None
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
