@@ -199,25 +199,25 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
 
 
-def render_fill_value(
-    value: Any, dtype: DType, *, listed: bool = False, named: bool = False
-) -> Json:
+def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
     """Render a scalar as a Zarr v3 ``fill_value``.
 
-    v3 requires a fill value, so None becomes zero, as in zarr-python. If `listed` is True, raw
-    bytes become a list of integers, as in the core specification. Otherwise, they become Base64, as
-    in zarr-python. If `named` is True, a structure becomes an object, as the ``struct`` data type
-    requires. Otherwise, all its bytes become one Base64 string, as ``structured`` requires.
+    v3 requires a fill value, so None becomes zero, as in zarr-python. `data_type` is the rendered
+    data type of the array. A raw type of the core specification, such as ``r16``, requires a list
+    of integers, and ``struct`` requires an object. The bytes of all other structures and raw types
+    become one Base64 string, as in zarr-python.
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
     scalar = np.zeros((), dtype) if value is None else np.asarray(value, dtype)
     scalar = scalar.astype(dtype.newbyteorder("<"))
-    if named and dtype.names is not None:
+    if isinstance(data_type, dict) and data_type["name"] == "struct" and dtype.names is not None:
         return {
-            name: render_fill_value(scalar[name], dtype[name], named=True) for name in dtype.names
+            name: render_fill_value(scalar[name], dtype[name], data_type) for name in dtype.names
         }
-    return list(scalar.tobytes()) if listed else _rendered(scalar, scalar.dtype, exact=True)
+    if isinstance(data_type, str) and dtype.type is np.void:
+        return list(scalar.tobytes())
+    return _rendered(scalar, scalar.dtype, exact=True)
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:

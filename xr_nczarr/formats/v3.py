@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
@@ -269,15 +267,13 @@ def _parse_dimension_names(value: Json, rank: int) -> tuple[str | None, ...] | N
 def _render_array(node: ArrayNode) -> dict[str, Json]:
     text = any(spec.name == "vlen-utf8" for spec in node.codecs)
     data_type = render_data_type(node.dtype, node.type_name, text=text)
-    listed = isinstance(data_type, str) and node.dtype.type is np.void
-    named = isinstance(data_type, dict) and data_type["name"] == "struct"
     members = {
         "node_type": "array",
         "shape": list(node.shape),
         "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*node.object_shape]}},
         "chunk_key_encoding": _render_chunk_keys(node.path, node.chunk_keys),
-        "fill_value": render_fill_value(node.fill_value, node.dtype, listed=listed, named=named),
+        "fill_value": render_fill_value(node.fill_value, node.dtype, data_type),
         "codecs": render_chain(node),
     }
     if node.chunk_runs:
