@@ -30,7 +30,6 @@ from xr_nczarr.model import (
     Limits,
     Node,
     child_path,
-    group_path,
     key_prefix,
     node_name,
     parent_path,
@@ -49,7 +48,7 @@ def open_hierarchy(
     *,
     zarr_format: str | None = None,
     consolidated: Consolidated = None,
-    group: str | None = None,
+    group: str = "/",
     subgroups: bool = True,
     listed_children: Callable[[GroupNode], Kinds | None] = lambda _: None,
     sidecars: Sequence[str] = (),
@@ -73,7 +72,7 @@ def open_hierarchy(
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
         ``"check"`` reads both and raises an error if they differ.
     group
-        Path of the group to read. The metadata of its ancestors is read too. None reads the root.
+        Absolute path of the group to read. The metadata of its ancestors is read too.
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
@@ -99,17 +98,16 @@ def open_hierarchy(
         If the store is the folder of a parquet reference set.
     """
     with Place(store=store.name):
-        requested = group_path(group)
         search = _Search(
             store,
-            requested,
+            group,
             subgroups,
             listed_children,
             sidecars,
             data_type_fallback,
             limits,
-            with_sidecars=with_sidecars,
-            few=few_root_documents,
+            with_sidecars,
+            few_root_documents,
         )
         hierarchy = search.run(zarr_format, consolidated)
         search.mark_overwritten()
@@ -127,8 +125,8 @@ class _Search:
     sidecars: Sequence[str]
     data_type_fallback: bool
     limits: Limits
-    with_sidecars: bool = False
-    few: bool = False
+    with_sidecars: bool
+    few: bool
     nodes: dict[str, Node] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
