@@ -405,6 +405,11 @@ def paths_above(path: str) -> list[str]:
     return paths
 
 
+def is_within(path: str, group: str) -> bool:
+    """Return whether the node at `path` is the group at the path `group`, or below that group."""
+    return f"{path}/".startswith(f"{group.rstrip('/')}/")
+
+
 def group_path(path: str | None) -> str:
     """Convert a group path passed by the caller to an absolute path. None means the root.
 

@@ -30,6 +30,7 @@ from xr_nczarr.model import (
     Limits,
     Node,
     child_path,
+    is_within,
     key_prefix,
     node_name,
     parent_path,
@@ -276,8 +277,7 @@ class _Search:
             groups = [
                 node
                 for node in nodes.values()
-                if isinstance(node, GroupNode)
-                and (descend or self._is_requested_or_above(node.path))
+                if isinstance(node, GroupNode) and (descend or is_within(self.group, node.path))
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
@@ -404,12 +404,7 @@ class _Search:
 
     def _wanted(self, path: str) -> bool:
         """Return whether `path` is the requested group, or one of its ancestors or descendants."""
-        if self.group == "/":
-            return True
-        return f"{path}/".startswith(f"{self.group}/") or self._is_requested_or_above(path)
-
-    def _is_requested_or_above(self, path: str) -> bool:
-        return f"{self.group}/".startswith(f"{path}/")
+        return is_within(path, self.group) or is_within(self.group, path)
 
     def mark_overwritten(self) -> None:
         """Mark arrays as broken if one array has overwritten the files of another.

@@ -24,6 +24,7 @@ from xr_nczarr.model import (
     Hierarchy,
     Node,
     child_path,
+    is_within,
     node_name,
     parent_path,
 )
@@ -131,8 +132,7 @@ class _Interpreter:
         return self.groups["/"]
 
     def is_searched(self, path: str) -> bool:
-        below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
-        return path == self.group or below
+        return path == self.group or (self.subgroups and is_within(path, self.group))
 
     def is_listed_group(self, path: str) -> bool:
         """Return whether `path` is the root, or a group listed in its parent's annotation."""
