@@ -54,12 +54,12 @@ class Document:
         limits: Limits = DEFAULT_LIMITS,
         consolidated: bool = False,
     ) -> None:
-        largest = limits.max_consolidated_bytes if consolidated else limits.max_metadata_bytes
+        option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
+        largest = getattr(limits, option)
         if not isinstance(data, bytes | str):
             data = bytes(data)
         commas = data.count(",") if isinstance(data, str) else data.count(b",")
         if len(data) + _VALUE_BYTES * commas > largest:
-            option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
             raise LimitError(
                 f"parsing {len(data):,} bytes of JSON with {commas:,} commas may need more than "
                 f"{largest:,} bytes of memory ({option})",

@@ -36,9 +36,9 @@ def children_first(path: str) -> tuple[bool, int]:
 def is_consolidated(hierarchy: Hierarchy) -> bool:
     """Return whether an opened hierarchy has consolidated metadata."""
     zarr = FORMATS[hierarchy.zarr_format]
-    key = zarr.consolidated_key
-    data = None if key is None else hierarchy.documents.get(key)
-    if key is None or data is None:
+    key = zarr.consolidated_key or ""
+    data = hierarchy.documents.get(key)
+    if data is None:
         return False
     with Place(key=key):
         return zarr.expand_consolidated(Document(key, data, consolidated=True)) is not None
