@@ -13,7 +13,7 @@ from xr_nczarr.storage import Store
 _BATCH_KEYS = 1024
 
 
-def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
+def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
     """Return every key at which a hierarchy can have a document.
 
     `sidecars` contains the names of additional documents that each node can have.

@@ -24,10 +24,8 @@ from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.layouts import NEWEST, Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
-_DEFAULT = Layout()
 
-
-def annotate(group: Group, layout: Layout = _DEFAULT) -> Hierarchy:
+def annotate(group: Group, layout: Layout) -> Hierarchy:
     """Convert a netCDF group to a Zarr hierarchy in the given layout.
 
     The `node` of each variable must already have the shape, dtype, chunks, codecs and keys to
