@@ -298,7 +298,7 @@ class ArrayNode:
         """Return a copy of this array at another path.
 
         The path of this array must be ``"/"``, because `path` is prepended to the chunk keys. `own`
-        contains the `attributes` and `sidecars` of the copy.
+        contains the fields of the copy that can differ, such as its `attributes`.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         keys = ChunkKeys(

@@ -81,12 +81,10 @@ class V2(Format):
         fields["sidecars"] = _parse_sidecars(key_prefix(path), documents)
         if parsing.kind == "group":
             return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
-        shape, limits = fields["shape"], parsing.limits
         if array is None:
-            extra = without(members, _MEMBERS)
-            array = parse_array("/", members, shape=shape, limits=limits, members=extra)
+            shape, extra = fields["shape"], without(members, _MEMBERS)
+            array = parse_array("/", members, shape=shape, limits=parsing.limits, members=extra)
             parsing.parsed[content] = array
-        del fields["shape"]
         return array.placed(path, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:

@@ -84,7 +84,6 @@ class V3(Format):
         if array is None:
             shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
             array = parsing.parsed[content] = _parse_array(members, shape, parsing.limits)
-            del fields["shape"]
         return array.placed(path, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
