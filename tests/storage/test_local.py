@@ -160,17 +160,21 @@ def test_file_truncated_while_reading_raises_storage_error(
             action()
 
 
-COPIERS = [*system._copiers, None]  # None means all of them
-
-
-@pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: getattr(copier, "__name__", "all"))
+@pytest.mark.parametrize("copying", ["by the kernel", "refused", "missing"])
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
 def test_copy_from_copies_files_from_another_directory(
-    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: Any, piece: int
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copying: str, piece: int
 ) -> None:
-    if copier is not None:
-        monkeypatch.setattr(system, "_copiers", (copier,))
-    monkeypatch.setattr(system, "_MAX_COPIED_BYTES", piece)
+    copy_file_range = os.copy_file_range
+
+    def copy(source: int, target: int, count: int) -> int:
+        if copying == "refused":
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return copy_file_range(source, target, min(count, piece))
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    if copying == "missing":
+        monkeypatch.delattr(os, "copy_file_range")
     monkeypatch.setattr(system, "_MAX_READ_BYTES", piece)
     objects = {"v/0": os.urandom(300_001), "v/1": b"", "w": b"w"}
     store.put(objects.items())

@@ -45,8 +45,7 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
-_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-_MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # per call
+_MAX_READ_BYTES = 1 << 20  # per call
 _MIN_EARLY_BYTES = 256 << 10  # minimum file size for `start_sync` to have an effect
 # Seconds to wait before each retry. Other programs, such as readers, virus scanners and indexers,
 # keep a file open only briefly.
@@ -140,32 +139,12 @@ def copy(source: int, target: int, size: int) -> int:
     The kernel copies the bytes if the system and the file system support that.
     """
     done = 0
-    for copier in _copiers:
-        try:
-            while count := copier(source, target, size - done):
-                done += count
-        except OSError as error:
-            if error.errno not in _CANNOT_COPY:
-                raise
-        if done == size:
-            break
+    with suppress(AttributeError, OSError):  # the calls below raise an error that persists
+        while count := os.copy_file_range(source, target, size - done):
+            done += count
+    while data := os.read(source, min(size - done, _MAX_READ_BYTES)):
+        done += write(target, memoryview(data))
     return done
-
-
-def _copy_range(source: int, target: int, count: int) -> int:
-    return os.copy_file_range(source, target, min(count, _MAX_COPIED_BYTES))
-
-
-def _send(source: int, target: int, count: int) -> int:
-    return os.sendfile(target, source, None, min(count, _MAX_COPIED_BYTES))
-
-
-def _read_and_write(source: int, target: int, count: int) -> int:
-    return write(target, memoryview(os.read(source, min(count, _MAX_READ_BYTES))))
-
-
-# Only Linux supports sendfile between two files.
-_copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_and_write)
 
 
 # ---- Replacing
