@@ -228,7 +228,14 @@ def test_byte_ranges_can_be_read_without_pread(
     assert fetch(store, "a") == b"12345678"
 
 
-def test_fetch_into_fills_buffer_of_matching_size(store: LocalStore) -> None:
+PREADV = [system.preadv, system._read_into_from]
+
+
+@pytest.mark.parametrize("preadv", PREADV)
+def test_fetch_into_fills_buffer_of_matching_size(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(system, "preadv", preadv)
     store.put([("a", b"12345678"), ("empty", b"")])
     buffer = bytearray(8)
     assert store.fetch_into("a", memoryview(buffer)) == 8
@@ -243,11 +250,11 @@ def test_fetch_into_fills_buffer_of_matching_size(store: LocalStore) -> None:
     assert matrix.tobytes() == b"12345678"
 
 
-@pytest.mark.parametrize("pread", [system.preadv, system._read_into_from])
+@pytest.mark.parametrize("preadv", PREADV)
 def test_fetch_ranges_into_fills_given_buffers(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
-    monkeypatch.setattr(system, "preadv", pread)
+    monkeypatch.setattr(system, "preadv", preadv)
     store.put([("a", b"12345678")])
     buffers = [memoryview(bytearray(length)) for length in (3, 2, 0)]
     assert store.fetch_ranges_into("a", [(5, 3), (-8, 2), (2, 0)], buffers)

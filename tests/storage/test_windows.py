@@ -76,7 +76,7 @@ def _without(folder: str, *names: str) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        *[(name,) for name in ("fcntl", "readv", "pread", "preadv", *C_FUNCTIONS)],
+        *[(name,) for name in ("fcntl", "pread", "preadv", *C_FUNCTIONS)],
         ("fcntl", *POSIX_ONLY, *C_FUNCTIONS),
     ],
     ids=lambda names: names[0] if len(names) == 1 else "all",

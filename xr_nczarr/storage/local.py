@@ -108,7 +108,7 @@ class LocalStore(Store):
         try:
             # Attempting to read one more byte shows whether the sizes are equal.
             try:
-                size = system.readv(descriptor, (buffer, bytearray(1)))
+                size = system.preadv(descriptor, (buffer, bytearray(1)), 0)
             except OSError:
                 size = -1  # the checked read below raises the error
             if size == buffer.nbytes:

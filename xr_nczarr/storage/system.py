@@ -89,17 +89,6 @@ def open_to_read(path: str) -> int:
         return _patiently(os.open, path, _READ)
 
 
-def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Replace ``os.readv`` on systems that lack it: read from an open file into the first buffer.
-
-    If the file contains more bytes than fit in that buffer, return the size of the buffer plus one.
-    Otherwise, return the number of bytes read.
-    """
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        count = file.readinto(buffers[0]) or 0
-        return count + len(file.read(1) if count == buffers[0].nbytes else b"")
-
-
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
     """Replace ``os.pread`` on systems that lack it.
 
@@ -110,13 +99,21 @@ def _read_from(descriptor: int, length: int, start: int) -> bytes:
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Replace ``os.preadv`` on systems that lack it. Only the first buffer is used."""
-    data = _read_from(descriptor, buffers[0].nbytes, start)
-    buffers[0][: len(data)] = data
-    return len(data)
+    """Replace ``os.preadv`` on systems that lack it.
+
+    Unlike ``os.preadv``, this function moves the file position.
+    """
+    os.lseek(descriptor, start, os.SEEK_SET)
+    done = 0
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        for buffer in buffers:
+            count = file.readinto(buffer) or 0
+            done += count
+            if count < memoryview(buffer).nbytes:
+                break
+    return done
 
 
-readv: Callable[[int, Sequence[Any]], int] = getattr(os, "readv", _read_some)
 pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_from)
 preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_into_from)
 
