@@ -177,13 +177,7 @@ class LocalStore(Store):
                     _, start, length = item
                     if not 0 <= start <= start + length <= size:
                         start = first_byte(item, size, self.name)
-                    try:
-                        data = system.pread(descriptor, length, start)
-                    except OSError:
-                        data = b""  # the checked read below raises the error
-                    if len(data) != length:
-                        data = self._read(descriptor, key, start, length)
-                    yield data
+                    yield self._read(descriptor, key, start, length)
             finally:
                 os.close(descriptor)
 
@@ -214,11 +208,11 @@ class LocalStore(Store):
             if descriptor is None:
                 continue
             try:
-                check_key(key, self.name)
+                path = self._path(key)
                 size = source._measure(descriptor, source_key)
                 with translated_os_errors(self.name, key):
                     self._check_root()
-                    done = copy_file(descriptor, size, f"{self.root}/{key}", sync=self.sync)
+                    done = copy_file(descriptor, size, path, sync=self.sync)
                 if done < size:
                     raise _cut(size, done, source.name, source_key)
             finally:
@@ -398,8 +392,13 @@ class LocalStore(Store):
                 key=key,
             )
         path = f"{self.root}/{key}"
-        if not self.follow_symlinks:
-            self._check_inside(path, key)
+        if not self.follow_symlinks and not system.is_inside(path, self.root):
+            raise RefusedError(
+                "a symbolic link points outside the store",
+                remedy="If you trust the store, open it without trust='none'",
+                store=self.name,
+                key=key,
+            )
         return path
 
     def _writer_lock(self) -> str:
@@ -479,15 +478,6 @@ class LocalStore(Store):
             if len(path) > len(self.root) and os.path.exists(path):
                 return
         self._check_root()
-
-    def _check_inside(self, path: str, key: str) -> None:
-        if not system.is_inside(path, self.root):
-            raise RefusedError(
-                "a symbolic link points outside the store",
-                remedy="If you trust the store, open it without trust='none'",
-                store=self.name,
-                key=key,
-            )
 
 
 def _cut(expected: int, actual: int, store: str, key: str) -> StorageError:
