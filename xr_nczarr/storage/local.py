@@ -31,6 +31,7 @@ from xr_nczarr.storage.replacing import (
     copy_file,
     copy_tree,
     desktop_files,
+    existing_folder,
     hidden_path,
     is_hidden,
     link_or_copy,
@@ -360,9 +361,7 @@ class LocalStore(Store):
         new = list(new)
         for key in new:
             self._path(key)
-        folder = self.root
-        while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-            folder = os.path.dirname(folder)
+        folder = existing_folder(self.root)
         for key, _, name, other in names_alike(new, existing):
             with translated_os_errors(self.name):
                 same = system.are_one_name(folder, name, other)

@@ -91,13 +91,18 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 def _make_folders(path: str, *, sync: bool) -> None:
     """Create a directory and its missing parents. If `sync` is true, flush them to disk."""
-    existing = path
-    while not os.path.isdir(existing) and existing != os.path.dirname(existing):
-        existing = os.path.dirname(existing)
+    existing = existing_folder(path)
     os.makedirs(path, exist_ok=True)
     while sync and path != existing:
         path = os.path.dirname(path)
         system.sync_directory(path)
+
+
+def existing_folder(path: str) -> str:
+    """Return `path`, or its nearest parent directory that exists."""
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
