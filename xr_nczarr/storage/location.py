@@ -134,8 +134,10 @@ def parse_url(target: object) -> Location:
 
 def _location(target: object) -> Location:
     packages = {kind.__module__.partition(".")[0] for kind in type(target).__mro__}
-    if packages & {"zarr", "obstore"}:
-        return _of_store_object(target)
+    if "obstore" in packages:
+        return _of_obstore_store(target, "")
+    if "zarr" in packages:
+        return _of_zarr_object(target)
     if is_filesystem(getattr(target, "fs", None)):
         return _of_filesystem(target)
     if not isinstance(target, str | os.PathLike):
@@ -216,16 +218,13 @@ def _of_filesystem(target: Any) -> Location:
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
 
 
-def _of_store_object(target: Any) -> Location:
-    """Return the location of a zarr-python store, path or group, or of an obstore store.
+def _of_zarr_object(target: Any) -> Location:
+    """Return the location of a zarr-python store, path or group.
 
     If this package implements the same kind of store, its own implementation is used, because it
-    makes writes durable, checks responses, and retries requests. zarr-python and obstore are
-    imported only if the caller passed one of their objects.
+    makes writes durable, checks responses, and retries requests.
     """
-    if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
-        return _of_obstore_store(target, "", read_only=False)
-    import zarr
+    import zarr  # only if the caller passed one of its objects
     from zarr.abc.store import Store as ZarrStore
     from zarr.storage import StorePath
 
@@ -244,30 +243,28 @@ def _of_zarr_store(store: Any, path: str) -> Location:
 
     from xr_nczarr.storage.zarr_python_client import ZarrPythonClient
 
-    read_only = bool(store.read_only)
     if type(store) is LocalStore:
         location = Location(absolute_path(str(store.root / path)), folder=True)
-        return replace(location, read_only=read_only)
-    if type(store) is ZipStore and read_only and not path:
-        return Location(absolute_path(str(store.path)), read_only=True)
-    if type(store) is FsspecStore:
+    elif type(store) is ZipStore and store.read_only and not path:
+        location = Location(absolute_path(str(store.path)))
+    elif type(store) is FsspecStore:
         root = "/".join(filter(None, (store.path.rstrip("/"), path)))
-        return replace(_of_filesystem(FSMap(root, store.fs)), read_only=read_only)
-    if type(store) is ObjectStore:
-        return _of_obstore_store(store.store, path, read_only=read_only)
-    client = ZarrPythonClient(store, path)
-    # icechunk supports only Zarr v3.
-    version = "3" if client.v3_only else None
-    return Location("", zarr_format=version, read_only=read_only, target=RemoteStore(client))
+        location = _of_filesystem(FSMap(root, store.fs))
+    elif type(store) is ObjectStore:
+        location = _of_obstore_store(store.store, path)
+    else:
+        client = ZarrPythonClient(store, path)
+        # icechunk supports only Zarr v3.
+        version = "3" if client.v3_only else None
+        location = Location("", zarr_format=version, target=RemoteStore(client))
+    return replace(location, read_only=bool(store.read_only))
 
 
-def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
+def _of_obstore_store(store: Any, path: str) -> Location:
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
-        location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
-        return replace(location, read_only=read_only)
+        return Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
     rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
-    adapter = RemoteStore(ObstoreClient(store, path, rules))
-    return Location("", read_only=read_only, target=adapter)
+    return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))
 
 
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
