@@ -60,14 +60,9 @@ _SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
 _REFUSED_CHARACTERS = frozenset('<>:"\\|?*') | {chr(code) for code in range(32)}
 
 
-def _c_library() -> Any:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except (OSError, TypeError):  # Windows
-        return None
-
-
-_library = _c_library()
+_library: Any = None
+with suppress(OSError, TypeError):  # on Windows
+    _library = ctypes.CDLL(None, use_errno=True)
 # Functions that Python lacks. The first three exist on Linux, the last one on macOS.
 _renameat2 = getattr(_library, "renameat2", None)
 _syncfs = getattr(_library, "syncfs", None)
@@ -242,13 +237,12 @@ def sync_filesystem(path: str) -> None:
     On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. On macOS,
     only the drive's own cache remains to be flushed.
     """
-    if _syncfs is None:
-        if _FULL_SYNC is not None:
-            with _opened(path) as descriptor:
-                _empty_drive_cache(descriptor)
+    if _syncfs is None and _FULL_SYNC is None:
         return
     with _opened(path) as descriptor:
-        if _syncfs(descriptor) != 0:
+        if _syncfs is None:
+            _empty_drive_cache(descriptor)
+        elif _syncfs(descriptor) != 0:
             errno = ctypes.get_errno()
             raise OSError(errno, os.strerror(errno))
 
