@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from xr_nczarr.errors import NotFoundError, UnsupportedError
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage import system
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
@@ -18,16 +18,7 @@ from xr_nczarr.storage.replacing import hidden_path, is_hidden, made_meanwhile
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
-from xr_nczarr.storage.zip_index import (
-    END_BYTES,
-    HEADER,
-    Entry,
-    FileEnd,
-    damaged,
-    data_start,
-    decode,
-    read_index,
-)
+from xr_nczarr.storage.zip_index import HEADER, Entry, ZipContents, damaged, data_start, decode
 
 
 class ZipStore(Store):
@@ -55,9 +46,7 @@ class ZipStore(Store):
         self.folder = folder
         self.key = key
         self.max_object_bytes = max_object_bytes
-        self._end = FileEnd(b"")
-        self._index: dict[str, Entry] | None = None
-        self._sorted: list[str] | None = None
+        self._opened: ZipContents | None = None
         self.name = f"{folder.name}/{key}"
         self.remote = folder.remote
 
@@ -77,16 +66,23 @@ class ZipStore(Store):
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
 
+    @property
+    def _contents(self) -> ZipContents:
+        """The entries of the zip file. The zip directory is read only once."""
+        if self._opened is None:
+            self._opened = ZipContents(self.folder, self.key, self.name)
+        return self._opened
+
     def bounded(self, max_bytes: int) -> ZipStore:
         """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
-        store._index, store._sorted, store._end = self._entries(), self._sorted, self._end
+        store._opened = self._contents
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
         entries = [self._entry(key) for key in keys]
-        spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
+        spans = self._contents.fetch([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
             yield None if entry is None else decode(next(spans), entry, key, self.name)
 
@@ -102,7 +98,7 @@ class ZipStore(Store):
             if item.key in places:
                 offset, size = places[item.key]
                 spans.append((offset + first_byte(item, size, self.name), item.length))
-        stored = self._read(spans)
+        stored = self._contents.fetch(spans)
         for item in ranges:
             if item.key in places:
                 yield next(stored)
@@ -142,7 +138,7 @@ class ZipStore(Store):
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
-        headers = self._read([(entry.offset, HEADER) for entry in stored.values()])
+        headers = self._contents.fetch([(entry.offset, HEADER) for entry in stored.values()])
         return {
             key: (entry.offset + data_start(header, entry, key, self.name), entry.info.file_size)
             for (key, entry), header in zip(stored.items(), headers, strict=True)
@@ -151,11 +147,11 @@ class ZipStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`."""
         check_prefix(prefix, self.name)
-        return one_level(self._sorted_keys(), prefix)
+        return one_level(self._contents.keys, prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the key and the size in bytes of every object below `prefix`."""
-        for key, entry in self._entries().items():
+        for key, entry in self._contents.entries.items():
             if key.startswith(prefix):
                 yield key, entry.info.file_size
 
@@ -183,8 +179,8 @@ class ZipStore(Store):
         staging = LocalStore(target, "none").staging()
         if not empty and os.path.lexists(target):
             try:
-                staging.check_new_keys(self._entries(), ())
-                staging.put(self.fetch_present(list(self._entries())))
+                staging.check_new_keys(self._contents.entries, ())
+                staging.put(self.fetch_present(list(self._contents.entries)))
             except BaseException:
                 staging.discard()
                 raise
@@ -213,8 +209,7 @@ class ZipStore(Store):
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
-        self._index = self._sorted = None
-        self._end = FileEnd(b"")
+        self._opened = None
         staging.discard()
 
     def check_writable(self) -> None:
@@ -246,42 +241,13 @@ class ZipStore(Store):
             )
         return self.folder
 
-    def _read(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Yield the bytes of the zip file at each (offset, length) pair.
-
-        Bytes at the end of the file come from memory if they have already been read.
-        """
-        held = [self._end.cut(*place) for place in places]
-        missing = [place for place, data in zip(places, held, strict=True) if data is None]
-        fetched = self.folder.fetch_ranges([ByteRange(self.key, *place) for place in missing])
-        for data in held:
-            data = next(fetched) if data is None else data
-            if data is None:
-                raise NotFoundError("the zip file no longer exists", store=self.name)
-            yield data
-
-    def _entries(self) -> dict[str, Entry]:
-        """Map each key to its entry. The zip directory is read only once."""
-        if self._index is None:
-            end = self.folder.fetch_end(self.key, END_BYTES)
-            if end is None:
-                raise NotFoundError("the zip file does not exist", store=self.name)
-            self._end = FileEnd(end)
-            self._index = read_index(self._read, self._end.size, self.name)
-        return self._index
-
-    def _sorted_keys(self) -> list[str]:
-        if self._sorted is None:
-            self._sorted = sorted(self._entries())
-        return self._sorted
-
     def _entry(self, key: str) -> Entry | None:
         """Return the entry at `key`, or None if it does not exist.
 
         Raise an error if the entry is damaged, too large, or in an unsupported format.
         """
         check_key(key, self.name)
-        entry = self._entries().get(key)
+        entry = self._contents.entries.get(key)
         if entry is None:
             return None
         info = entry.info

@@ -6,24 +6,20 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from xr_nczarr.errors import StorageError, reason_of
+from xr_nczarr.errors import NotFoundError, StorageError, reason_of
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.ranges import Bytes
-
-Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
-"""Function that yields the bytes of a file at each (offset, length) pair."""
+from xr_nczarr.storage.ranges import ByteRange, Bytes
+from xr_nczarr.storage.store import Store
 
 HEADER = 30
 """Size in bytes of a local header, excluding the name that follows it."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
-END_BYTES = 64 << 10
-"""Number of bytes at the end of a file that usually contain the zip directory."""
-
+_END_BYTES = 64 << 10  # at the end of a file, which usually contain the zip directory
 _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attributes
 
@@ -45,25 +41,81 @@ class Entry(NamedTuple):
         return self.info.compress_type == zipfile.ZIP_DEFLATED
 
 
-class FileEnd:
-    """The last bytes of a zip file, and the size of the file, which is computed from these bytes.
+class ZipContents:
+    """The bytes and the entries of a zip file, of which only the needed byte ranges are fetched.
+
+    The last bytes of the file are fetched first, and kept in memory. The other methods are those of
+    a file object, because `zipfile` reads the zip directory from this object.
 
     Parameters
     ----------
-    data
-        The last `END_BYTES` bytes of the file, or the whole file if it is shorter. In a longer
-        file, no other data may precede the first entry; otherwise, the size is wrong.
+    folder
+        The store that contains the zip file.
+    key
+        Key of the zip file in `folder`.
+    store
+        Name of the store in the zip file, for messages. It ends with the name of the file.
+
+    Attributes
+    ----------
+    entries
+        Maps each key to its entry. Keys are relative to the folder of the store.
+    keys
+        The sorted keys.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist.
+    StorageError
+        If the file is damaged, or entries overlap.
+    RefusedError
+        If a name leads outside the store.
     """
 
-    def __init__(self, data: Bytes) -> None:
-        self.data = data
-        self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
+    def __init__(self, folder: Store, key: str, store: str) -> None:
+        end = folder.fetch_end(key, _END_BYTES)
+        if end is None:
+            raise NotFoundError("the zip file does not exist", store=store)
+        self._folder, self._key, self._store = folder, key, store
+        self._end = memoryview(end)
+        # The size of a larger file is wrong if other data precede the first entry.
+        self._size = len(end) if len(end) < _END_BYTES else _implied_size(bytes(end))
+        self._position = 0
+        self.entries = _read_entries(self, store)
+        self.keys = sorted(self.entries)
 
-    def cut(self, offset: int, length: int) -> Bytes | None:
-        """Return `length` bytes of the file from `offset` on, or None if `data` lacks them."""
-        first = offset - self.size + len(self.data)
-        inside = 0 <= first <= len(self.data) - length
-        return memoryview(self.data)[first : first + length] if inside else None
+    def fetch(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        """Yield the bytes of the zip file at each (offset, length) pair."""
+        kept = [self._kept(*place) for place in places]
+        missing = [place for place, data in zip(places, kept, strict=True) if data is None]
+        fetched = self._folder.fetch_ranges([ByteRange(self._key, *place) for place in missing])
+        for data in kept:
+            data = next(fetched) if data is None else data
+            if data is None:
+                raise NotFoundError("the zip file no longer exists", store=self._store)
+            yield data
+
+    def _kept(self, offset: int, length: int) -> Bytes | None:
+        first = offset - self._size + len(self._end)
+        inside = 0 <= first <= len(self._end) - length
+        return self._end[first : first + length] if inside else None
+
+    def tell(self) -> int:
+        """Return the current position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
+        """Move the current position to `offset` bytes from the start or the end of the file."""
+        self._position = offset + (self._size if whence == os.SEEK_END else 0)
+        if self._position < 0:
+            raise OSError("cannot seek before the start of the file")
+
+    def read(self, count: int = -1) -> bytes:
+        """Return up to `count` bytes from the current position, or all remaining bytes."""
+        start = min(self._position, self._size)
+        self._position = end = self._size if count < 0 else min(start + count, self._size)
+        return bytes(next(self.fetch([(start, end - start)])))
 
 
 def _implied_size(end: bytes) -> int:
@@ -80,20 +132,8 @@ def _implied_size(end: bytes) -> int:
     return start + length + len(end) - record if record >= 0 else 0
 
 
-def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Map each key to its entry in a zip file. Keys are relative to the folder of the store.
-
-    `size` is the size of the zip file in bytes. `store` is the name of the store, which ends with
-    the name of the file.
-
-    Raises
-    ------
-    StorageError
-        If the file is damaged, or entries overlap.
-    RefusedError
-        If a name leads outside the store.
-    """
-    source: Any = _RangeFile(read, size)
+def _read_entries(source: Any, store: str) -> dict[str, Entry]:
+    """Map each key to its entry in a zip file. `source` is a file object for the zip file."""
     try:
         with zipfile.ZipFile(source) as file:
             infos, end = file.infolist(), file.start_dir
@@ -189,25 +229,3 @@ def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
         "Copy or write the zip file again. It is damaged, or other data precedes its first entry"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)
-
-
-class _RangeFile:
-    """A minimal file object for `zipfile` that reads only the ranges that are needed."""
-
-    def __init__(self, read: Read, size: int) -> None:
-        self._read = read
-        self._size = size
-        self._position = 0
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
-        self._position = offset + (self._size if whence == os.SEEK_END else 0)
-        if self._position < 0:
-            raise OSError("cannot seek before the start of the file")
-
-    def read(self, count: int = -1) -> bytes:
-        start = min(self._position, self._size)
-        self._position = end = self._size if count < 0 else min(start + count, self._size)
-        return bytes(next(self._read([(start, end - start)])))
