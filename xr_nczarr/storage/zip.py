@@ -14,7 +14,7 @@ from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
-from xr_nczarr.storage.replacing import hidden_path, is_hidden, made_meanwhile
+from xr_nczarr.storage.replacing import hidden_path, made_meanwhile
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
@@ -198,7 +198,7 @@ class ZipStore(Store):
         try:
             with translated_os_errors(self.name):
                 with zipfile.ZipFile(temporary, "x", strict_timestamps=False) as file:
-                    _pack(file, staging.root, f"{self.key.removesuffix('.zip')}/")
+                    _pack(file, staging, f"{self.key.removesuffix('.zip')}/")
                 if folder.sync != "none":
                     system.sync_file(temporary)
                 if exclusive and os.path.lexists(target):
@@ -267,20 +267,19 @@ class ZipStore(Store):
         return entry
 
 
-def _pack(file: zipfile.ZipFile, root: str, prefix: str) -> None:
-    """Write everything below `root` to a zip file: first all directories, then all files.
+def _pack(file: zipfile.ZipFile, store: LocalStore, prefix: str) -> None:
+    """Write all objects of `store` to a zip file: first their folders, then the objects.
 
-    `prefix` is the folder in the zip file, with a trailing slash. Temporary files are left out.
+    `prefix` is the folder in the zip file, with a trailing slash.
     """
-    folders, files = [prefix], []
-    for parent, below, names in os.walk(root):
-        inside = os.path.relpath(parent, root).replace(os.sep, "/")
-        base = prefix if inside == "." else f"{prefix}{inside}/"
-        folders += [f"{base}{name}/" for name in sorted(below)]
-        files += [(f"{base}{name}", f"{parent}/{name}") for name in sorted(names)]
-    for name in folders:
-        file.writestr(zipfile.ZipInfo(name), b"")
-    for name, path in files:
-        if not is_hidden(name.rpartition("/")[2]):
-            with open(path, "rb") as source, file.open(zipfile.ZipInfo(name), "w") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+    keys = list(store.list_keys())
+    folders = {""}
+    for key in keys:
+        while key := key.rpartition("/")[0]:
+            folders.add(f"{key}/")
+    for folder in sorted(folders):
+        file.writestr(zipfile.ZipInfo(prefix + folder), b"")
+    for key in keys:
+        info = zipfile.ZipInfo(prefix + key)
+        with open(f"{store.root}/{key}", "rb") as source, file.open(info, "w") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
