@@ -284,31 +284,20 @@ def _open_remote(
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
-    if chained and link == "zip":
-        return _open_zip(rest, _options_after(rest, options) or options, connect, largest)
     if chained and link == "simplecache":
         source = _open_remote(rest, _options_after(rest, options), connect, largest)
-        link_options = {**_own_options(options), **options.get(link, {})}
-        folder = link_options.pop("cache_storage", None)
-        check_unused(
-            {name: link_options[name] for name in link_options if name not in _CACHE_OPTIONS}
-        )
+        cache_options = _options_of(link, options)
+        folder = cache_options.pop("cache_storage", None)
+        for name in _CACHE_OPTIONS:
+            cache_options.pop(name, None)
+        check_unused(cache_options)
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
-    path, _ = split_query(url)
-    if path.endswith(".zip") and not chained:
-        return _open_zip(url, options, connect, largest)
-    if not chained:
-        scheme = url.partition("://")[0]
-        options = {**_own_options(options), **options.get(scheme, {})}
-    return connect(url, options)
-
-
-def _open_zip(
-    url: str,
-    options: dict[str, Any],
-    connect: Callable[[str, Mapping[str, Any]], Store],
-    largest: int,
-) -> ZipStore:
+    if chained and link == "zip":
+        url, options = rest, _options_after(rest, options) or options
+    elif chained:
+        return connect(url, options)
+    elif not split_query(url)[0].endswith(".zip"):
+        return connect(url, _options_of(url.partition("://")[0], options))
     path, query = split_query(url)
     folder, name = split_name(path)
     holder = _open_remote(folder + query, options, connect, largest)
@@ -326,12 +315,13 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
 
-def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a chained URL.
+def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for the first link of a chained URL, whose protocol is `protocol`.
 
     Options for the other links, which are nested under the names of their protocols, are left out.
     """
-    return {name: options[name] for name in options if not is_protocol(name)}
+    own = {name: options[name] for name in options if not is_protocol(name)}
+    return {**own, **options.get(protocol, {})}
 
 
 def _is_zip(path: str) -> bool:
