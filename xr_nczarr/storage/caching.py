@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,13 +21,18 @@ from xr_nczarr.storage.store import Address, Store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_Response = TypeVar("_Response", Bytes | None, Bytes | AccessDeniedError | None)
+_Request = Callable[[Sequence[str]], Iterator[Any]]
+"""`Store.fetch` or `Store.probe` of the source."""
 
 _BATCH_OBJECTS = 256
 
 
 class _FrontStore(Store):
-    """A read-only wrapper that changes how the objects of `source` are read."""
+    """A read-only wrapper that changes how the objects of `source` are read.
+
+    A subclass implements `_respond`, which yields the objects at some keys. It may call `request`
+    to fetch objects from the source.
+    """
 
     def __init__(self, source: Store) -> None:
         self.source = source
@@ -40,6 +46,15 @@ class _FrontStore(Store):
     @property
     def max_threads(self) -> int | None:
         return self.source.max_threads
+
+    @abstractmethod
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]: ...
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        return self._respond(keys, self.source.fetch)
+
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        return self._respond(keys, self.source.probe)
 
     def list_names(self, prefix: str) -> Listing:
         return self.source.list_names(prefix)
@@ -94,17 +109,7 @@ class CachingStore(_FrontStore):
         """Return a variant of this store for finding metadata; see `Store.probing`."""
         return CachingStore(self.source.probing(), self.url, self._cache.root)
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the bytes of the object at each key, or None for a missing object."""
-        return self._fetch(keys, self.source.fetch)
-
-    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        return self._fetch(keys, self.source.probe)
-
-    def _fetch(
-        self, keys: Sequence[str], request: Callable[[Sequence[str]], Iterator[_Response]]
-    ) -> Iterator[_Response | Bytes]:
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
             responses = self._fill(batch, request)
@@ -137,9 +142,7 @@ class CachingStore(_FrontStore):
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
 
-    def _fill(
-        self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Response]]
-    ) -> dict[str, _Response]:
+    def _fill(self, keys: Iterable[str], request: _Request) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
         Return a dict that maps keys to the responses that must not be cached. Such a response is
@@ -148,7 +151,7 @@ class CachingStore(_FrontStore):
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
         ]
-        responses: dict[str, _Response] = {}
+        responses = {}
         for key, response in zip(missing, request(missing), strict=True):
             if response is None or isinstance(response, AccessDeniedError) or page_in(response):
                 responses[key] = response
@@ -192,10 +195,9 @@ class PrefetchingStore(_FrontStore):
         """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         return PrefetchingStore(self.source.bounded(max_bytes), self.group)
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the bytes of the object at each key, or None for a missing object."""
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         fetched = self.group.fetch(keys)
-        return self.source.fetch(keys) if fetched is None else iter(fetched)
+        return request(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
@@ -261,17 +263,9 @@ class KeepingStore(_FrontStore):
         """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
         return KeepingStore(self.source.bounded(max_bytes), self.objects)
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the bytes of the object at each key, or None for a missing object."""
-        return self._kept(keys, self.source.fetch)
-
-    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        return self._kept(keys, self.source.probe)
-
-    def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
-        responses = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
+        responses = dict(zip(missing, request(missing), strict=True)) if missing else {}
         for key, response in responses.items():
             if not (isinstance(response, AccessDeniedError) or (response and page_in(response))):
                 self.objects[key] = response
@@ -292,9 +286,8 @@ class EarlierStore(_FrontStore):
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStore, (self.source, self.before)
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield the bytes of the object at each key, or None for a missing object."""
-        current = self.source.fetch([key for key in keys if key not in self.before])
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
+        current = request([key for key in keys if key not in self.before])
         for key in keys:
             yield self.before[key] if key in self.before else next(current)
 
