@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -28,7 +29,6 @@ from xr_nczarr.storage.keys import (
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
 from xr_nczarr.storage.replacing import (
-    copy_file,
     copy_tree,
     desktop_files,
     existing_folder,
@@ -185,10 +185,8 @@ class LocalStore(Store):
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object atomically, replacing any existing object."""
         for key, data in items:
-            path = self._path(key)
-            with translated_os_errors(self.name, key):
-                self._check_root()  # a store that was removed must not be created again
-                write_file(path, data, sync=self.sync)
+            view = memoryview(data).cast("B")
+            self._write(key, len(view), partial(system.write, view=view))
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
@@ -209,17 +207,20 @@ class LocalStore(Store):
             if descriptor is None:
                 continue
             try:
-                path = self._path(key)
                 size = source._measure(descriptor, source_key)
-                with translated_os_errors(self.name, key):
-                    self._check_root()
-                    done = copy_file(descriptor, size, path, sync=self.sync)
+                done = self._write(key, size, partial(system.copy, descriptor, size=size))
                 if done < size:
                     raise _cut(size, done, source.name, source_key)
             finally:
                 os.close(descriptor)
             copied += 1
         return copied
+
+    def _write(self, key: str, size: int, fill: Callable[[int], int]) -> int:
+        path = self._path(key)
+        with translated_os_errors(self.name, key):
+            self._check_root()  # a store that was removed must not be created again
+            return write_file(path, size, fill, sync=self.sync)
 
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`."""

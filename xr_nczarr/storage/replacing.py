@@ -34,32 +34,23 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
-def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
-    """Write a file atomically, and create missing parent directories.
+def write_file(path: str, size: int, fill: Callable[[int], int], *, sync: Sync) -> int:
+    """Create or replace a file atomically, and return the number of bytes written.
 
-    Readers never see a partly written file, because the file is renamed once it is complete. If
-    `sync` is ``"all"``, the content is flushed to disk before the file is renamed, and the
-    directory afterwards. If `sync` is ``"commit"``, the system starts writing large files to disk
-    immediately, so that the later flush takes less time.
-    """
-    view = memoryview(data).cast("B")
-    _make_file(path, len(view), lambda descriptor: system.write(descriptor, view), sync)
+    Missing parent directories are created. Readers never see a partly written file, because the
+    file is renamed once it is complete.
 
-
-def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Copy `size` bytes from an open file to a new file, and return the number of bytes copied.
-
-    `source` is a file descriptor. Copying starts at the current position of that file. If fewer
-    than `size` bytes are available, no file is written. For `sync`, see `write_file`.
-    """
-    return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
-
-
-def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
-    """Create or replace the file at `path` atomically, and return the number of bytes written.
-
-    `fill` takes a file descriptor, writes the content, and returns the number of bytes written. If
-    this is less than `size`, the file at `path` is not changed.
+    Parameters
+    ----------
+    size
+        Size of the new file in bytes.
+    fill
+        Function that takes a file descriptor, writes the content, and returns the number of bytes
+        written. If this is less than `size`, the file at `path` is not changed.
+    sync
+        If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
+        afterwards. If ``"commit"``, the system starts writing large files to disk immediately, so
+        that the later flush takes less time.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
