@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
@@ -434,19 +434,16 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new staging store, for use with `commit`.
+        """Return a new staging store, for use with `commit`, if this store is `replaceable`.
 
         The staging store initially contains the objects of this store, or no objects if `empty` is
         true.
         """
-        self._not_replaceable()
+        raise NotImplementedError
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
         """Replace the content of this store atomically with the content of `staging`."""
-        self._not_replaceable()
+        raise NotImplementedError
 
     def _read_only(self) -> UnsupportedError:
         return UnsupportedError("this store is read-only", store=self.name)
-
-    def _not_replaceable(self) -> NoReturn:
-        raise UnsupportedError("the store cannot be replaced atomically", store=self.name)
