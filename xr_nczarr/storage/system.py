@@ -275,7 +275,7 @@ def _empty_drive_cache(descriptor: int) -> None:
 
 @contextmanager
 def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-    descriptor = os.open(path, flags)
+    descriptor = _patiently(os.open, path, flags, 0o666)
     try:
         yield descriptor
     finally:
@@ -299,31 +299,28 @@ def locked(path: str) -> Iterator[None]:
         with _process_locks(path):
             yield
         return
-    descriptor = _lock(path)
+    held = False
     try:
-        yield
+        while not held:
+            with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
+                _lock(descriptor)
+                # The previous holder may have removed the lock file or moved its directory.
+                held = _is_at(descriptor, path)
+                if held:
+                    try:
+                        yield
+                    finally:
+                        _unlock(descriptor, path)
     finally:
-        _unlock(descriptor, path)
+        if _fcntl is None:
+            with suppress(OSError):  # other processes may have the file open
+                os.unlink(path)
 
 
-def _lock(path: str) -> int:
-    while True:
-        descriptor = _patiently(os.open, path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            if _fcntl is not None:
-                _fcntl.flock(descriptor, _fcntl.LOCK_EX)
-            else:
-                _wait_for(descriptor)
-            # The previous holder may have removed the lock file, or moved it with its directory.
-            if _is_at(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _wait_for(descriptor: int) -> None:
+def _lock(descriptor: int) -> None:
+    if _fcntl is not None:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX)
+        return
     while True:
         try:
             _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
@@ -336,19 +333,14 @@ def _wait_for(descriptor: int) -> None:
 def _unlock(descriptor: int, path: str) -> None:
     """Release the lock, and remove the lock file unless it was moved with its directory.
 
-    If the lock file cannot be removed, it stays in place. It can then be locked again.
+    If the lock file cannot be removed, it stays in place. It can then be locked again. On Windows,
+    an open file cannot be removed.
     """
-    try:
-        with suppress(OSError):
-            if _fcntl is None:
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                _msvcrt.locking(descriptor, _msvcrt.LK_UNLCK, 1)
-            elif _is_at(descriptor, path):
-                os.unlink(path)
-    finally:
-        os.close(descriptor)
-    if _fcntl is None:
-        with suppress(OSError):  # other processes may have the file open
+    with suppress(OSError):
+        if _fcntl is None:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            _msvcrt.locking(descriptor, _msvcrt.LK_UNLCK, 1)
+        elif _is_at(descriptor, path):
             os.unlink(path)
 
 
