@@ -249,9 +249,8 @@ def sync_filesystem(path: str) -> None:
 
 def sync_file(path: str) -> None:
     """Flush a file to disk."""
-    with _opened(
-        path, os.O_RDWR
-    ) as descriptor:  # Windows cannot sync a file that is open only for reading
+    # Windows cannot sync a file that is open only for reading.
+    with _opened(path, os.O_RDWR) as descriptor:
         os.fsync(descriptor)
         if _FULL_SYNC is not None:
             _empty_drive_cache(descriptor)
