@@ -208,19 +208,22 @@ class LocalStore(Store):
                 continue
             try:
                 size = source._measure(descriptor, source_key)
-                done = self._write(key, size, partial(system.copy, descriptor, size=size))
-                if done < size:
-                    raise _cut(size, done, source.name, source_key)
+                self._write(key, size, partial(source._copy, descriptor, source_key, size))
             finally:
                 os.close(descriptor)
             copied += 1
         return copied
 
-    def _write(self, key: str, size: int, fill: Callable[[int], int]) -> int:
+    def _write(self, key: str, size: int, fill: Callable[[int], object]) -> None:
         path = self._path(key)
         with translated_os_errors(self.name, key):
             self._check_root()  # a store that was removed must not be created again
-            return write_file(path, size, fill, sync=self.sync)
+            write_file(path, size, fill, sync=self.sync)
+
+    def _copy(self, descriptor: int, key: str, size: int, target: int) -> None:
+        done = system.copy(descriptor, target, size)
+        if done < size:
+            raise _cut(size, done, self.name, key)
 
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`."""

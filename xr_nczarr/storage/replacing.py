@@ -34,19 +34,18 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
-def write_file(path: str, size: int, fill: Callable[[int], int], *, sync: Sync) -> int:
-    """Create or replace a file atomically, and return the number of bytes written.
+def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Sync) -> None:
+    """Create or replace a file atomically, and create missing parent directories.
 
-    Missing parent directories are created. Readers never see a partly written file, because the
-    file is renamed once it is complete.
+    Readers never see a partly written file, because the file is renamed once it is complete. If
+    `fill` raises an error, the file at `path` is not changed.
 
     Parameters
     ----------
     size
         Size of the new file in bytes.
     fill
-        Function that takes a file descriptor, writes the content, and returns the number of bytes
-        written. If this is less than `size`, the file at `path` is not changed.
+        Function that takes a file descriptor, and writes the content.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
         afterwards. If ``"commit"``, the system starts writing large files to disk immediately, so
@@ -60,16 +59,13 @@ def write_file(path: str, size: int, fill: Callable[[int], int], *, sync: Sync) 
         descriptor = system.open_to_create(temporary)
     try:
         try:
-            done = fill(descriptor)
+            fill(descriptor)
             if sync_now:
                 os.fsync(descriptor)
             elif sync == "commit":
                 system.start_sync(descriptor, size)
         finally:
             os.close(descriptor)
-        if done < size:
-            os.unlink(temporary)
-            return done
         system.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -77,7 +73,6 @@ def write_file(path: str, size: int, fill: Callable[[int], int], *, sync: Sync) 
         raise
     if sync_now:
         system.sync_directory(os.path.dirname(path))
-    return done
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
