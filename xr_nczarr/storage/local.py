@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from xr_nczarr.errors import ConflictError, NotFoundError, RefusedError, StorageError, quote
 from xr_nczarr.storage import system
@@ -44,6 +44,8 @@ from xr_nczarr.storage.replacing import (
 from xr_nczarr.storage.retries import storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
+
+_T = TypeVar("_T")
 
 _MAX_READ_BYTES = 1 << 30  # one call on Linux reads at most 2 GiB minus one page
 
@@ -91,7 +93,7 @@ class LocalStore(Store):
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
         for key in keys:
-            descriptor = self._open(key)
+            descriptor = self._if_present(system.open_to_read, key)
             if descriptor is None:
                 yield None
                 continue
@@ -103,7 +105,7 @@ class LocalStore(Store):
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
         """Read an object into `buffer`, an array or memoryview; see `Store.fetch_into`."""
-        descriptor = self._open(key)
+        descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
             return None
         try:
@@ -125,7 +127,7 @@ class LocalStore(Store):
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
         """Read ranges of an object into `buffers`; see `Store.fetch_ranges_into`."""
-        descriptor = self._open(key)
+        descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
             return False
         try:
@@ -150,7 +152,7 @@ class LocalStore(Store):
         The function returns None if the object does not exist. All calls read the same file, even
         if the object is replaced in the meantime.
         """
-        descriptor = self._open(key)
+        descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
             yield lambda *_: None
             return
@@ -168,7 +170,7 @@ class LocalStore(Store):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object."""
         for key, group in groupby(ranges, itemgetter(0)):
-            descriptor = self._open(key)
+            descriptor = self._if_present(system.open_to_read, key)
             if descriptor is None:
                 yield from (None for _ in group)
                 continue
@@ -203,7 +205,7 @@ class LocalStore(Store):
             return Store.copy_from(self, source, keys)
         copied = 0
         for source_key, key in keys:
-            descriptor = source._open(source_key)
+            descriptor = source._if_present(system.open_to_read, source_key)
             if descriptor is None:
                 continue
             try:
@@ -265,15 +267,8 @@ class LocalStore(Store):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
-        path = self._path(key)
-        try:
-            status = os.stat(path)  # this also works for unreadable files
-        except (FileNotFoundError, NotADirectoryError):
-            self._check_absent(path, key)
-            return None
-        except OSError as error:
-            raise storage_error(error, store=self.name, key=key) from error
-        return self._checked_size(status, key)
+        status = self._if_present(os.stat, key)  # this also works for unreadable files
+        return None if status is None else self._checked_size(status, key)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -415,11 +410,14 @@ class LocalStore(Store):
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
-    def _open(self, key: str) -> int | None:
-        """Return a file descriptor for reading an object, or None if the object does not exist."""
+    def _if_present(self, operation: Callable[[str], _T], key: str) -> _T | None:
+        """Call `operation` with the path of an object, and return the result.
+
+        Return None if the object does not exist.
+        """
         path = self._path(key)
         try:
-            return system.open_to_read(path)
+            return operation(path)
         except (FileNotFoundError, NotADirectoryError):
             self._check_absent(path, key)
             return None
