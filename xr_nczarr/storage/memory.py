@@ -64,7 +64,9 @@ class MemoryStore(Store):
     shared: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return within_process(self, self.token, _copy, self.mapping, self.name)
+        # Changes to a copy of a dict would be lost.
+        copied = isinstance(self.mapping, dict)
+        return within_process(self, self.token, MemoryStore, self.mapping, self.name, copied)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
@@ -133,11 +135,3 @@ class MemoryStore(Store):
             )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
-
-
-def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Rebuild a store that was pickled in another process.
-
-    If the mapping is a dict, the store is read-only, because changes to the copy would be lost.
-    """
-    return MemoryStore(mapping, name, copied=isinstance(mapping, dict))
