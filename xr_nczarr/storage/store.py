@@ -36,8 +36,8 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
-    All other methods have default implementations that are based on these four methods. A subclass
-    may override them.
+    All other methods have default implementations that are based on these four methods, except for
+    the methods that `reads_in_place` and `replaceable` declare. A subclass may override them.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Store(ABC):
     remote
         Whether each request costs a network round trip. If so, concurrent requests are faster.
     reads_in_place
-        Whether `fetch_into` and `fetch_ranges_into` read directly into the buffer, without an
-        intermediate copy.
+        Whether the store has the methods `fetch_into` and `fetch_ranges_into`, which read directly
+        into a buffer, without an intermediate copy.
     zero_fill_is_missing
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
         their writers use 0 if the original file declares no fill value.
@@ -57,7 +57,8 @@ class Store(ABC):
         Whether `lock` also excludes other processes. Such a lock is released when the process that
         holds it ends.
     replaceable
-        Whether `in_one_step` can replace the whole content of the store atomically.
+        Whether the store has the methods `staging` and `commit`, so that `in_one_step` can replace
+        its whole content atomically.
     max_puts
         Number of objects to encode and write concurrently, each in its own thread.
     single_file
@@ -217,12 +218,7 @@ class Store(ABC):
         Return None if the object does not exist. The content of `buffer` is valid only if the
         returned size equals the size of the buffer.
         """
-        (data,) = self.fetch([key])
-        if data is None:
-            return None
-        if len(data) == buffer.nbytes:
-            memoryview(buffer).cast("B")[:] = data
-        return len(data)
+        raise NotImplementedError
 
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
@@ -237,12 +233,7 @@ class Store(ABC):
         StorageError
             If a range does not lie within the object.
         """
-        ranges = [ByteRange(key, start, length) for start, length in spans]
-        for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
-            if data is None:
-                return False
-            buffer[:] = data
-        return True
+        raise NotImplementedError
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
         """Return a context manager that yields a function for reading ranges of an object.
@@ -434,7 +425,7 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new staging store, for use with `commit`, if this store is `replaceable`.
+        """Return a new staging store, for use with `commit`.
 
         The staging store initially contains the objects of this store, or no objects if `empty` is
         true.
