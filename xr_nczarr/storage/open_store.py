@@ -266,8 +266,8 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
     check_chain(url)
     location.check_medium("s3", "zip")
     links = [link.partition("://")[0] for link in url.split("::")]
-    unused = [name for name in options if is_protocol(name) and name not in links]
-    check_unused({name: options[name] for name in unused}, location)
+    unused = {name: options[name] for name in options if is_protocol(name) and name not in links}
+    check_unused(unused, location)
     return f"zip::{url}" if location.medium == "zip" and "zip" not in links[:-1] else url
 
 
@@ -310,7 +310,7 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     The options for the first link of `rest` are in ``target_options``, or under the name of its
     protocol. Options for later links are passed on.
     """
-    scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
+    scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
@@ -332,6 +332,5 @@ def _beginning(path: str) -> bytes:
     """Return the first 64 KiB of a readable regular file, or empty bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
-    size = min(os.path.getsize(path), _SNIFFED_BYTES)
     with open(path, "rb") as file:
-        return file.read(size)
+        return file.read(_SNIFFED_BYTES)
