@@ -31,7 +31,6 @@ from xr_nczarr.storage.remote import (
     RemoteClient,
     Request,
     Rules,
-    cut_error,
 )
 from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.url import mask
@@ -175,29 +174,6 @@ class ObstoreClient(RemoteClient):
             for future in pending:
                 future.cancel()
 
-    def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
-
-        Return None if the object does not exist.
-        """
-        check_key(key, self.name)
-        try:
-            response = self._end(key, max_bytes)
-        except StorageError as error:
-            if self._is_final(error):
-                error.located(place=Request(key, -max_bytes, max_bytes).place)
-                raise
-            return self._by_fsspec.end(key, max_bytes)
-        return response and response.data
-
-    def _end(self, key: str, max_bytes: int) -> Versioned | None:
-        if type(self.store).__name__ != "AzureStore":
-            return self._get(key, {"suffix": max_bytes})
-        size = self.size(key)  # Azure does not support suffix requests
-        if not size:
-            return None if size is None else Versioned(b"")
-        return self._get(key, (max(0, size - max_bytes), size))
-
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request, because a multipart upload is not atomic."""
         check_key(key, self.name)
@@ -292,18 +268,24 @@ class ObstoreClient(RemoteClient):
     def _fetch_one(self, request: Request) -> Versioned | None:
         key, start, length = request
         try:
-            if start is None:
-                return self._get(key)
-            part = (start, start + length)
             with Place(place=request.place):
-                response = self._end(key, length) if start < 0 else self._get(key, part)
-            if response is not None and len(response.data) != length:
-                raise cut_error(request, len(response.data), self.name)
+                if start is None:
+                    return self._get(key)
+                if start < 0:
+                    return self._end(key, length)
+                return self._get(key, (start, start + length))
         except StorageError as error:
             if self._is_final(error):
                 raise
             return next(self._by_fsspec.fetch([request]))
-        return response
+
+    def _end(self, key: str, max_bytes: int) -> Versioned | None:
+        if type(self.store).__name__ != "AzureStore":
+            return self._get(key, {"suffix": max_bytes})
+        size = self.size(key)  # Azure does not support suffix requests
+        if not size:
+            return None if size is None else Versioned(b"")
+        return self._get(key, (max(0, size - max_bytes), size))
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether to raise `error` instead of repeating the request with fsspec.

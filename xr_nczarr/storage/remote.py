@@ -52,20 +52,6 @@ class Request(NamedTuple):
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
 
 
-def cut_error(request: Request, size: int, store: str) -> StorageError:
-    """Return the error for a response that does not have the requested number of bytes.
-
-    `size` is the size of the response in bytes.
-    """
-    return StorageError(
-        f"the server returned {size} bytes; expected {request.length} at offset {request.start}",
-        remedy="Read the object again if it was changed; otherwise, copy it to a server that "
-        "supports byte ranges",
-        store=store,
-        key=request.key,
-    )
-
-
 class ListedObject(NamedTuple):
     """An object in a listing.
 
@@ -177,17 +163,10 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the requested bytes for each request, or None for a missing object."""
+        """Yield the requested bytes for each request, or None for a missing object.
 
-    def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` bytes of an object, or all of its bytes if it is shorter.
-
-        Return None if the object does not exist.
+        A response has fewer bytes than requested if the range exceeds the object.
         """
-        size = self.size(key)
-        length = min(size or 0, max_bytes)
-        requests = [] if size is None else [Request(key, size - length, length)]
-        return _data(next(self.fetch(requests), None))
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
@@ -362,7 +341,7 @@ class RemoteStore(Store):
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
         merged_ranges = [item.range for _, merged in plans for item in merged]
-        responses = self._client.fetch([_request(item) for item in merged_ranges if item.length])
+        responses = self._fetch_exactly([_request(item) for item in merged_ranges if item.length])
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
             for item, parts in merged:
@@ -372,6 +351,19 @@ class RemoteStore(Store):
                         data = response.data[offset : offset + length]
                         results[position] = Versioned(data, response.version)
             yield from results
+
+    def _fetch_exactly(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+        for request, response in zip(requests, self._client.fetch(requests), strict=True):
+            if response is not None and len(response.data) != request.length:
+                raise StorageError(
+                    f"the server returned {len(response.data)} bytes; expected {request.length} "
+                    f"at offset {request.start}",
+                    remedy="Read the object again if it was changed; otherwise, copy it to a "
+                    "server that supports byte ranges",
+                    store=self.name,
+                    key=request.key,
+                )
+            yield response
 
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
@@ -388,7 +380,8 @@ class RemoteStore(Store):
 
         Return None if the object does not exist.
         """
-        return self._client.end(key, max_bytes)
+        (response,) = self._client.fetch([Request(key, -max_bytes, max_bytes)])
+        return _data(response)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object in one request, replacing any existing object.

@@ -24,7 +24,7 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules, cut_error
+from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import (
     TRY_LATER,
     foreign_errors,
@@ -117,26 +117,12 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the requested bytes for each request, or None for a missing file.
+        """Yield the requested bytes for each request, or None for a missing file.
 
-        If the server sends the whole file in response to a range request, the requested bytes are
-        cut from it.
+        A response has fewer bytes than requested if the range exceeds the file.
         """
-        for request, response in zip(requests, self._fetch_ahead(requests), strict=True):
-            if response is None or request.start is None:
-                yield None if response is None else Versioned(response)
-            else:
-                yield Versioned(self._exactly(request, response))
-
-    def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` bytes of a file, or all of its bytes if it is shorter.
-
-        Return None if the file does not exist.
-        """
-        (response,) = self._fetch_ahead([Request(key, -max_bytes, max_bytes)])
-        if response is not None and (page := page_in(response)):
-            raise page_error("an object", page, store=self.name, key=key)
-        return None if response is None else response[-max_bytes:]
+        for response in self._fetch_ahead(requests):
+            yield None if response is None else Versioned(response)
 
     def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
         """Yield the response to each request, while threads already fetch the next batches."""
@@ -327,44 +313,30 @@ class Transport(RemoteClient):
                 os.unlink(kept)
 
     def _checked(self, response: bytes, request: Request) -> bytes:
-        """Check the size and content of a response, and return the response.
+        """Check the size and content of a response, and return the requested bytes.
+
+        If the server sent the whole object in place of a range, the range is cut from it.
 
         Raises
         ------
         LimitError
             If a whole object is too large.
         StorageError
-            If the server sent a web page in place of a whole object.
-        """
-        if request.start is not None:
-            return response
-        max_bytes = self.rules.max_object_bytes
-        if max_bytes is not None and len(response) > max_bytes:
-            problem = f"the object has {max_bytes + 1:,} bytes or more"
-            raise too_large(problem, max_bytes, self.name, request.key)
-        page = "" if self.rules.returns_pages else page_in(response)
-        if page:
-            self._forget(self.path(request.key))
-            raise page_error("an object", page, store=self.name, key=request.key)
-        return response
-
-    def _exactly(self, request: Request, response: bytes) -> bytes:
-        """Return exactly the requested bytes of a response.
-
-        If the server sent the whole object, these bytes are cut from it.
+            If the server sent a web page.
         """
         key, start, length = request
-        assert start is not None
-        if page := page_in(response):
-            expected = f"{length} bytes from {start}"
+        max_bytes = self.rules.max_object_bytes
+        if start is None and max_bytes is not None and len(response) > max_bytes:
+            problem = f"the object has {max_bytes + 1:,} bytes or more"
+            raise too_large(problem, max_bytes, self.name, key)
+        page = "" if start is None and self.rules.returns_pages else page_in(response)
+        if page:
+            self._forget(self.path(key))
+            expected = "an object" if start is None else f"{length} bytes from {start}"
             raise page_error(expected, page, store=self.name, key=key)
-        if len(response) == length:
-            return response
-        if length < len(response) == self.size(key):
-            first = start + len(response) if start < 0 else start
-            if first >= 0 and first + length <= len(response):
-                return response[first : first + length]
-        raise cut_error(request, len(response), self.name)
+        if start is not None and length < len(response) == self.size(key):
+            return response[start:][:length]
+        return response
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Return whether a request for a whole object failed only because the object is empty.

@@ -13,15 +13,8 @@ from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.memory import NOT_SHARED, within_process
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, cut_ranges, too_large, windows
-from xr_nczarr.storage.remote import (
-    IN_FLIGHT,
-    ListedObject,
-    RemoteClient,
-    Request,
-    Rules,
-    cut_error,
-)
+from xr_nczarr.storage.ranges import Bytes, Versioned, too_large, windows
+from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
@@ -107,7 +100,10 @@ class ZarrPythonClient(RemoteClient):
         return client
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield exactly the requested bytes for each request, or None for a missing object."""
+        """Yield the requested bytes for each request, or None for a missing object.
+
+        A response has fewer bytes than requested if the range exceeds the object.
+        """
         for request in requests:
             check_key(request.key, self.name)
         for batch in windows(requests, max_count=IN_FLIGHT):
@@ -275,18 +271,17 @@ class ZarrPythonClient(RemoteClient):
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
-        if start is None:
-            return await self._whole(key)
-        if length == 0 or not self._holds(key):  # zarr-python does not support empty ranges
-            ranges = [ByteRange(key, start, length)]
-            return next(cut_ranges(ranges, [await self._whole(key)], self.name))
-        part = SuffixByteRequest(-start) if start < 0 else RangeByteRequest(start, start + length)
-        response = await self.store.get(self._path(key), _prototype(), part)
-        if response is None:
-            return None
-        if len(response) != (-start if start < 0 else length):
-            raise cut_error(request, len(response), self.name)
-        return memoryview(_bytes(response))[:length]
+        if start is not None and self._holds(key):
+            last = start + length
+            part = SuffixByteRequest(length) if start < 0 else RangeByteRequest(start, last)
+            response = await self.store.get(self._path(key), _prototype(), part)
+            if response is None:
+                return None
+            # If a suffix exceeds the object, some stores return only a part of the object.
+            if start >= 0 or len(response) == length:
+                return _bytes(response)
+        data = await self._whole(key)
+        return data if data is None or start is None else data[start:][:length]
 
     async def _whole(self, key: str) -> Bytes | None:
         if not self._holds(key):
