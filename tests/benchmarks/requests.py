@@ -82,8 +82,7 @@ def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:
             file += data
     document = {"version": 1, "refs": entries}
     made = {"data.nc": file, "set.json": json.dumps(document).encode()}
-    table = parse_references(document).table
-    records = render_parquet_references(table, record_size=10_000)
+    records = render_parquet_references(parse_references(document), record_size=10_000)
     return made | {f"set.parq/{name}": data for name, data in records}
 
 

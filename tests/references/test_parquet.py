@@ -128,7 +128,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     assert references.resolve("t/0") == Target("u0", 0, 1)
     assert references.resolve("t/99") == Target("u99", 99, 1)
     assert references.resolve("t/100") is references.resolve("t/160") is None
-    (file,) = references.table.records.load(["t/refs.0.parq"]).values()
+    (file,) = references.records.load(["t/refs.0.parq"]).values()
     assert file._columns.cache_info().misses == 2
 
 

@@ -10,9 +10,7 @@ import pytest
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.references import Target, parse, parse_references
-from xr_nczarr.references.columns import Table
 from xr_nczarr.references.parse import tabulate
-from xr_nczarr.references.reference_set import ReferenceSet
 
 
 def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
@@ -29,7 +27,7 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 def one_by_one(refs):
     """Return the references that are parsed without scanning the document."""
-    return dict(ReferenceSet(tabulate(dict(refs))).items())
+    return dict(tabulate(dict(refs)).items())
 
 
 SETS = {
@@ -131,11 +129,9 @@ def test_parsing_references_uses_less_than_30_megabytes_per_million():
 
 def test_references_of_scanned_arrays_are_stored_in_columns():
     references = parse_references(json.dumps(SETS["two arrays"]))
-    table = references.table
-    assert isinstance(table, Table)
-    assert sorted(table.entries) == ["g/u/.zarray", "t/.zarray"]
-    assert [len(column.urls) for column in table.columns.values()] == [7, 7]
-    assert all(column.codes is None for column in table.columns.values())
+    assert sorted(references.entries) == ["g/u/.zarray", "t/.zarray"]
+    assert [len(column.urls) for column in references.columns.values()] == [7, 7]
+    assert all(column.codes is None for column in references.columns.values())
 
 
 @pytest.mark.parametrize(
@@ -205,7 +201,7 @@ def test_whitespace_in_strings_of_indented_document_is_preserved():
     text = json.dumps(refs, indent=4)
     for document in (text, f" {text}\n"):
         references = parse_references(document)
-        assert references.table.columns
+        assert references.columns
         assert dict(references.items()) == one_by_one(refs)
 
 
@@ -236,8 +232,10 @@ def test_huge_chunk_index_raises_reference_set_error():
 )
 def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     refs = {key.format(number): ["u", number, 1] for number in range(100 if len(key) < 999 else 1)}
-    table = tabulate(dict(refs))
-    assert [table.find(key) for key in refs] == [Target(*reference) for reference in refs.values()]
+    references = tabulate(dict(refs))
+    assert [references.resolve(key) for key in refs] == [
+        Target(*reference) for reference in refs.values()
+    ]
 
 
 def test_templates_in_column_urls_are_rendered():

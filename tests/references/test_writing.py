@@ -265,13 +265,13 @@ def test_rewriting_fill_value_keeps_literals_of_other_attributes():
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
-    table = tabulated({}.items())
+    references = tabulated({}.items())
     entries = {"v/.zarray": json.dumps(array), "v/.zattrs": attributes}
-    changed = portable(dataclasses.replace(table, entries=entries)).entries["v/.zattrs"]
+    changed = portable(dataclasses.replace(references, entries=entries)).entries["v/.zattrs"]
     assert changed == attributes.replace("[-1.0]", '"AAAAAAAA8L8="')
     for others in ({"fill_value": None}, {"dtype": "<i4"}, {"dtype": "|S1"}):
         entries["v/.zarray"] = json.dumps(array | others)
-        assert portable(dataclasses.replace(table, entries=entries)).entries == entries
+        assert portable(dataclasses.replace(references, entries=entries)).entries == entries
 
 
 def test_references_command_reports_reference_count(tmp_path, capsys):

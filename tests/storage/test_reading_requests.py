@@ -95,7 +95,7 @@ def references(folder: Path, url: str) -> dict[str, bytes]:
             file += data
     document = {"version": 1, "refs": entries}
     objects = {"data.nc": file, "set.json": json.dumps(document).encode()}
-    for name, data in render_parquet_references(parse_references(document).table, record_size=2):
+    for name, data in render_parquet_references(parse_references(document), record_size=2):
         objects[f"set.parq/{name}"] = objects[f"records/{name}"] = data
     return objects
 

@@ -2,7 +2,8 @@
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
 from xr_nczarr.references.opening import open_record_set, open_target
-from xr_nczarr.references.parse import expand, parse_parquet_references, parse_references
+from xr_nczarr.references.parquet import parse_parquet_references
+from xr_nczarr.references.parse import expand, parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.referencing import WrittenReferences, write

@@ -1,39 +1,24 @@
-"""Tables of the references that a reference set lists one by one.
+"""Columns of references, which contain the references to the chunks of one large array.
 
-A table keeps the references to the chunks of each large array in a column, and all other
-references in one dict. A column stores URLs, offsets and lengths in NumPy arrays, which take about
-15 bytes per reference. A JSON document with a regular layout is scanned into columns without
-creating a Python object for each reference.
+A column stores URLs, offsets and lengths in NumPy arrays, which take about 15 bytes per reference.
+A JSON document with a regular layout is scanned into columns without creating a Python object for
+each reference.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError, quote
-from xr_nczarr.locks import cached_property
-from xr_nczarr.model import ChunkKeys
-from xr_nczarr.references.entries import (
-    MAX_NUMBER,
-    PickledByFields,
-    Reference,
-    Target,
-    decode_inline,
-    is_metadata,
-)
-from xr_nczarr.storage.keys import Listing, one_level
+from xr_nczarr.references.entries import MAX_NUMBER, Target
 
 MIN_ROWS = 64
 """Minimum number of references for which an array gets a column of its own."""
@@ -44,9 +29,6 @@ DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
 # The quantifiers are possessive, because trying to begin the index at each slash would take
 # quadratic time.
 _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
-
-Entry = str | Target
-"""A target, or the string that encodes inline data in the document."""
 
 
 class Family(NamedTuple):
@@ -163,127 +145,7 @@ class Column:
                 yield prefix + separator.join(map(str, index))
 
 
-@dataclass(frozen=True)
-class Table(PickledByFields):
-    """The references that a reference set lists one by one, instead of through generators.
-
-    Attributes
-    ----------
-    entries
-        Mapping from keys to all references that are not in columns, in document order.
-    columns
-        Mapping from the key family of each large array to the column for that array's chunks.
-    """
-
-    entries: Mapping[str, Entry]
-    columns: Mapping[Family, Column] = field(default_factory=dict)
-
-    def digest(self, others: bytes) -> bytes:
-        """Return a digest of the whole reference document.
-
-        `others` is the text of the document without the references that were moved to columns. The
-        digest covers both this text and the columns.
-        """
-        digest = hashlib.blake2b(others, digest_size=32)
-        for column in self.columns.values():
-            digest.update(repr((column.family, column.shape, column.urls)).encode())
-            for numbers in (column.codes, column.url_numbers, column.offsets, column.lengths):
-                if numbers is not None:
-                    digest.update(numbers.dtype.str.encode())
-                    digest.update(numbers.data)
-        return digest.digest()
-
-    @property
-    def count(self) -> int:
-        """Number of keys in the table."""
-        return len(self.entries) + sum(map(len, self.columns.values()))
-
-    def load(self, keys: Sequence[str]) -> None:
-        """Do nothing, because all references are already in memory.
-
-        In a `ParquetTable`, this method fetches the references for `keys`.
-        """
-
-    def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if the table does not contain the key."""
-        entry = self.entries.get(key)
-        if entry is not None:
-            return decode_inline(entry, key) if isinstance(entry, str) else entry
-        return self.find_chunk(key)
-
-    def find_chunk(self, key: str) -> Target | None:
-        """Return the reference that a column contains for `key`.
-
-        Return None if no column contains the key.
-        """
-        split = split_chunk_key(key) if self.columns else None
-        column = self.columns.get(split[0]) if split else None
-        if split is None or column is None:
-            return None
-        return column.find([int(part) for part in split[1].split(split[0].separator)])
-
-    def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column for an array, or None if the array has no column.
-
-        `keys` are the array's chunk keys, and `rank` is its number of dimensions.
-        """
-        return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
-
-    def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield each key with its reference."""
-        for key, entry in self.entries.items():
-            yield key, decode_inline(entry, key) if isinstance(entry, str) else entry
-        for column in self.columns.values():
-            for row, key in enumerate(column.each_key()):
-                yield key, column.row(row)
-
-    def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array.
-
-        Return a counter that maps the prefix of an array's chunk keys to the number of references.
-        """
-        counts: Counter[str] = Counter()
-        for key in self.entries:
-            if not is_metadata(key):
-                split = split_chunk_key(key)
-                counts[split[0].prefix if split else key] += 1
-        for family, column in self.columns.items():
-            counts[family.prefix] += len(column)
-        return counts
-
-    def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, except for chunks in columns."""
-        return one_level(self._sorted_keys, prefix)
-
-    def urls(self, limit: int) -> set[str]:
-        """Return at most `limit` URLs from each column, and at most `limit` from `entries`."""
-        entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
-        columns = (column.urls[:limit] for column in self.columns.values())
-        return {*islice(entries, limit), *chain.from_iterable(columns)}
-
-    def subset(self, prefix: str) -> Table:
-        """Return a smaller table that still contains all chunks whose keys begin with `prefix`.
-
-        A column that may contain such chunks is kept as a whole.
-        """
-        keys = self._sorted_keys
-        end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
-        below = keys[bisect_left(keys, prefix) : end]
-        # If the name of an array is a number, it looks like part of a chunk index. The array's
-        # chunks may then be in its parent's column.
-        columns = {
-            family: column
-            for family, column in self.columns.items()
-            if family.prefix.startswith(prefix) or prefix.startswith(family.prefix)
-        }
-        return Table({key: self.entries[key] for key in below if not is_metadata(key)}, columns)
-
-    @cached_property
-    def _sorted_keys(self) -> list[str]:
-        return sorted(self.entries)
-
-
-class TableBuilder:
+class ColumnBuilder:
     """A builder that collects references in any order, and then turns them into columns."""
 
     def __init__(self) -> None:

@@ -45,14 +45,17 @@ class InlineBytes:
 
 Reference = InlineBytes | Target
 
+Entry = str | Target
+"""A target, or the string that encodes inline data in the document."""
+
 
 class PickledByFields:
     """Base class for dataclasses that pickle only their fields, and no cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, name) for name in self.__dataclass_fields__)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def is_metadata(key: str) -> bool:

@@ -14,7 +14,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.references.columns import MIN_ROWS, Family, TableBuilder, split_chunk_key
+from xr_nczarr.references.columns import MIN_ROWS, ColumnBuilder, Family, split_chunk_key
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
@@ -46,7 +46,7 @@ _PAIRS = tuple(
 )
 
 
-def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
+def scan_document(document: bytes, builder: ColumnBuilder) -> tuple[bytes, int] | None:
     """Move the regular members of a JSON document into `builder`.
 
     Returns
@@ -144,7 +144,7 @@ class _Block:
         self.words: Words = np.ndarray(len(self.text) - 7, "<u8", self.text, strides=(1,))
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
-    def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
+    def move(self, builder: ColumnBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
         If the block contains too few regular members, none of them are moved.

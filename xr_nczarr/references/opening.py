@@ -12,7 +12,8 @@ from typing import Any
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.references.document import ReferenceDocument
-from xr_nczarr.references.parse import parse_parquet_references, parse_references
+from xr_nczarr.references.parquet import parse_parquet_references
+from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.storage import Access, LocalStore, Location, RemoteStore, Rules, Store, parse_url

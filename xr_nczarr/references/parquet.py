@@ -13,15 +13,14 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
-from xr_nczarr.model import Json, Limits
-from xr_nczarr.references.columns import DOTTED, Table, flat_index
+from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits
+from xr_nczarr.references.columns import DOTTED, flat_index
 from xr_nczarr.references.entries import (
     InlineBytes,
-    PickledByFields,
     Reference,
     Target,
     check_number,
@@ -30,13 +29,15 @@ from xr_nczarr.references.entries import (
     parse_members,
 )
 from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
-from xr_nczarr.storage import Listing
+from xr_nczarr.references.reference_set import ReferenceSet
 
 _MAX_RECORD_ROWS = 10_000_000
 
 
-def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> ParquetTable:
-    """Parse a directory of parquet files into a table of references.
+def parse_parquet_references(
+    metadata: bytes, fetch: Fetch, limits: Limits = DEFAULT_LIMITS
+) -> RecordSet:
+    """Parse a directory of parquet files into a reference set.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
         The content of the directory's ``.zmetadata``.
     fetch
         Function that takes the names of files, and yields their contents in order, with None for
-        missing files. It is called when chunks are looked up, and it is pickled with the table.
+        missing files. It is called when chunks are looked up, and it is pickled with the set.
     limits
         `max_consolidated_bytes` limits the total size of URLs and inline data in each record file.
 
@@ -72,22 +73,28 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch, limits: Limits) -> Parque
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in documents.items()
     }
-    return ParquetTable(
-        Table(texts), RecordFiles(fetch, record_size, limits.max_consolidated_bytes)
-    )
+    records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes)
+    return RecordSet(texts, records=records)
 
 
 @dataclass(frozen=True)
-class ParquetTable(PickledByFields):
-    """The references in a directory of parquet files, which are fetched on demand."""
+class RecordSet(ReferenceSet):
+    """A reference set in a directory of parquet files, which are fetched on demand.
 
-    documents: Table
-    records: RecordFiles
+    The references to chunks are in `records`. `entries` contains only metadata.
+    """
+
+    records: RecordFiles = field(kw_only=True)
+
+    @property
+    def is_listed(self) -> bool:
+        """False, because the references to chunks are in record files."""
+        return False
 
     @property
     def count(self) -> int:
-        """Number of keys in the table, including the keys of missing chunks."""
-        return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
+        """Number of keys, including the keys of missing chunks."""
+        return super().count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
         """Cache the record files that contain the references for `keys`.
@@ -98,14 +105,14 @@ class ParquetTable(PickledByFields):
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
 
-    def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if the table does not contain the key.
+    def find_listed(self, key: str) -> Reference | None:
+        """Return the reference for `key`, or None if the set does not declare the key.
 
-        A chunk is missing from the table if its row in the record file is empty.
+        A chunk is not declared if its row in the record file is empty.
         """
         place = self._row_of(key)
         if place is None:
-            return self.documents.find(key)
+            return super().find_listed(key)
         values = self.records.row(*place) or {}
         path, raw = values.get("path"), values.get("raw")
         if isinstance(raw, (str, bytes)):
@@ -116,16 +123,12 @@ class ParquetTable(PickledByFields):
         length = check_number(values.get("size"), "size", key)
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
-    def names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`, without the names of chunks."""
-        return self.documents.names(prefix)
-
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference."""
-        yield from self.documents.items()
+        yield from super().items()
         for array, grid in self._grids.items():
             for key in chunk_keys(array, grid or ()):
-                reference = self.find(key)
+                reference = self.find_listed(key)
                 if reference is not None:
                     yield key, reference
 
@@ -133,20 +136,20 @@ class ParquetTable(PickledByFields):
         """Return the URLs to which the first `limit` chunks refer."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
-        references = map(self.find, itertools.islice(keys, limit))
+        references = map(self.find_listed, itertools.islice(keys, limit))
         return {reference.url for reference in references if isinstance(reference, Target)}
 
-    def subset(self, prefix: str) -> ParquetTable:
-        """Return a table of the chunks whose keys begin with `prefix`.
+    def subset(self, prefix: str) -> RecordSet:
+        """Return a set of the chunks whose keys begin with `prefix`.
 
-        The new table shares the cache of record files with this one.
+        The new set shares the cache of record files with this one.
         """
         entries = {
             key: text
-            for key, text in self.documents.entries.items()
+            for key, text in self.entries.items()
             if key.startswith(prefix) and key.endswith(".zarray")
         }
-        return ParquetTable(Table(entries), self.records)
+        return RecordSet(entries, records=self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
         """Return the name of the record file that contains a chunk, and the chunk's row in it.
@@ -158,7 +161,7 @@ class ParquetTable(PickledByFields):
         ReferenceSetError
             If the array's metadata is invalid, so that the row cannot be determined.
         """
-        split = None if key in self.documents.entries else DOTTED.fullmatch(key)
+        split = None if key in self.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
             return None
         prefix, text = split.groups()
@@ -181,20 +184,20 @@ class ParquetTable(PickledByFields):
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
-            for key, text in self.documents.entries.items()
+            for key, text in self.entries.items()
             if key.endswith(".zarray")
         }
 
 
 def render_parquet_references(
-    table: Table | ParquetTable, *, record_size: int
+    references: ReferenceSet, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Render a table as a directory of parquet files, and yield the name and content of each file.
+    """Render a set as a directory of parquet files, and yield the name and content of each file.
 
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed. Also if the table contains references other than metadata and
+        If pyarrow is not installed. Also if the set contains references other than metadata and
         chunks of Zarr v2 arrays, because the layout cannot express them.
     ReferenceSetError
         If the metadata of an array is invalid.
@@ -203,7 +206,7 @@ def render_parquet_references(
         raise UnsupportedError(
             "writing parquet files requires the pyarrow package", remedy="Install pyarrow"
         )
-    documents = {key: reference for key, reference in table.items() if is_metadata(key)}
+    documents = {key: reference for key, reference in references.items() if is_metadata(key)}
     texts = {
         key: reference.data.decode()
         for key, reference in documents.items()
@@ -219,12 +222,12 @@ def render_parquet_references(
             raise _no_grid(key)
         keys = chunk_keys(array, grid)
         for record in itertools.count():
-            rows = [table.find(key) for key in itertools.islice(keys, record_size)]
+            rows = [references.find_listed(key) for key in itertools.islice(keys, record_size)]
             if not rows:
                 break
             placed += sum(row is not None for row in rows)
             yield f"{array}refs.{record}.parq", _render_record(rows)
-    others = table.count - placed
+    others = references.count - placed
     if others:
         raise UnsupportedError(
             "parquet files can contain only references to chunks of Zarr v2 arrays; the set has "

@@ -8,9 +8,10 @@ in the document.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -23,14 +24,14 @@ from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.columns import (
     MIN_ROWS,
-    Entry,
+    Column,
+    ColumnBuilder,
     Family,
-    Table,
-    TableBuilder,
     split_chunk_key,
 )
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
+    Entry,
     InlineBytes,
     Target,
     check_number,
@@ -40,8 +41,6 @@ from xr_nczarr.references.entries import (
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
 from xr_nczarr.references.json_scanner import scan_document, take_marks
-from xr_nczarr.references.parquet import parse_parquet_table
-from xr_nczarr.references.record_files import Fetch
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language, Templates
 
@@ -122,28 +121,37 @@ def parse_references(
         else:
             remaining -= bounded.count * bounded.weight
             _expand_into(refs, bounded, remaining)
-    table = tabulate(refs, builder, render_url)
-    digest = b"" if text is None else table.digest(text)
-    references = ReferenceSet(table, tuple(kept), digest)
-    tries = sum(map(references.generators_near, table.entries)) if kept else 0
+    listed = tabulate(refs, builder, render_url)
+    digest = b"" if text is None else _digest(text, listed.columns.values())
+    references = replace(listed, generators=tuple(kept), digest=digest)
+    tries = sum(map(references.generators_near, listed.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"looking up {len(table.entries):,} references in {len(kept):,} generators takes too "
+            f"looking up {len(listed.entries):,} references in {len(kept):,} generators takes too "
             "many steps",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
-    for key in table.entries if kept else ():
+    for key in listed.entries if kept else ():
         if references.find_generated(key) is not None:
             raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
     return references
 
 
-def parse_parquet_references(
-    metadata: bytes, fetch: Fetch, limits: Limits = DEFAULT_LIMITS
-) -> ReferenceSet:
-    """Parse a directory of parquet files into a reference set; see `parse_parquet_table`."""
-    return ReferenceSet(parse_parquet_table(metadata, fetch, limits))
+def _digest(others: bytes, columns: Iterable[Column]) -> bytes:
+    """Return a digest of a whole reference document.
+
+    `others` is the text of the document without the references that were moved to `columns`. The
+    digest covers both this text and the columns.
+    """
+    digest = hashlib.blake2b(others, digest_size=32)
+    for column in columns:
+        digest.update(repr((column.family, column.shape, column.urls)).encode())
+        for numbers in (column.codes, column.url_numbers, column.offsets, column.lengths):
+            if numbers is not None:
+                digest.update(numbers.dtype.str.encode())
+                digest.update(numbers.data)
+    return digest.digest()
 
 
 def expand(
@@ -188,7 +196,7 @@ def expand(
 
 def _load(
     document: Document, limits: Limits
-) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
+) -> tuple[dict[str, Any], dict[str, Any], ColumnBuilder, bytes | None]:
     """Scan the references that follow a regular pattern, and parse the rest of the document.
 
     Returns
@@ -197,7 +205,7 @@ def _load(
         The members of the document.
     dict
         The references that were not scanned.
-    TableBuilder
+    ColumnBuilder
         A builder with the references that were scanned.
     bytes or None
         The text of the document without the scanned references. None if the document is a dict that
@@ -220,7 +228,7 @@ def _load(
                 f"{limits.max_consolidated_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
-    builder = TableBuilder()
+    builder = ColumnBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
         # If this fails, the original document is parsed below, so that an error has the right
@@ -234,7 +242,7 @@ def _load(
     if members is None:
         assert data is not None
         members = parse_members(data)
-    return members, _refs(members), TableBuilder(), data
+    return members, _refs(members), ColumnBuilder(), data
 
 
 def _as_json(value: Any) -> Any:
@@ -330,15 +338,15 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
 
 def tabulate(
     refs: dict[str, Any],
-    builder: TableBuilder | None = None,
+    builder: ColumnBuilder | None = None,
     render_url: Callable[[str], str] = str,
-) -> Table:
-    """Build a table from the references in `refs` and those that were added to `builder`.
+) -> ReferenceSet:
+    """Build a set from the references in `refs` and those that were added to `builder`.
 
     References to the chunks of large arrays are removed from `refs`, and become columns of the
-    table. The function `render_url` renders the templates in a URL.
+    set. The function `render_url` renders the templates in a URL.
     """
-    builder = builder or TableBuilder()
+    builder = builder or ColumnBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
     for key, value in refs.items():
         if isinstance(value, (list, tuple)) and (split := split_chunk_key(key)):
@@ -357,11 +365,11 @@ def tabulate(
             *(np.array([-1 if n is None else n for n in column]) for column in numbers),
         )
     entries = {key: _entry(key, value, render_url) for key, value in refs.items()}
-    table = Table(entries, builder.columns(render_url))
+    references = ReferenceSet(entries, builder.columns(render_url))
     for key in entries:
-        if table.find_chunk(key) is not None:
+        if references.find_chunk(key) is not None:
             raise ReferenceSetError("the key is declared twice", key=key)
-    return table
+    return references
 
 
 def _generators(value: Any, templates: Templates) -> list[Generator]:

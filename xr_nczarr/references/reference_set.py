@@ -1,19 +1,27 @@
-"""Reference sets, which combine a table of explicit references with generators."""
+"""Reference sets, which map keys to references."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
-from xr_nczarr.references.columns import Column, Table
-from xr_nczarr.references.entries import PickledByFields, Reference, Target
+from xr_nczarr.references.columns import Column, Family, split_chunk_key
+from xr_nczarr.references.entries import (
+    Entry,
+    PickledByFields,
+    Reference,
+    Target,
+    decode_inline,
+    is_metadata,
+)
 from xr_nczarr.references.generators import Generator
-from xr_nczarr.references.parquet import ParquetTable
-from xr_nczarr.storage import Listing
+from xr_nczarr.storage.keys import Listing, one_level
 
 _FEW = 3
 """If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
@@ -25,8 +33,11 @@ class ReferenceSet(PickledByFields):
 
     Attributes
     ----------
-    table
-        The references that are listed explicitly.
+    entries
+        Mapping from keys to the references that are neither in columns nor generated, in document
+        order.
+    columns
+        Mapping from the key family of each large array to the column for that array's chunks.
     generators
         Generators, each of which declares many keys and their references.
     digest
@@ -34,9 +45,21 @@ class ReferenceSet(PickledByFields):
         document.
     """
 
-    table: Table | ParquetTable
+    entries: Mapping[str, Entry]
+    columns: Mapping[Family, Column] = field(default_factory=dict)
     generators: tuple[Generator, ...] = ()
     digest: bytes = field(default=b"", compare=False)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all references are in `entries` and `columns`."""
+        return not self.generators
+
+    def load(self, keys: Sequence[str]) -> None:
+        """Do nothing, because all references are already in memory.
+
+        In a `RecordSet`, this method fetches the references for `keys`.
+        """
 
     def resolve(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not declare the key.
@@ -46,24 +69,43 @@ class ReferenceSet(PickledByFields):
         ReferenceSetError
             If the key is declared twice, or its entry violates the specification.
         """
-        reference = self.table.find(key)
+        listed = self.find_listed(key)
         generated = self.find_generated(key) if self.generators else None
-        if reference is not None and generated is not None:
+        if listed is not None and generated is not None:
             raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
-        if reference is None and generated is None and key.endswith("/0"):
+        if listed is None and generated is None and key.endswith("/0"):
             # In the chunk key of a scalar, VirtualiZarr up to 2.5 omits the index.
-            return self.table.find(key[:-1])
-        return generated if reference is None else reference
+            return self.find_listed(key[:-1])
+        return generated if listed is None else listed
+
+    def find_listed(self, key: str) -> Reference | None:
+        """Return the reference for `key`, or None if the set does not list the key.
+
+        Keys that only generators declare are not listed.
+        """
+        entry = self.entries.get(key)
+        return self.find_chunk(key) if entry is None else _decoded(entry, key)
+
+    def find_chunk(self, key: str) -> Target | None:
+        """Return the reference that a column contains for `key`.
+
+        Return None if no column contains the key.
+        """
+        split = split_chunk_key(key) if self.columns else None
+        column = self.columns.get(split[0]) if split else None
+        if split is None or column is None:
+            return None
+        return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
         """Return the column that contains all references to the chunks of an array.
 
         `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
-        the table has no column for the array, or if generators may declare some of its chunks.
+        the array has no column, or if some of its chunks may be declared elsewhere.
         """
-        if self.generators or isinstance(self.table, ParquetTable):
+        if not self.is_listed:
             return None
-        return self.table.column_of(keys, rank)
+        return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def find_generated(self, key: str) -> Reference | None:
         """Return the reference that a generator declares for `key`.
@@ -101,41 +143,78 @@ class ReferenceSet(PickledByFields):
         Chunks in columns, parquet files and generators are left out, because there may be very many
         of them, and they are not needed to find groups and arrays.
         """
-        return self.table.names(prefix)
+        return one_level(self._sorted_keys, prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference, including the keys that generators declare."""
-        yield from self.table.items()
+        for key, entry in self.entries.items():
+            yield key, _decoded(entry, key)
+        for column in self.columns.values():
+            for row, key in enumerate(column.each_key()):
+                yield key, column.row(row)
         for generator in self.generators:
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Yield a sample of the URLs to which the references refer.
+        """Return a sample of the URLs to which the references refer.
 
         The sample is taken from each column of references, from the first `limit` generators, and
         from the individually listed references. Each of these contributes at most `limit` URLs.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
-        urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
-        return urls | self.table.urls(limit)
+        references = [reference for _, reference in chain.from_iterable(generated)]
+        targets = (item.url for item in references if isinstance(item, Target))
+        entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
+        columns = (column.urls[:limit] for column in self.columns.values())
+        return {*targets, *islice(entries, limit), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Return a smaller set that still contains all chunks whose keys begin with `prefix`.
 
-        The smaller set may contain other references as well.
+        The smaller set may contain other references as well. A column or a generator that may
+        contain such chunks is kept as a whole.
         """
-        # Keep the generators that may declare a key with this prefix.
+        keys = self._sorted_keys
+        end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
+        below = keys[bisect_left(keys, prefix) : end]
+        # If the name of an array is a number, it looks like part of a chunk index. The array's
+        # chunks may then be in its parent's column.
+        columns = {
+            family: column
+            for family, column in self.columns.items()
+            if family.prefix.startswith(prefix) or prefix.startswith(family.prefix)
+        }
         generators = (
             generator
             for generator in self.generators
             if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
         )
-        return ReferenceSet(self.table.subset(prefix), tuple(generators))
+        entries = {key: self.entries[key] for key in below if not is_metadata(key)}
+        return ReferenceSet(entries, columns, tuple(generators))
 
     @property
     def count(self) -> int:
         """Number of keys, including the keys that generators declare."""
-        return self.table.count + sum(generator.count for generator in self.generators)
+        generated = sum(generator.count for generator in self.generators)
+        return len(self.entries) + sum(map(len, self.columns.values())) + generated
+
+    def chunk_counts(self) -> Counter[str]:
+        """Count the listed references to the chunks of each array.
+
+        Return a counter that maps the prefix of an array's chunk keys to the number of references.
+        """
+        counts: Counter[str] = Counter()
+        for key in self.entries:
+            if not is_metadata(key):
+                split = split_chunk_key(key)
+                counts[split[0].prefix if split else key] += 1
+        for family, column in self.columns.items():
+            counts[family.prefix] += len(column)
+        return counts
+
+    @cached_property
+    def _sorted_keys(self) -> list[str]:
+        return sorted(self.entries)
 
     @cached_property
     def _by_folder(self) -> dict[str, list[Generator]]:
@@ -143,3 +222,7 @@ class ReferenceSet(PickledByFields):
         for generator in self.generators:
             generators.setdefault(generator.folder, []).append(generator)
         return generators
+
+
+def _decoded(entry: Entry, key: str) -> Reference:
+    return decode_inline(entry, key) if isinstance(entry, str) else entry

@@ -248,7 +248,7 @@ class ReferenceStore(Store):
         The size is 0 for a key that is not declared, and None for a reference to a whole object.
         """
         sizes: list[int | None] = []
-        self.references.table.load(keys)
+        self.references.load(keys)
         for key in keys:
             reference = self.references.resolve(key)
             sizes.append(0 if reference is None else _declared_size(reference))
@@ -256,7 +256,7 @@ class ReferenceStore(Store):
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
         """Return how many requests are needed to fetch byte ranges, if nearby ranges share one."""
-        self.references.table.load([item.key for item in ranges])
+        self.references.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
         pieces = [item for item in located if isinstance(item, _TargetRange)]
@@ -299,7 +299,7 @@ class ReferenceStore(Store):
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for first in range(0, len(ranges), _BATCH_RANGES):
             batch = ranges[first : first + _BATCH_RANGES]
-            self.references.table.load([item.key for item in batch])
+            self.references.load([item.key for item in batch])
             urls: dict[str, tuple[str, Store, str]] = {}
             located = [self._locate(item, urls) for item in batch]
             pieces: dict[tuple[int, bool], list[_TargetRange]] = {}

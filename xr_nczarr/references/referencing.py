@@ -141,17 +141,17 @@ def write(
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
     with Progress(progress, None, " references") as bar:
-        table = portable(tabulated(bar.count(_references(store, inline_below))))
+        references = portable(tabulated(bar.count(_references(store, inline_below))))
     members = 0
     if is_parquet(url):
-        items = render_parquet_references(table, record_size=record_size)
+        items = render_parquet_references(references, record_size=record_size)
         _put_directory(_folder(url, options), items)
     else:
         folder, name = split_name(url)
-        document = render_references(table, generators=generators)
+        document = render_references(references, generators=generators)
         members = len(parse_references(document).generators) if generators else 0
         _put_document(_folder(folder, options), name, document)
-    counts = table.chunk_counts()
+    counts = references.chunk_counts()
     return WrittenReferences(
         target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members
     )

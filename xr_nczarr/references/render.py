@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.model import Json
-from xr_nczarr.references.columns import Column, Table
+from xr_nczarr.references.columns import Column
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
@@ -30,7 +30,7 @@ _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
 
 
-References = ReferenceSet | Table | Iterable[tuple[str, Reference]]
+References = ReferenceSet | Iterable[tuple[str, Reference]]
 
 
 def render_references(references: References, *, generators: bool = False) -> bytes:
@@ -39,7 +39,7 @@ def render_references(references: References, *, generators: bool = False) -> by
     Parameters
     ----------
     references
-        A reference set, a table, or an iterable of (key, reference) pairs.
+        A reference set, or an iterable of (key, reference) pairs.
     generators
         Whether to render references to regularly spaced chunks as generators (``gen``), which
         declare the same references.
@@ -54,13 +54,13 @@ def render_references(references: References, *, generators: bool = False) -> by
     >>> render_references({"a/0": Target("s3://bucket/data.nc", 100, 20)}.items())
     b'{"version":1,"refs":{"a/0":["s3://bucket/data.nc",100,20]}}'
     """
-    table = tabulated(references)
+    listed = tabulated(references)
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
-        for key, entry in table.entries.items()
+        for key, entry in listed.entries.items()
     }
     members: list[Json] = []
-    for column in table.columns.values():
+    for column in listed.columns.values():
         beginning = _common_beginning(column) if generators else None
         slices = _grid_slices(column, beginning) if generators else []
         members += [
@@ -75,15 +75,15 @@ def render_references(references: References, *, generators: bool = False) -> by
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def tabulated(references: References) -> Table:
-    """Convert references to a table, expanding all generators.
+def tabulated(references: References) -> ReferenceSet:
+    """Convert references to a set that lists all of them, expanding all generators.
 
     Raises
     ------
     ReferenceSetError
         If a key is declared twice.
     """
-    if isinstance(references, Table):
+    if isinstance(references, ReferenceSet) and references.is_listed:
         return references
     entries: dict[str, Any] = {}
     pairs = references.items() if isinstance(references, ReferenceSet) else references
@@ -97,8 +97,8 @@ def tabulated(references: References) -> Table:
     return tabulate(entries)
 
 
-def portable(table: Table) -> Table:
-    """Copy a table, and convert its Zarr v2 metadata so that other readers understand it.
+def portable(references: ReferenceSet) -> ReferenceSet:
+    """Copy a reference set, and convert its Zarr v2 metadata so that other readers understand it.
 
     These readers are kerchunk and VirtualiZarr. The references to chunks stay the same. The
     metadata changes as follows:
@@ -114,8 +114,8 @@ def portable(table: Table) -> Table:
 
     Metadata from netCDF-C that is not valid JSON stays unchanged.
     """
-    entries = dict(table.entries)
-    for key, text in table.entries.items():
+    entries = dict(references.entries)
+    for key, text in references.entries.items():
         if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
             continue
         members = _members(text)
@@ -128,7 +128,7 @@ def portable(table: Table) -> Table:
         is_float = re.fullmatch("[<>|]f[248]", str(members.get("dtype")))
         if is_float and members.get("fill_value") is not None and isinstance(attributes, str):
             entries[attributes_key] = _with_packed_fill(attributes)
-    return replace(table, entries=entries)
+    return replace(references, entries=entries)
 
 
 def _members(text: str) -> dict[str, Json]:
