@@ -28,7 +28,7 @@ _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+,
 _ESCAPE = re.compile(rb"\\[^/]")
 _SPELLED = re.compile(rb'": ?\["')
 _SPACES, _STRUCTURE = b" \t\n\r", b",:[]{}"
-_QUOTE, _ZERO, _BACKSLASH = b'"0\\'
+_QUOTE, _ZERO = b'"0'
 
 Numbers = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -102,27 +102,26 @@ def _without_spaces(document: bytes) -> bytes:
     A document in which only whitespace separates two values is invalid, and is returned unchanged.
     """
     document = document.strip(_SPACES)
-    text = np.frombuffer(document, np.uint8)
-    quotes, slashes = np.flatnonzero(text == _QUOTE), np.flatnonzero(text == _BACKSLASH)
-    if b"\0" in document or not len(quotes):  # JSON in UTF-8 contains no NUL
+    if b"\0" in document:  # JSON in UTF-8 contains no NUL
         return document
-    if len(slashes):
-        # A quotation mark after an odd number of backslashes does not end a string.
-        runs = slashes[np.diff(slashes, prepend=-2) > 1]
-        escaped = text[quotes - 1] == _BACKSLASH
-        marks = quotes[escaped]
-        escaped[escaped] = (marks - runs[np.searchsorted(runs, marks) - 1]) % 2 == 1
-        quotes = quotes[~escaped]
-    inside = np.zeros(len(text), np.uint8)
-    inside[quotes] = 1
-    np.cumsum(inside, dtype=np.uint8, out=inside)
-    spaces = _among(_SPACES)[text] & ~(inside & 1).view(np.bool_)
+    text = np.frombuffer(document, np.uint8)
+    spaces = _among(_SPACES)[text] & ~_are_inside_strings(document)
     before = np.flatnonzero(spaces[1:] & ~spaces[:-1])
     after = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
     structure = _among(_STRUCTURE)
     if not (structure[text[before]] | structure[text[after]]).all():
         return document
     return text[~spaces].tobytes()
+
+
+def _are_inside_strings(document: bytes) -> Tests:
+    """Return a mask over the bytes of a JSON document that is true within strings."""
+    # An escaped quotation mark does not end a string.
+    unescaped = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    marks = (np.frombuffer(unescaped, np.uint8) == _QUOTE).view(np.uint8)
+    np.cumsum(marks, dtype=np.uint8, out=marks)  # overflow keeps the count odd or even
+    inside: Tests = (marks & 1).view(np.bool_)
+    return inside
 
 
 def _among(characters: bytes) -> Tests:
