@@ -132,7 +132,8 @@ def _shares() -> None:
     for text in (r"\\server\share\a.nc", "//server/share/a.nc", "file:////server/share/a.nc"):
         assert local_path(text) == "//server/share/a.nc"
     assert is_rooted(r"\\server\share\a.nc")
-    assert Targets("C:/sets/refs.json").place_of(r"\\server\share\a.nc") == "//server/share"
+    place, key = Targets("C:/sets/refs.json").locate(r"\\server\share\a.nc")
+    assert (place, key) == ("//server/share", "a.nc")
 
 
 def test_network_shares_are_separate_locations_on_windows(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.targets import Targets, key_in
+from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix
 from xr_nczarr.storage.ranges import (
     ByteRange,
@@ -355,11 +355,10 @@ class ReferenceStore(Store):
         that store.
         """
         url = self.targets.url(text)
-        place = self.targets.place_of(url)
+        place, key = self.targets.locate(url)
         if place not in self._stores:
             self._stores[place] = self.targets.open(url)
-        store = self._stores[place]
-        return url, store, key_in(store, url)
+        return url, self._stores[place], key
 
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.

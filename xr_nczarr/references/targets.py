@@ -21,8 +21,6 @@ from xr_nczarr.storage.trust import Trust, is_below, origin_of
 from xr_nczarr.storage.url import absolute_path, is_rooted, local_path, normalize
 
 _MAX_FILE_BYTES = 1 << 62
-
-
 _BUCKETS = ("s3", "s3a", "gs", "gcs")
 
 
@@ -52,7 +50,7 @@ class Targets:
         Pairs of a URL prefix, and the storage options or fsspec filesystem for URLs with this
         prefix. The longest prefix comes first. An empty prefix applies to all remote targets.
     retry
-        The rules for retrying failed requests. None means the default rules.
+        The rules for retrying failed requests.
     max_object_bytes
         Maximum size of an object in bytes. A larger object raises LimitError before memory for it
         is allocated.
@@ -62,7 +60,7 @@ class Targets:
     trust: Trust = field(default_factory=Trust)
     protocol: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
-    retry: Retry | None = None
+    retry: Retry = Retry()  # noqa: RUF009 (frozen)
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
@@ -110,53 +108,46 @@ class Targets:
         """
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
-    def place_of(self, url: str) -> str:
-        """Return a name for the store that contains the object at `url`.
+    def locate(self, url: str) -> tuple[str, str]:
+        """Return a name for the store that contains the object at `url`, and the object's key.
 
         URLs with the same name are opened as one store. A store is a local drive, a bucket, a
         single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
-            return os.path.splitdrive(path)[0]
+            drive, path = os.path.splitdrive(absolute_path(path))
+            return drive, path.lstrip("/")
         if "::" in url:
-            return url
-        bucket = _bucket_of(url)
-        return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
+            return url, url
+        prefix, options = self.options_for(url)
+        bucket, key = _split_bucket(url) if isinstance(options, Mapping) else ("", "")
+        if bucket:
+            return f"{bucket} {prefix}", key
+        from fsspec.core import strip_protocol
+
+        return f"{url.partition(':')[0]} {prefix}", str(strip_protocol(url))
 
     def open(self, url: str) -> Store:
         """Open the store that contains the object at `url`, without making a request."""
         if local_path(url) is not None:
-            return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
-        rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
+            return LocalStore(self.locate(url)[0], max_object_bytes=_MAX_FILE_BYTES)
+        rules = Rules(retry=self.retry, max_object_bytes=self.max_object_bytes)
         _, options = self.options_for(url)
         if not isinstance(options, Mapping):
             return RemoteStore(_WholePaths.within(options, url, rules, self.trust))
-        bucket = _bucket_of(url)
-        if bucket is not None:
+        bucket, _ = _split_bucket(url)
+        if bucket:
             return RemoteStore(connection(bucket, options, rules))
         return RemoteStore(_WholePaths.connect(url, options, rules, self.trust))
 
 
-def key_in(store: Store, url: str) -> str:
-    """Return the key by which `store` identifies the object at `url`."""
-    if isinstance(store, LocalStore):
-        return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
-    assert isinstance(store, RemoteStore)
-    if "::" in url:
-        return url
-    if not isinstance(store.connection, _WholePaths):
-        return url.partition("://")[2].partition("/")[2]
-    from fsspec.core import strip_protocol
+def _split_bucket(url: str) -> tuple[str, str]:
+    """Split a URL into the URL of its bucket and the key of the object in that bucket.
 
-    return str(strip_protocol(url))
-
-
-def _bucket_of(url: str) -> str | None:
-    """Return the URL of the bucket that contains the object at `url`.
-
-    Return None if the URL is not in a bucket, or if the key of the object is not a plain path.
+    Return two empty strings if the URL is not in a bucket, or if the key is not a plain path.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    return f"{scheme}://{bucket}" if scheme in _BUCKETS and is_plain_key(key) else None
+    in_bucket = scheme in _BUCKETS and is_plain_key(key)
+    return (f"{scheme}://{bucket}", key) if in_bucket else ("", "")
