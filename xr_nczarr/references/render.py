@@ -7,7 +7,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,9 @@ def render_references(references: References, *, generators: bool = False) -> by
     }
     members: list[Json] = []
     for column in listed.columns.values():
-        beginning = _common_beginning(column) if generators else None
-        slices = _grid_slices(column, beginning) if generators else []
-        members += [
-            grid_slice.generator(column, keyed=beginning is not None) for grid_slice in slices
-        ]
-        if not slices:
+        generated = _generators(column) if generators else []
+        members += generated
+        if not generated:
             keys = column.each_key()
             refs |= {key: _listed(column.row(row)) for row, key in enumerate(keys)}
     document: dict[str, Json] = {"version": 1, "refs": refs}
@@ -198,68 +195,14 @@ def _escaped(text: str) -> str:
     return _SYNTAX.sub(lambda match: f"{{{{{match.group()!r}}}}}", text)
 
 
-@dataclass(frozen=True, slots=True)
-class _GridSlice:
-    """A slice of an array's chunk grid that one generator can declare.
+def _generators(column: Column) -> list[Json]:
+    """Return items of ``gen`` that declare all references of a column.
 
-    The grid is sliced along its first dimension. Either the chunks in the slice are at regular
-    distances in one file, or each chunk is a separate object.
+    Each generator declares a slice of the array's chunk grid along its first dimension. Either the
+    chunks in the slice are at regular distances in one file, or each chunk is a separate object
+    whose URL ends in the chunk key.
 
-    Attributes
-    ----------
-    start, stop
-        Range of the chunk indices along the first dimension.
-    url
-        The URL of the file that contains all chunks. If each chunk is a separate object, the text
-        that precedes the chunk key in each URL.
-    offset
-        Offset of the first chunk in bytes, or -1 for whole objects.
-    strides
-        Distance in bytes between neighboring chunks along each dimension, or 0 for whole objects.
-    length
-        Length of each chunk in bytes, or -1 for whole objects.
-    """
-
-    start: int
-    stop: int
-    url: str
-    offset: int
-    strides: tuple[int, ...]
-    length: int
-
-    def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Return the item of ``gen`` that declares the chunks in this slice.
-
-        `column` contains the references to all chunks of the array. `keyed` is True if each URL
-        ends in the chunk key.
-        """
-        starts = [self.start, *[0] * (column.family.rank - 1)]
-        stops = [self.stop, *column.shape[1:]]
-        names = [f"i{axis}" for axis in range(column.family.rank)]
-        index = column.family.separator.join(f"{{{{{name}}}}}" for name in names)
-        key, url = _escaped(column.family.prefix) + index, _escaped(self.url)
-        member: dict[str, Json] = {"key": key, "url": url + key if keyed else url}
-        if self.length >= 0:
-            terms = [str(self.offset - self.strides[0] * self.start)]
-            terms += [
-                f"{step} * {name}" for step, name in zip(self.strides, names, strict=True) if step
-            ]
-            # The space keeps a minus sign apart from the braces, because jinja2 gives "{{-" another
-            # meaning.
-            member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
-            member["length"] = str(self.length)
-        member["dimensions"] = {
-            name: {"start": start, "stop": stop}
-            for name, start, stop in zip(names, starts, stops, strict=True)
-        }
-        return member
-
-
-def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
-    """Split the chunk grid of a column into slices that generators can declare.
-
-    Return an empty list if the references are too irregular for generators. `beginning` is the
-    result of `_common_beginning`: the text that precedes the chunk key in every URL, or None.
+    Return an empty list if the chunks are not regular enough, or not all of them have a reference.
     """
     rows = column.shape[0]
     if column.codes is not None:
@@ -268,6 +211,7 @@ def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
         part.astype(np.int64).reshape(rows, -1) for part in (column.offsets, column.lengths)
     )
     urls = column.url_numbers.reshape(rows, -1)
+    beginning = _common_beginning(column)
     if beginning is not None:
         urls = np.zeros_like(offsets)
     if (lengths != lengths[:, :1]).any() or (urls != urls[:, :1]).any():
@@ -276,22 +220,56 @@ def _grid_slices(column: Column, beginning: str | None) -> list[_GridSlice]:
     alike = (lengths[1:, 0] == lengths[:-1, 0]) & (urls[1:, 0] == urls[:-1, 0])
     alike &= (distances[1:] == distances[:-1]).all(axis=1)
     steps = np.diff(offsets[:, 0])
-    slices: list[_GridSlice] = []
+    generators: list[Json] = []
     start = 0
     while start < rows:
         stop = start + 1
         while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
             stop += 1
         strides = _strides(distances[start], column.shape[1:])
-        if strides is None or len(slices) == min(_MAX_SLICES, len(column) // _MIN_REFERENCES):
+        if strides is None or len(generators) == min(_MAX_SLICES, len(column) // _MIN_REFERENCES):
             return []
-        url = column.urls[urls[start, 0]] if beginning is None else beginning
         step = steps.item(start) if stop - start > 1 else 0
-        length = lengths.item(start, 0)
-        grid_slice = _GridSlice(start, stop, url, offsets.item(start, 0), (step, *strides), length)
-        slices.append(grid_slice)
+        generators.append(_generator(column, start, stop, (step, *strides), beginning))
         start = stop
-    return slices
+    return generators
+
+
+def _generator(
+    column: Column, start: int, stop: int, strides: tuple[int, ...], beginning: str | None
+) -> dict[str, Json]:
+    """Return the item of ``gen`` that declares a slice of an array's chunk grid.
+
+    Parameters
+    ----------
+    column
+        The references to all chunks of the array.
+    start, stop
+        Range of the chunk indices along the first dimension.
+    strides
+        Distance in bytes between neighboring chunks along each dimension, or 0 for whole objects.
+    beginning
+        The text that precedes the chunk key in each URL, or None if all chunks are in one file.
+    """
+    family = column.family
+    first = column.row(start * (len(column) // column.shape[0]))
+    names = [f"i{axis}" for axis in range(family.rank)]
+    key = _escaped(family.prefix) + family.separator.join(f"{{{{{name}}}}}" for name in names)
+    url = _escaped(first.url) if beginning is None else _escaped(beginning) + key
+    member: dict[str, Json] = {"key": key, "url": url}
+    if first.offset is not None:
+        terms = [str(first.offset - strides[0] * start)]
+        terms += [f"{step} * {name}" for step, name in zip(strides, names, strict=True) if step]
+        # The space keeps a minus sign apart from the braces, because jinja2 gives "{{-" another
+        # meaning.
+        member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
+        member["length"] = str(first.length)
+    ranges = [(start, stop), *((0, extent) for extent in column.shape[1:])]
+    member["dimensions"] = {
+        name: {"start": begin, "stop": end}
+        for name, (begin, end) in zip(names, ranges, strict=True)
+    }
+    return member
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -300,15 +278,14 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
     Return None if the distances along a dimension vary. `distances` contains the distance of each
     chunk from the first one, in C order.
     """
-    places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
-    strides = tuple(
-        distances.item(int(place)) if extent > 1 else 0
-        for place, extent in zip(places, shape, strict=True)
-    )
-    expected = np.zeros((), np.int64)
-    for stride, extent in zip(strides, shape, strict=True):
-        expected = np.add.outer(expected, stride * np.arange(extent))
-    return strides if (expected.ravel() == distances).all() else None
+    grid = distances.reshape(shape)
+    strides = []
+    for axis in range(grid.ndim):
+        steps = np.unique(np.diff(grid, axis=axis))
+        if len(steps) > 1:
+            return None
+        strides.append(steps.item() if len(steps) else 0)
+    return tuple(strides)
 
 
 def _common_beginning(column: Column) -> str | None:
