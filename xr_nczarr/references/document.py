@@ -7,7 +7,7 @@ process then reads the document.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,6 +19,7 @@ from xr_nczarr.model import Limits
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language
+from xr_nczarr.storage import Store
 
 _MAX_SETS = 4
 
@@ -35,18 +36,17 @@ class ReferenceDocument:
 
     Attributes
     ----------
-    fetch
-        Function that takes the name of a file in the document's folder and returns the content of
-        this file, or None if there is no such file.
+    folder
+        The store that contains the document.
     name
-        Name of the document in its folder.
+        Key of the document in `folder`.
     digest
         Digest of the document's content when it was opened. Empty before the document is opened.
     template_overrides, templates, limits
         See `parse_references`.
     """
 
-    fetch: Callable[[str], bytes | None]
+    folder: Store
     name: str
     template_overrides: Mapping[str, str] | None
     templates: Language
@@ -64,10 +64,9 @@ class ReferenceDocument:
         NotFoundError
             If the document does not exist.
         """
-        data = self.fetch(self.name)
-        if data is None:
+        references = self._read()
+        if references is None:
             raise NotFoundError("the reference set does not exist")
-        references = self._parse(data)
         opened = replace(self, digest=references.digest)
         with _lock:
             return opened, _sets.setdefault(opened._token, references)
@@ -85,12 +84,11 @@ class ReferenceDocument:
         with _lock:
             references = _sets.get(self._token)
             if references is None:
-                data = self.fetch(self.name)
-                references = None if data is None else self._parse(data)
+                references = self._read()
                 if references is None or references.digest != self.digest:
                     raise ReferenceSetError(
                         "the reference document "
-                        + ("was removed" if data is None else "was changed")
+                        + ("was removed" if references is None else "was changed")
                         + " after a variable that depends on it was opened",
                         remedy="Open the dataset again. If workers cannot read the document, pass "
                         "the reference set as a dictionary, which is sent to the workers",
@@ -104,9 +102,12 @@ class ReferenceDocument:
         overrides = frozenset((self.template_overrides or {}).items())
         return self.digest, overrides, self.templates, self.limits
 
-    def _parse(self, data: bytes) -> ReferenceSet:
+    def _read(self) -> ReferenceSet | None:
+        (data,) = self.folder.fetch([self.name])
+        if data is None:
+            return None
         return parse_references(
-            decompressed(data, self.limits.max_consolidated_bytes),
+            decompressed(bytes(data), self.limits.max_consolidated_bytes),
             template_overrides=self.template_overrides,
             templates=self.templates,
             limits=self.limits,

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
@@ -25,7 +24,7 @@ from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
-RECORDS = ".zmetadata"
+_RECORDS = ".zmetadata"
 """Name of the metadata document in a folder of parquet files or a consolidated Zarr v2 store."""
 # Options that only reference sets use. The options fo, target_protocol and target_options are not
 # among them, because chained URLs use them too.
@@ -164,18 +163,29 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
 def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
     path, query = split_query(url)
     folder, name = split_name(path)
-    fetch = partial(_fetch, _folder(folder + query, options))
-    document = ReferenceDocument(fetch=fetch, name=name, **options.parsing)
+    store = _folder(folder + query, options)
+    document = ReferenceDocument(folder=store, name=name, **options.parsing)
     document, references = document.open()
     return ReferenceStore(references, options.targets(url), mask(url), document)
 
 
 def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
     store = _folder(url, options)
-    records = _fetch(store, RECORDS)
-    if records is None or not is_record_document(records):
+    document = record_document(store)
+    if document is None:
         raise NotFoundError("the reference set does not exist")
-    return _record_set(store, url, records, options)
+    return _record_set(store, url, document, options)
+
+
+def record_document(store: Store) -> bytes | None:
+    """Return the metadata document of a folder of parquet files.
+
+    Return None if `store` is not such a folder.
+    """
+    for _, document in store.fetch_present([_RECORDS]):
+        if is_record_document(document):
+            return bytes(document)
+    return None
 
 
 def _folder(url: str, options: ReferenceOptions) -> Store:
@@ -188,11 +198,6 @@ def _folder(url: str, options: ReferenceOptions) -> Store:
         return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
     storage_options = options.document_options(split_query(url)[0])
     return RemoteStore(connection(url, storage_options, rules, trust))
-
-
-def _fetch(folder: Store, name: str) -> bytes | None:
-    (data,) = folder.fetch([name])
-    return None if data is None else bytes(data)
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
@@ -218,12 +223,3 @@ def _has_own(options: Mapping[str, Any]) -> bool:
 def is_parquet(url: str) -> bool:
     """Return whether a path or URL ends in ``.parq`` or ``.parquet``."""
     return split_query(url)[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
-
-
-def is_record_directory(folder: str) -> bool:
-    """Return whether a directory contains a parquet reference set, and not a Zarr store."""
-    path = f"{folder}/{RECORDS}"
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return is_record_document(file.read())

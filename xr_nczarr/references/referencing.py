@@ -10,17 +10,16 @@ from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
-from xr_nczarr.hierarchy import document_keys, existing_chunks, is_record_document, open_hierarchy
+from xr_nczarr.hierarchy import document_keys, existing_chunks, open_hierarchy
 from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
 from xr_nczarr.references.opening import (
-    RECORDS,
     is_parquet,
-    is_record_directory,
     open_record_set,
     open_target,
+    record_document,
 )
 from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.parse import parse_references
@@ -171,11 +170,8 @@ def _open_source(location: Location, access: Access) -> Store:
             remedy="Pass the store without the group",
         )
     store = open_target(location, access)
-    if not isinstance(store, ReferenceStore):
-        for _, data in store.fetch_present([RECORDS]):
-            if is_record_document(data):
-                return open_record_set(location, store, bytes(data), access)
-    return store
+    document = None if isinstance(store, ReferenceStore) else record_document(store)
+    return store if document is None else open_record_set(location, store, document, access)
 
 
 def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
@@ -206,7 +202,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     deleted again if an error occurs.
     """
     if isinstance(folder, LocalStore):
-        if os.path.lexists(folder.root) and not is_record_directory(folder.root):
+        if os.path.lexists(folder.root) and record_document(folder) is None:
             raise _another_kind(folder.name)
         with folder.in_one_step(empty=True) as staging:
             names = []
