@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import ReferenceSetError, quote
-from xr_nczarr.model import Json
 
 MAX_NUMBER = 1 << 62
 """Upper bound for offsets, lengths and dimension values."""
@@ -107,7 +106,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
         If the text is not a JSON object, or if any object in it contains the same name twice.
     """
     try:
-        members = json.loads(data, object_pairs_hook=_unique)
+        members = json.loads(data, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ReferenceSetError):
             raise
@@ -119,14 +118,19 @@ def parse_members(data: bytes) -> dict[str, Any]:
     return members
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ReferenceSetError("the key is declared twice", key=name)
-            seen.add(name)
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of (key, value) pairs.
+
+    Raises
+    ------
+    ReferenceSetError
+        If a key occurs twice.
+    """
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ReferenceSetError("the key is declared twice", key=key)
+        members[key] = value
     return members
 
 

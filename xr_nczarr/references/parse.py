@@ -33,10 +33,12 @@ from xr_nczarr.references.entries import (
     MAX_NUMBER,
     Entry,
     InlineBytes,
+    Reference,
     Target,
     check_number,
     encode_inline,
     parse_members,
+    unique,
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
@@ -183,15 +185,13 @@ def expand(
             f"{bounds.max_references:,}",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
-    expanded: dict[str, str | list[str | int]] = {}
-    for key, reference in references.items():
-        if key in expanded:
-            raise ReferenceSetError("the key is declared twice", key=key)
+
+    def rendered(reference: Reference) -> str | list[str | int]:
         if isinstance(reference, InlineBytes):
-            expanded[key] = encode_inline(reference.data)
-        else:
-            expanded[key] = [part for part in reference if part is not None]
-    return expanded
+            return encode_inline(reference.data)
+        return [part for part in reference if part is not None]
+
+    return unique((key, rendered(reference)) for key, reference in references.items())
 
 
 def _load(

@@ -8,15 +8,13 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.model import Json
 from xr_nczarr.references.columns import Column
-from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline
+from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline, unique
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 
@@ -82,15 +80,11 @@ def tabulated(references: References) -> ReferenceSet:
     """
     if isinstance(references, ReferenceSet) and references.is_listed:
         return references
-    entries: dict[str, Any] = {}
     pairs = references.items() if isinstance(references, ReferenceSet) else references
-    for key, reference in pairs:
-        if key in entries:
-            raise ReferenceSetError("the key is declared twice", key=key)
-        if isinstance(reference, InlineBytes):
-            entries[key] = encode_inline(reference.data)
-        else:
-            entries[key] = reference
+    entries = unique(
+        (key, encode_inline(item.data) if isinstance(item, InlineBytes) else item)
+        for key, item in pairs
+    )
     return tabulate(entries)
 
 
