@@ -122,13 +122,12 @@ class _Planner:
             if request.path not in self.kept:
                 continue
             group = self.opened.group(request.path)
-            arrays = {str(name): whole_array(v) for name, v in request.dataset.variables.items()}
             own = [
                 name
-                for name, array in arrays.items()
-                if array is not None
-                and name in group.variables
-                and array.stored.node.path == group.variables[name].path
+                for name, target in group.variables.items()
+                if name in request.dataset.variables
+                and (array := whole_array(request.dataset.variables[name])) is not None
+                and array.stored.node.path == target.path
                 and array.stored.store.is_same(self.opened.store)
             ]
             stored = self._stored(group, request.dataset[own])
@@ -144,27 +143,22 @@ class _Planner:
         Appending leaves stored values unchanged, so other variables may be read from an array that
         grows. An array cannot be appended to itself, however.
         """
-        dim, replaced = self.options.append_dim, self.replaced_paths
-        paths = {
-            (group.path, name): variable.path
-            for group in self.request.groups
-            if group.path in self.kept
-            for name, variable in self.opened.group(group.path).variables.items()
-        }
-        variables = {
-            (group.path, str(name)): variable
-            for group in self.request.groups
-            for name, variable in group.dataset.variables.items()
+        dim, changed = self.options.append_dim, self.replaced_paths
+        written = {
+            (request.path, name): target.path
+            for request in self.request.groups
+            if request.path in self.kept
+            for name, target in self.opened.group(request.path).variables.items()
+            if name in request.dataset.variables
+            and (dim is None or dim in request.dataset.variables[name].dims)
+            and (request.path, name) not in self.unchanged
         }
         if dim is None:
-            replaced |= {paths[key] for key in variables.keys() & paths.keys() - self.unchanged}
-        for group in self.request.groups:
-            for name, sources in group.sources.items():
-                key = (group.path, name)
-                appended = {paths[key]} if key in paths and dim in variables[key].dims else set()
-                for path in sources & (replaced | appended):
-                    if key not in self.unchanged:
-                        raise reading_error(self.opened.store, name, path)
+            changed |= set(written.values())
+        for request in self.request.groups:
+            for name, sources in request.sources.items():
+                for path in sources & {*changed, written.get((request.path, name), "")}:
+                    raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
         """Raise ConflictError if `new` names anything to add to a store that is a single array."""
