@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,6 @@ from xr_nczarr.writing.append_checks import check_coordinate, check_equal
 from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
     check_shared_objects,
     resolve_region,
@@ -60,19 +59,20 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     return planner.finish()
 
 
-@dataclass(slots=True)
 class _Planner:
     """Collects the changes to an existing store, group by group.
 
     Attributes
     ----------
-    checks
-        See `WritePlan`.
+    plan
+        The values to write and the checks, as far as planned. `finish` adds all documents.
     grown
         The growing dimensions with their new sizes, keyed by path.
     widened
         For each array of fixed-width text that is too narrow for the new text, its stored node and
         a wider copy of that node.
+    replaced
+        Paths of the stored nodes in the group that mode ``"w"`` replaces.
     kept
         Paths of the stored groups that are not replaced.
     unchanged
@@ -80,37 +80,23 @@ class _Planner:
         be written. These variables are not written.
     """
 
-    request: WriteRequest
-    opened: OpenedStore
-    options: WriteOptions = field(init=False)
-    tree: Tree = field(init=False)
-    writes: list[ArrayWrite] = field(default_factory=list)
-    grown: dict[str, Dimension] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
-    widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
-    checks: list[Callable[[], None]] = field(default_factory=list)
-    kept: set[str] = field(init=False)
-    unchanged: set[tuple[str, str]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        nodes = self.opened.hierarchy.nodes
-        self.options = self.request.options
-        layout = _layout_within(self.opened, self.request.layout)
-        self.tree = Tree(layout, skeleton(self.opened.root))
-        self.kept = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
-        replaced = self.replaced_group
-        if replaced is not None:
-            self.kept = {path for path in self.kept if not _is_in(path, replaced)}
-            self.tree.group(parent_path(replaced)).groups.pop(node_name(replaced), None)
-
-    @property
-    def replaced_group(self) -> str | None:
-        """The path of the group that mode ``"w"`` replaces, or None in other modes."""
-        return self.request.path if self.options.mode == "w" else None
-
-    @property
-    def replaced_paths(self) -> set[str]:
-        return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
+    def __init__(self, request: WriteRequest, opened: OpenedStore) -> None:
+        nodes, path = opened.hierarchy.nodes, request.path
+        self.request = request
+        self.opened = opened
+        self.options = request.options
+        self.plan = WritePlan(opened.hierarchy.zarr_format)
+        self.tree = Tree(_layout_within(opened, request.layout), skeleton(opened.root))
+        self.grown: dict[str, Dimension] = {}
+        self.changes: list[Change] = []
+        self.widened: list[tuple[ArrayNode, ArrayNode]] = []
+        self.replaced: set[str] = set()
+        if self.options.mode == "w":
+            self.replaced = {node for node in nodes if f"{node}/".startswith(f"{path}/")}
+            self.tree.group(parent_path(path)).groups.pop(node_name(path), None)
+        groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
+        self.kept = groups - self.replaced
+        self.unchanged: set[tuple[str, str]] = set()
 
     def find_unchanged(self) -> None:
         """Record the variables that would be written back to the array from which they are read."""
@@ -143,7 +129,7 @@ class _Planner:
         Appending leaves stored values unchanged, so other variables may be read from an array that
         grows. An array cannot be appended to itself, however.
         """
-        dim, changed = self.options.append_dim, self.replaced_paths
+        dim, changed = self.options.append_dim, self.replaced
         written = {
             (request.path, name): target.path
             for request in self.request.groups
@@ -154,7 +140,7 @@ class _Planner:
             and (request.path, name) not in self.unchanged
         }
         if dim is None:
-            changed |= set(written.values())
+            changed = {*changed, *written.values()}
         for request in self.request.groups:
             for name, sources in request.sources.items():
                 for path in sources & {*changed, written.get((request.path, name), "")}:
@@ -172,11 +158,9 @@ class _Planner:
 
     def _check_readable(self, path: str) -> None:
         """Raise the error of any unreadable group at or above `path` that will not be replaced."""
-        if _is_in(path, self.replaced_group):
-            path = parent_path(str(self.replaced_group))
         while path not in self.kept:
             node = self.opened.hierarchy.nodes.get(path)
-            if isinstance(node, BrokenNode):
+            if isinstance(node, BrokenNode) and path not in self.replaced:
                 raise node.error.located(store=self.opened.store.name)
             path = parent_path(path)
 
@@ -309,7 +293,7 @@ class _Planner:
             node = group.variables[dim].node
             assert node is not None
             size, object_size = visible[dim].size, node.object_shape[0]
-            self.checks.append(
+            self.plan.checks.append(
                 partial(check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size)
             )
 
@@ -372,20 +356,19 @@ class _Planner:
         if self.options.safe_chunks and self.options.mode == "r+" and where:
             check_shared_objects(node, where, self.opened.store)
         empty = new.encoding.get("write_empty_chunks")
-        self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
+        self.plan.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
         self._check_all_appended()
-        hierarchy, store = self.opened.hierarchy, self.opened.store
-        plan = WritePlan(hierarchy.zarr_format, self.writes, checks=self.checks)
+        hierarchy, store, plan = self.opened.hierarchy, self.opened.store, self.plan
         zarr = writable_format(hierarchy, store.name)
-        replaced, replaced_paths = self.replaced_group, self.replaced_paths
-        kept = [path for path in hierarchy.nodes if path not in replaced_paths]
-        if replaced is not None:
-            chunks = zarr.chunk_keys(replaced).prefix
-            below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
+        kept = [path for path in hierarchy.nodes if path not in self.replaced]
+        if self.options.mode == "w":
+            group = self.request.path
+            chunks = zarr.chunk_keys(group).prefix
+            below = {zarr.listing_prefix(group), chunks[: chunks.rindex("/") + 1]}
             # A reader that opens the group while its chunks are removed would read fill values.
-            plan.removed += [key for path in sorted(replaced_paths) for key in zarr.node_keys(path)]
+            plan.removed += [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
                 plan.leading = refresh_consolidated(hierarchy, kept, {})
@@ -404,7 +387,7 @@ class _Planner:
             made = self.tree.hierarchy()
             # Existing groups, and nodes that cannot be read, are not written again.
             added = [
-                path for path in made.nodes if path in replaced_paths or path not in hierarchy.nodes
+                path for path in made.nodes if path in self.replaced or path not in hierarchy.nodes
             ]
             check_names(store, zarr, {path: made.nodes[path] for path in added}, kept)
             for path in sorted(added, key=children_first):
@@ -450,7 +433,7 @@ class _Planner:
 
     def _check_all_appended(self) -> None:
         """Raise ConflictError if the dataset lacks a variable along the growing dimension."""
-        appended = {write.node.path for write in self.writes if write.appended}
+        appended = {write.node.path for write in self.plan.writes if write.appended}
         left = [
             variable.path
             for variable in self.opened.root.all_variables()
@@ -479,7 +462,3 @@ def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     elif is_universal(root):
         dialect = "universal"
     return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
-
-
-def _is_in(path: str, group: str | None) -> bool:
-    return group is not None and f"{path}/".startswith(f"{group}/")
