@@ -394,13 +394,13 @@ class _Planner:
                 plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.writes += self.tree.writes(made)
         self.tree.report_changes()
-        self._list_new_children(added)
         widths = [change for pair in self.widened for change in width_changes(self.opened, *pair)]
         if widths:
             plan.first = plan_widening(
                 self.opened, self.widened, widths, self.tree.layout.consolidated
             )
-        changes = [*widths, *self.changes, *self._dimension_changes()]
+        changes = [*widths, *self.changes, *self._listing_changes(added)]
+        changes += self._dimension_changes()
         changes.sort(key=lambda change: children_first(change.node.path))
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):
@@ -409,27 +409,24 @@ class _Planner:
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:
-        by_group: dict[str, list[Dimension]] = {}
-        for dimension in self.grown.values():
-            by_group.setdefault(parent_path(dimension.path), []).append(dimension)
         for path in self.kept:
-            old = self.opened.group(path).dimensions
-            new = self.tree.group(path).dimensions if self.tree.written else {}
-            fresh = [dimension for name, dimension in new.items() if name not in old]
-            by_group.setdefault(path, []).extend(fresh)
-        for path, dimensions in by_group.items():
-            node = self.opened.hierarchy.nodes.get(path)
+            node, stored = self.opened.hierarchy.nodes.get(path), self.opened.group(path).dimensions
+            dimensions = [
+                self.grown.get(dimension.path, dimension)
+                for name, dimension in self.tree.group(path).dimensions.items()
+                if name not in stored or dimension.path in self.grown
+            ]
             if dimensions and isinstance(node, GroupNode):
                 yield from dimension_changes(node, dimensions)
 
-    def _list_new_children(self, added: Collection[str]) -> None:
+    def _listing_changes(self, added: Collection[str]) -> Iterator[Change]:
         for path in {parent_path(child) for child in added} & self.kept:
             node = self.opened.hierarchy.nodes[path]
             if isinstance(node, GroupNode):
                 below = [child for child in added if parent_path(child) == path]
                 arrays = [node_name(child) for child in below if child in self.tree.written]
                 groups = [node_name(child) for child in below if child not in self.tree.written]
-                self.changes += listing_changes(node, arrays, groups)
+                yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
         """Raise ConflictError if the dataset lacks a variable along the growing dimension."""
