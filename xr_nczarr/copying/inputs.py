@@ -133,7 +133,6 @@ class Input(ABC):
             copied = tree.group(group.path)
             copied.dimensions.update(group.dimensions)
             copied.attributes.update(group.attributes)
-            tree.attributes[group.path] = group.attributes
             for name, variable in group.variables.items():
                 path = child_path(group.path, name)
                 try:

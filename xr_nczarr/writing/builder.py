@@ -36,15 +36,13 @@ class Tree:
     ----------
     root
         The root group. For an existing store, it contains the existing groups and dimensions, to
-        which new variables can refer, but no existing variables.
+        which new variables can refer, but no existing variables or attributes.
     written
         Maps the path of each new array to its encoded variable.
     groups
         Paths of the new groups.
     dropped
         Describes each variable that could not keep the codecs inherited from its source.
-    attributes
-        Maps the path of each group and array to the attributes that are written to it.
     """
 
     layout: Layout
@@ -52,7 +50,6 @@ class Tree:
     written: dict[str, EncodedVariable] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    attributes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def group(self, path: str) -> Group:
         """Return the group at an absolute path. Create the group and its parents if necessary."""
@@ -71,7 +68,6 @@ class Tree:
         encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
         self.check_single(request.path, len(encoded), attributes)
         group.attributes.update(attributes)
-        self.attributes[request.path] = attributes
         self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
@@ -142,7 +138,6 @@ class Tree:
             kind=variable.kind,
         )
         self.written[location] = variable
-        self.attributes[location] = variable.attributes
         return location
 
     def hierarchy(self) -> Hierarchy:
@@ -177,11 +172,13 @@ class Tree:
 
     def _retyped_attributes(self) -> Iterator[str]:
         """Describe each written attribute whose type NCZarr does not support."""
-        for path, attributes in self.attributes.items():
-            for name, value in attributes.items():
-                kind = "" if name == "_FillValue" else substitute_type(value)
-                if kind:
-                    yield f"{name} of {path} ({type(value).__name__} as {kind})"
+        for group in self.root.walk():
+            holders: list[Group | Variable] = [group, *group.variables.values()]
+            for holder in holders:
+                for name, value in holder.attributes.items():
+                    kind = "" if name == "_FillValue" else substitute_type(value)
+                    if kind:
+                        yield f"{name} of {holder.path} ({type(value).__name__} as {kind})"
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
         existing = group.dimensions.get(name)
@@ -202,12 +199,12 @@ class Tree:
 
 
 def skeleton(root: Group) -> Group:
-    """Return a copy of a tree without its variables."""
+    """Return a copy of a tree without its variables and attributes."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
         variables={},
-        attributes=dict(root.attributes),
+        attributes={},
         groups={name: skeleton(group) for name, group in root.groups.items()},
     )
 

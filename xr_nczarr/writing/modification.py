@@ -201,7 +201,7 @@ class _Planner:
             self._check_can_add([f"the attribute {name}" for name in attributes])
             changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
             changed = {change.member[0] for change in changes if change.member}
-            self.tree.attributes[path] = {
+            self.tree.group(path).attributes = {
                 name: value for name, value in attributes.items() if name in changed
             }
             self.changes += changes
