@@ -180,15 +180,13 @@ def _store(
 ) -> Any:
     if not writes:
         return None
-    from xarray.namedarray.parallelcompat import get_chunked_array_type
+    from dask.array import store as store_arrays
 
-    manager: Any = get_chunked_array_type(*(write.data for write in writes))
-    return manager.store(
+    return store_arrays(
         [write.data for write in writes],
         [_BlockTarget(write, store, options, uploads, progress) for write in writes],
         regions=[write.region for write in writes],
         lock=False,
-        flush=True,
         compute=compute,
     )
 
