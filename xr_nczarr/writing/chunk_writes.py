@@ -57,9 +57,9 @@ class ArrayWrite:
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
     @property
-    def opened(self) -> bool:
-        """Whether the data are a dask array that reads a lazily opened variable."""
-        return hasattr(self.data, "dask") and opened_lazily(self.data)
+    def deferrable(self) -> bool:
+        """Whether the data are a dask array of the caller, which `to_nczarr` can compute later."""
+        return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
     @property
     def bounds(self) -> list[list[int]]:
@@ -142,21 +142,11 @@ def write_chunks(
     """
     if not writes and options.compute:
         return None
-    # Changes that affect only metadata do not need dask.
-    import dask
-
-    ready = [write for write in writes if not hasattr(write.data, "dask")]
-    lazy = [write for write in writes if hasattr(write.data, "dask")]
-    late = [] if options.compute else [write for write in lazy if not write.opened]
-    now = lazy if options.compute else [write for write in lazy if write.opened]
-    total = sum(write.data.nbytes for write in (*ready, *now))
+    now = [write for write in writes if options.compute or not write.deferrable]
+    total = sum(write.data.nbytes for write in now)
     uploads = Uploads(store.max_puts)
     with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
         try:
-            for write in ready:
-                if write.data.size:
-                    region = _BlockTarget(write, store, options, uploads, progress)
-                    region[write.region] = write.data
             _store(now, store, options, uploads, progress, compute=True)
             uploads.finish()
         except BaseException:
@@ -165,6 +155,9 @@ def write_chunks(
             raise
     if options.compute:
         return None
+    import dask
+
+    late = [write for write in writes if write.deferrable]
     stored = _store(late, store, options, Uploads(), Progress(False), compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
 
@@ -178,17 +171,19 @@ def _store(
     *,
     compute: bool,
 ) -> Any:
-    if not writes:
+    lazy = []
+    for write in writes:
+        target = _BlockTarget(write, store, options, uploads, progress)
+        if hasattr(write.data, "dask"):
+            lazy.append((write.data, target, write.region))
+        elif write.data.size:
+            target[write.region] = write.data
+    if not lazy:
         return None
-    from dask.array import store as store_arrays
+    from dask.array import store as store_arrays  # imported only for dask arrays
 
-    return store_arrays(
-        [write.data for write in writes],
-        [_BlockTarget(write, store, options, uploads, progress) for write in writes],
-        regions=[write.region for write in writes],
-        lock=False,
-        compute=compute,
-    )
+    arrays, targets, regions = zip(*lazy, strict=True)
+    return store_arrays(arrays, targets, regions=list(regions), lock=False, compute=compute)
 
 
 def store_values(write: ArrayWrite, target: Any) -> None:
