@@ -31,7 +31,7 @@ from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.subset import Subset, positions_of
-from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
+from xr_nczarr.writing.blocks import in_blocks, in_chunks, unwrapped
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
 
@@ -208,7 +208,8 @@ class ModelInput(Input):
         names = [dimension.name for dimension in variable.dimensions]
         # Chunks that are longer than a dimension are kept.
         path = tree.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
-        for lazy in lazy_array_in(values) if selected is None else ():
+        lazy, _ = unwrapped(values)
+        if selected is None and isinstance(lazy, LazyArray):
             self.arrays[path] = lazy.stored
 
 

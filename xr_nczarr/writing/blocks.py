@@ -222,11 +222,10 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
     """Yield the lazy arrays of this engine inside a dask graph or inside xarray's wrappers."""
-    graph = getattr(data, "dask", None)
-    if graph is None:
-        yield from lazy_array_in(data)
+    if not hasattr(data, "dask"):
+        yield from _in_task(data)
         return
-    for layer in graph.layers.values():
+    for layer in data.dask.layers.values():
         # Arrays are in separate layers, or literals of a layer that creates its tasks on demand.
         literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
         # All tasks of a layer are alike: the first few show the arrays that it reads.
@@ -253,13 +252,6 @@ def chunked_values(data: Any) -> Any:
         if isinstance(unwrapped(values)[0], LazyArray):
             return values
     return None
-
-
-def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy array of this engine inside xarray's wrappers, if there is one."""
-    *_, array = _unwrapping(data)
-    if isinstance(array, LazyArray):
-        yield array
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
@@ -315,4 +307,6 @@ def _in_task(task: Any) -> Iterator[LazyArray]:
     elif isinstance(arguments := getattr(task, "args", None), tuple):
         yield from _in_task(arguments)
     else:
-        yield from lazy_array_in(getattr(task, "value", task))
+        array, _ = unwrapped(getattr(task, "value", task))
+        if isinstance(array, LazyArray):
+            yield array
