@@ -261,13 +261,9 @@ def whole_array(variable: Variable) -> LazyArray | None:
     blocks.
     """
     data: Any = variable._data
-    graph = getattr(data, "dask", None)
-    if graph is not None:
-        source = f"original-{data.name}"  # the layer that dask.array.from_array adds
-        if set(graph.layers) != {data.name, source}:
-            return None
-        task = graph.layers[source][source]
-        data = getattr(task, "value", task)
+    if hasattr(data, "dask"):
+        # Without the layer that from_array adds, the array could be one of several literals.
+        data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None
     array, selection = unwrapped(data)
     if not isinstance(array, LazyArray) or selection is None:
         return None
