@@ -109,8 +109,7 @@ def _rounded_off(values: Array, drop: Any) -> Array:
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit
-    half = np.where(ones > 0, (ones >> unit) + unit, unit - unit)
-    return _from_bits((bits + half) & ~ones, values)
+    return _from_bits((bits + ((ones + unit) >> unit)) & ~ones, values)
 
 
 def _bit_rounded(values: Array, keep: int) -> Array:
