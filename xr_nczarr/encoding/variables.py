@@ -120,7 +120,7 @@ def encode_dataset(
 
 def encode_variables(
     variables: Mapping[Hashable, Variable],
-    encoding: Mapping[str, Mapping[str, Any]],
+    encoding: Mapping[Any, Mapping[str, Any]],
     layout: Layout,
 ) -> dict[str, EncodedVariable]:
     """Encode the variables of a new group, or those that a write adds to an existing group.
@@ -144,18 +144,15 @@ def encode_variables(
         If the layout does not support a type.
     """
     fitted = {}
-    for name, variable in variables.items():
-        stored_name(name)
-        for dimension in variable.dims:
+    for key, original in variables.items():
+        stored_name(key)
+        for dimension in original.dims:
             check_dimension(dimension, layout)
-        with Place(variable=str(name)):
-            attributes = user_attributes(variable.attrs, variable.dims)
-        fitted[name] = variable.copy(deep=False)
-        fitted[name].attrs = attributes
-    for name, requested in encoding.items():
-        fitted[name].encoding = requested
-    for name, variable in fitted.items():
-        fitted[name] = _fitted(variable, str(name), name in encoding)
+        variable = original.copy(deep=False)
+        with Place(variable=str(key)):
+            variable.attrs = user_attributes(original.attrs, original.dims)
+        variable.encoding = encoding.get(key, original.encoding)
+        fitted[key] = _fitted(variable, str(key), key in encoding)
     encoded = {}
     for key, variable in conventions.cf_encoder(fitted, {})[0].items():
         name = stored_name(key)
