@@ -223,18 +223,16 @@ def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    adapted = _with_adapted_encoding(variable, name, explicit)
-    return _keys_as_attributes(fit_encoding(adapted, name), explicit)
+    """Fit a variable and its encoding to each other, so that xarray can encode the variable.
 
-
-def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Variable:
+    The attributes and the encoding of the given variable are changed in place.
+    """
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # The dtype has the width of the opened text: xarray would truncate longer text to it.
         del encoding["dtype"]
         if explicit:
-            data = in_width(variable.data, dtype, name)
-            variable = variable.copy(data=data)
+            variable = variable.copy(data=in_width(variable.data, dtype, name))
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
@@ -247,30 +245,27 @@ def _with_adapted_encoding(variable: Variable, name: str, explicit: bool) -> Var
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # opened as booleans: NaN would become true
-    variable = variable.copy(deep=False)
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
         # This fill value of an array of times does not mask values, but as a number it would.
         del variable.attrs["_FillValue"]
+    variable = fit_encoding(variable, name)
+    _move_key(variable, explicit)
     return variable
 
 
-def _keys_as_attributes(variable: Variable, explicit: bool) -> Variable:
-    """Move encoding keys to the attributes if xarray would drop or convert them.
+def _move_key(variable: Variable, explicit: bool) -> None:
+    """Move a key of the encoding to the attributes if xarray would drop or convert it.
 
     xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of characters
     to text.
     """
-    encoding = dict(variable.encoding)
-    filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
-    moved_keys = () if filled else ("_Unsigned",)
-    moved_keys = ("_FillValue",) if not explicit and _joined(variable) else moved_keys
-    kept = {key: encoding.pop(key) for key in moved_keys if encoding.get(key) is not None}
-    if kept:
-        variable = variable.copy(deep=False)
-        variable.encoding = encoding
-        variable.attrs.update(kept)
-    return variable
+    encoding, attributes = variable.encoding, variable.attrs
+    filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None
+    key = "" if filled else "_Unsigned"
+    key = "_FillValue" if not explicit and _joined(variable) else key
+    if encoding.get(key) is not None:
+        attributes[key] = encoding.pop(key)
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
