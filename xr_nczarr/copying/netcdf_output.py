@@ -95,8 +95,9 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
                 node = writer.nodes[name]
                 whole = tuple([slice(0, size) for size in encoded.data.shape])
                 for part in rearranged(ArrayWrite(node, whole, encoded.data)):
-                    with Place(variable=name):
-                        store_values(part, writer.variables[name])
+                    if part.data.size:
+                        with Place(variable=name):
+                            store_values([part], [writer.variables[name]], scheduler="threads")
                     bar.advance(part.data.nbytes)
         on_error.pop_all()
     handle.close()

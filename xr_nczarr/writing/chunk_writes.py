@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,7 +147,8 @@ def write_chunks(
     uploads = Uploads(store.max_puts)
     with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
         try:
-            _store(now, store, options, uploads, progress, compute=True)
+            targets = (_BlockTarget(item, store, options, uploads, progress) for item in now)
+            store_values(now, targets)
             uploads.finish()
         except BaseException:
             # Dask's threads continue after an error, and could overwrite the next write.
@@ -158,44 +159,30 @@ def write_chunks(
     import dask
 
     late = [write for write in writes if write.deferrable]
-    stored = _store(late, store, options, Uploads(), Progress(False), compute=False)
+    uploads, progress = Uploads(), Progress(False)
+    targets = (_BlockTarget(item, store, options, uploads, progress) for item in late)
+    stored = store_values(late, targets, compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
 
 
-def _store(
-    writes: Sequence[ArrayWrite],
-    store: Store,
-    options: WriteOptions,
-    uploads: Uploads,
-    progress: Progress,
-    *,
-    compute: bool,
-) -> Any:
+def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
+    """Assign the values of each write to its region of the target at the same position.
+
+    NumPy arrays are assigned one after another, and then all dask arrays in one graph. `keywords`
+    are arguments of `dask.array.store`, whose result is returned.
+    """
     lazy = []
-    for write in writes:
-        target = _BlockTarget(write, store, options, uploads, progress)
+    for write, target in zip(writes, targets, strict=True):
         if hasattr(write.data, "dask"):
             lazy.append((write.data, target, write.region))
         elif write.data.size:
             target[write.region] = write.data
     if not lazy:
         return None
-    from dask.array import store as store_arrays  # imported only for dask arrays
+    from dask.array import store  # imported only for dask arrays
 
-    arrays, targets, regions = zip(*lazy, strict=True)
-    return store_arrays(arrays, targets, regions=list(regions), lock=False, compute=compute)
-
-
-def store_values(write: ArrayWrite, target: Any) -> None:
-    """Assign the values of a write to its region of `target`, computing in this process."""
-    if not write.data.size:
-        return
-    if not hasattr(write.data, "dask"):
-        target[write.region] = write.data
-        return
-    from dask.array import store
-
-    store(write.data, target, regions=write.region, lock=False, scheduler="threads")
+    arrays, lazy_targets, regions = zip(*lazy, strict=True)
+    return store(arrays, lazy_targets, regions=list(regions), lock=False, **keywords)
 
 
 def flush(store: Store, *_: Any) -> None:
