@@ -118,42 +118,41 @@ def normalize(
     RefusedError
         If the write replaces the whole store, and a lazy variable is read from it.
     """
-    base = group_path(group)
+    base, encoding = group_path(group), encoding or {}
     if isinstance(obj, DataTree):
-        nodes = {
-            base if node is obj else child_path(base, path): node
-            for path, node in obj.subtree_with_keys
-        }
-        strange = set(encoding or {}) - {node.path for node in nodes.values()}
+        strange = set(encoding) - {node.path for node in obj.subtree}
         if strange:
             raise ValueError(
                 f"encoding contains groups that are not in the DataTree: {sorted(strange)}"
             )
-        datasets = {path: node.to_dataset(inherit=node is obj) for path, node in nodes.items()}
-        encodings = {path: (encoding or {}).get(node.path) or {} for path, node in nodes.items()}
-        requested = dict.fromkeys(nodes, unlimited)
-        if isinstance(unlimited, Mapping):
-            requested = {path: unlimited.get(node.path) for path, node in nodes.items()}
+        parts = [
+            (
+                base if node is obj else child_path(base, path),
+                node.to_dataset(inherit=node is obj),
+                encoding.get(node.path) or {},
+                unlimited.get(node.path) if isinstance(unlimited, Mapping) else unlimited,
+            )
+            for path, node in obj.subtree_with_keys
+        ]
     else:
-        datasets, encodings = {base: _as_dataset(obj)}, {base: encoding or {}}
-        requested = {base: unlimited}
-    required = len(datasets) == 1 and options.region is None
+        parts = [(base, _as_dataset(obj), encoding, unlimited)]
+    required = len(parts) == 1 and options.region is None
     groups = []
-    for path, dataset in datasets.items():
+    for path, dataset, encodings, requested in parts:
         _check_types(path, dataset)
-        dims = unlimited_dimensions(dataset, requested[path], required=required)
+        dims = unlimited_dimensions(dataset, requested, required=required)
         growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
-        for name, keys in encodings[path].items():
+        for name, keys in encodings.items():
             if name not in dataset.variables:
                 raise KeyError(
                     f"encoding contains the variable {name!r}, which is not in the dataset"
                 )
             check_encoding(name, keys)
-        dataset = in_blocks(dataset, encodings[path])
+        dataset = in_blocks(dataset, encodings)
         group_request = GroupRequest(
             path=path,
             dataset=dataset,
-            encoding=encodings[path],
+            encoding=encodings,
             unlimited=dims,
             growing=growing,
             sources=sources_in(dataset, store),
