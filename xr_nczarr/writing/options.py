@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.formats import find_format
@@ -15,7 +15,6 @@ from xr_nczarr.storage import Location
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 WriteRegion = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
-_MODES = ("w", "w-", "a", "a-", "r+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
     ValueError
         If `mode` is unknown, or cannot be combined with `append_dim` or `region`.
     """
-    check_choice("mode", mode, (None, *_MODES))
+    check_choice("mode", mode, (None, *get_args(WriteMode)))
     if append_dim is not None:
         if mode not in (None, "a", "a-"):
             raise ValueError(
