@@ -102,7 +102,7 @@ class Transaction:
     applied
         If `roll_back` finds that an interrupted append is complete, the regions that it has
         written: for each array path, the start and the (exclusive) end along each dimension. The
-        journal of the append is kept until `remove_journal`.
+        journal of the append is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -178,7 +178,7 @@ class Transaction:
                 self.store.delete(key)
             else:
                 self.store.put([(key, data)])
-        self.remove_journal()
+        self.store.delete(JOURNAL)
 
     def _finish_creation(self, consolidated: bool | None) -> None:
         opened = self.target.open("a")
@@ -189,10 +189,6 @@ class Transaction:
                 self.store.put(documents.items())
             self.store.delete(UNFINISHED)
             self.target.documents.clear()  # the caller must see the new consolidated metadata
-
-    def remove_journal(self) -> None:
-        """Remove the journal after the change that it records has been completed or undone."""
-        self.store.delete(JOURNAL)
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan. If `options.compute` is false, return a dask object that completes it.
@@ -217,7 +213,7 @@ class Transaction:
             )
         if self.applied:
             repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
-            self.remove_journal()
+            self.store.delete(JOURNAL)
             if repeated:  # the writer was killed after writing everything
                 plan = WritePlan(plan.zarr_format)
         for check in plan.checks:
