@@ -177,11 +177,10 @@ class _Planner:
             return
         group = self.opened.group(path)
         stored = self._stored(group, dataset)
+        region: Mapping[str, slice] = {}
         if self.options.region is not None:
             region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
             dataset = dataset.drop_vars(list(dataset.indexes))
-        else:
-            region = {}
         new = self._new_variables(group, dataset, encoding, stored)
         if self.options.append_dim is not None:
             self._check_append(group, dataset, new, stored, self.options.append_dim)
@@ -208,8 +207,8 @@ class _Planner:
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
         variables = StoredGroup(self.opened, group, None).variables
-        names = [name for name in map(str, dataset.variables) if name in variables]
-        present = {name: variables[name] for name in names}
+        names = map(str, dataset.variables)
+        present = {name: variables[name] for name in names if name in variables}
         for name in present:
             error = group.variables[name].error
             if error is not None:
