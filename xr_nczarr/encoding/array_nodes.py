@@ -163,15 +163,13 @@ def _fit_inherited_chunks(
         return fitted | ({} if shards is None else {"shards": shards}), ""
     if isinstance(sizes, int | np.integer):
         sizes = (sizes,) * len(shape)
+    inherited = f"chunks {tuple(sizes)} inherited from the source"
     if len(sizes) != len(shape) or any(isinstance(size, Sequence) for size in sizes):
-        return (
-            fitted,
-            f"{_text(sizes)} inherited from the source do not have {len(shape)} dimensions",
-        )
+        return fitted, f"{inherited} do not have {len(shape)} dimensions"
     _check_integers(sizes)
     axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
-        return fitted, f"{_text(sizes)} inherited from the source are for another order of axes"
+        return fitted, f"{inherited} are for another order of axes"
     cut = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
@@ -181,7 +179,7 @@ def _fit_inherited_chunks(
     if shards is not None:
         fitted["shards"] = _reordered_shards(shards, axes, cut)
     same = fitted["chunks"] == tuple(sizes)
-    return fitted, "" if same else f"{_text(sizes)} inherited from the source were adjusted"
+    return fitted, "" if same else f"{inherited} were adjusted"
 
 
 def _reordered(
@@ -235,10 +233,6 @@ def _original_axes(
     original = tuple(encoding.get("original_shape") or shape)
     permuted = original != tuple(shape) and sorted(original) == sorted(shape)
     return None if permuted else range(rank)
-
-
-def _text(sizes: Sequence[Any]) -> str:
-    return f"chunks {tuple(sizes)}"
 
 
 def chunk_shape(
