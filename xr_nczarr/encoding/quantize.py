@@ -22,7 +22,6 @@ _ATTRIBUTES = {
     "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
 }
 _BITS_PER_DIGIT = math.log2(10)
-_EXPLICIT_BITS = {4: 23, 8: 52}
 
 
 def quantized(
@@ -41,7 +40,7 @@ def quantized(
         If the mode is unknown, if more digits are requested than the dtype has, or if rounding
         would turn a number into infinity or a missing value.
     """
-    if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
+    if data.dtype.kind != "f" or data.dtype.itemsize not in (4, 8):
         return data, {}
     digit = encoding.get("least_significant_digit")
     if digit is not None:
@@ -52,8 +51,8 @@ def quantized(
         return rounded, {"least_significant_digit": np.int64(digit)}
     mode = encoding.get("quantize_mode") or "BitGroom"
     digits = int(encoding["significant_digits"])
-    explicit = _EXPLICIT_BITS[data.dtype.itemsize]
-    max_digits = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
+    max_digits = {4: 7, 8: 15}[data.dtype.itemsize]
+    max_digits = np.finfo(data.dtype).nmant if mode == "BitRound" else max_digits
     if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
         raise ConflictError(
             f"quantize_mode is {mode!r} with {digits} digits; expected one of "
@@ -113,14 +112,14 @@ def _rounded_off(values: Array, drop: Any) -> Array:
 
 
 def _bit_rounded(values: Array, keep: int) -> Array:
-    return _rounded_off(values, _EXPLICIT_BITS[values.dtype.itemsize] - keep)
+    return _rounded_off(values, np.finfo(values.dtype).nmant - keep)
 
 
 def _groomed(values: Array, digits: int) -> Array:
     """Alternately clear and set the bits beyond those that `digits` digits need (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
-    drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)
+    drop = max(0, np.finfo(values.dtype).nmant - kept)
     ones = bits.dtype.type((1 << drop) - 1)
     odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
     return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
@@ -134,5 +133,5 @@ def _granular(values: Array, digits: int) -> Array:
     quantum = np.floor(_BITS_PER_DIGIT * (decimal - digits))
     power = np.floor(exponent - _BITS_PER_DIGIT * np.log10(mantissa))
     needed = np.abs(power - quantum).astype(int) - 1
-    explicit = _EXPLICIT_BITS[values.dtype.itemsize]
+    explicit = np.finfo(values.dtype).nmant
     return _rounded_off(values, np.clip(explicit - needed, 0, explicit + 1))
