@@ -43,10 +43,7 @@ from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
 # The keys that determine stored values, without the keys for chunks and codecs.
-_VALUE_KEYS = (
-    *(*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned"),
-    *("_Encoding", "char_dim_name"),
-)
+_VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
@@ -134,10 +131,10 @@ def encode_as_stored(
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
-    packing = {key: new.encoding[key] for key in PACKING_KEYS if key in new.encoding}
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
-        finer = any(encoding.get(key) != value for key, value in packing.items())
+        packing = [key for key in PACKING_KEYS if key in new.encoding]
+        finer = any(encoding.get(key) != new.encoding[key] for key in packing)
         rounding: Rounding = "none" if finer else "packing"
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
