@@ -276,24 +276,17 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
 
     The selection is None if there is no selection, or if it is pointwise.
     """
-    *wrappers, array = _unwrapping(data)
-    # The outermost selection is the complete one, because xarray merges successive selections.
-    for wrapper in wrappers:
-        if isinstance(wrapper, SelectedArray):
-            return array, wrapper.selection
-        if hasattr(wrapper, "key"):
-            if isinstance(wrapper.key, BasicIndexer | OuterIndexer):
-                return array, whole(wrapper.array.shape).orthogonal(wrapper.key.tuple)
-            break
-    return array, None
-
-
-def _unwrapping(data: Any) -> Iterator[Any]:
-    """Yield xarray's wrappers around an array, beginning with the outermost, then the array."""
-    yield data
+    selecting: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
+        # The outermost selection is the complete one, because xarray merges successive selections.
+        if selecting is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
+            selecting = data
         data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)
-        yield data
+    if isinstance(selecting, SelectedArray):
+        return data, selecting.selection
+    if isinstance(getattr(selecting, "key", None), BasicIndexer | OuterIndexer):
+        return data, whole(selecting.array.shape).orthogonal(selecting.key.tuple)
+    return data, None
 
 
 def _in_task(task: Any) -> Iterator[LazyArray]:
