@@ -40,7 +40,7 @@ from xr_nczarr.writing.regions import (
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
 from xr_nczarr.writing.transaction import WritePlan
-from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
+from xr_nczarr.writing.widening import plan_widening, with_width
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
@@ -393,13 +393,11 @@ class _Planner:
                 plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.writes += self.tree.writes(made)
         self.tree.report_changes()
-        widths = [change for pair in self.widened for change in width_changes(self.opened, *pair)]
-        if widths:
-            plan.first = plan_widening(
-                self.opened, self.widened, widths, self.tree.layout.consolidated
-            )
-        changes = [*widths, *self.changes, *self._listing_changes(added)]
-        changes += self._dimension_changes()
+        if self.widened:
+            plan.first = plan_widening(self.opened, self.widened, self.tree.layout.consolidated)
+            documents = {**hierarchy.documents, **plan.first.documents}
+            hierarchy = replace(hierarchy, documents=documents)
+        changes = [*self.changes, *self._listing_changes(added), *self._dimension_changes()]
         changes.sort(key=lambda change: children_first(change.node.path))
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +42,6 @@ def with_width(node: ArrayNode, width: int) -> ArrayNode:
 def plan_widening(
     opened: OpenedStore,
     arrays: Sequence[tuple[ArrayNode, ArrayNode]],
-    changes: Iterable[Change],
     consolidated: bool | None,
 ) -> WritePlan:
     """Return the plan to rewrite arrays of fixed-width text with a larger width.
@@ -53,8 +52,6 @@ def plan_widening(
     ----------
     arrays
         Pairs of the stored node and the wider node of each array.
-    changes
-        The changes to the documents of the arrays; see `width_changes`.
 
     Raises
     ------
@@ -75,13 +72,14 @@ def plan_widening(
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
+    changes = [change for pair in arrays for change in _width_changes(opened, *pair)]
     plan.documents |= edit_documents(hierarchy, changes)
     if consolidated or hierarchy.consolidated:
         plan.documents |= refresh_consolidated(hierarchy, hierarchy.nodes, plan.documents)
     return plan
 
 
-def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
+def _width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the changes to the document of an array that replace `node` by `wider`."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
