@@ -230,9 +230,8 @@ class _BlockTarget:
         """
         return self.token
 
-    def __setitem__(self, selection: Any, values: Any) -> None:
+    def __setitem__(self, selection: Region, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
-        selection = selection if isinstance(selection, tuple) else (selection,)
         if self.scalar:  # netCDF stores a scalar along one dimension
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
