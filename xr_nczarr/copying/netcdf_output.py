@@ -95,9 +95,8 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
                 node = writer.nodes[name]
                 whole = tuple([slice(0, size) for size in encoded.data.shape])
                 for part in rearranged(ArrayWrite(node, whole, encoded.data)):
-                    if part.data.size:
-                        with Place(variable=name):
-                            store_values([part], [writer.variables[name]], scheduler="threads")
+                    with Place(variable=name):
+                        store_values([part], [writer.variables[name]], scheduler="threads")
                     bar.advance(part.data.nbytes)
         on_error.pop_all()
     handle.close()
