@@ -21,7 +21,6 @@ from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
-from xr_nczarr.tools.slabs import counts
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
 
@@ -120,7 +119,7 @@ def _copy_objects(
     """Copy missing objects in batches, and yield how many objects were checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
-    indices = np.ndindex(*counts(node.shape, node.object_shape))
+    indices = np.ndindex(*node.object_counts)
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in existing]
         yield len(batch), _copy_batch(array, node, store, wanted)
