@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.codecs import check_known
-from xr_nczarr.copying.inputs import Input, Recoding, is_netcdf_file, open_input
+from xr_nczarr.copying.inputs import Changes, Input, is_netcdf_file, open_input
 from xr_nczarr.copying.netcdf_output import FileLayout, inexpressible_sizes, write_file
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
@@ -41,6 +41,7 @@ from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _ELSEWHERE = "Choose another target"
+_OVERWRITE = "Choose another target, or pass overwrite=True"
 _PART = ".unfinished"
 
 
@@ -201,24 +202,16 @@ def copy(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     for codec in codecs or ():
         check_known(codec["id"])
-    recoding = Recoding(chunks=chunks or {}, codecs=codecs)
+    changes = Changes(chunks=chunks or {}, codecs=codecs, skip_unsupported=skip_unsupported)
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )
     with closing(
-        open_input(source, engine, options, **subset, netcdf_types=file is not None)
+        open_input(source, engine, options, changes, **subset, netcdf_types=file is not None)
     ) as origin:
-        origin.check_dimensions(recoding.chunks)
         if file is not None:
             _check_outside_source(LocalStore(file), origin)
-            return _copy_to_file(
-                origin,
-                file,
-                recoding,
-                skip_unsupported=skip_unsupported,
-                overwrite=overwrite,
-                progress=progress,
-            )
+            return _copy_to_file(origin, file, overwrite=overwrite, progress=progress)
         sync = "commit" if boot() else "all"
         access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(target, access, must_exist=False)
@@ -226,7 +219,7 @@ def copy(
         store = resolved.store
         layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         _check_outside_source(store, origin)
-        tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
+        tree = origin.tree(layout)
         plan = plan_tree(tree, store)
         before = origin.state()
         mark = None if before is None else _resume_marker(before, plan)
@@ -282,25 +275,15 @@ def _file_path(target: Any) -> str | None:
     return location.path
 
 
-def _copy_to_file(
-    origin: Input,
-    path: str,
-    recoding: Recoding,
-    *,
-    skip_unsupported: bool,
-    overwrite: bool,
-    progress: bool,
-) -> CopyResult:
-    if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
+def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) -> CopyResult:
+    if os.path.lexists(path) and not is_netcdf_file(path):
         raise ExistsError(
-            "the file already exists"
-            if is_netcdf_file(path)
-            else "the target exists, but is not a netCDF file",
-            remedy="Choose another target, or pass overwrite=True"
-            if is_netcdf_file(path)
-            else "Choose another target, or remove the existing one first",
+            "the target exists, but is not a netCDF file",
+            remedy="Choose another target, or remove the existing one first",
             store=path,
         )
+    if os.path.lexists(path) and not overwrite:
+        raise ExistsError("the file already exists", remedy=_OVERWRITE, store=path)
     if not os.path.isdir(os.path.dirname(path)):
         raise NotFoundError(
             "the parent folder of the target does not exist",
@@ -308,8 +291,8 @@ def _copy_to_file(
             store=path,
         )
     layout = FileLayout()
-    tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
-    origin.leave_out(inexpressible_sizes(tree.root), layout, skip_unsupported=skip_unsupported)
+    tree = origin.tree(layout)
+    origin.leave_out(inexpressible_sizes(tree.root), layout)
     before = origin.state()
     part = f"{path}{_PART}"
     try:
@@ -387,8 +370,7 @@ def _inspect_target(
             return False, True, ""
     exists = transaction.target.open("a") is not None
     if exists and not overwrite:
-        remedy = "Choose another target, or pass overwrite=True"
-        raise ExistsError("the store already exists", remedy=remedy, store=store.name)
+        raise ExistsError("the store already exists", remedy=_OVERWRITE, store=store.name)
     transaction.target.check_empty()
     if unfinished is None:
         return exists, False, ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.copying.inputs import Recoding, open_input
+from xr_nczarr.copying.inputs import Changes, open_input
 from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.errors import MetadataError, Place, quote
 from xr_nczarr.formats.documents import render_json
@@ -161,14 +161,14 @@ def diff(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
     options = OpenOptions(limits=limits, assume_endian=assume_endian)
+    changes = Changes(skip_unsupported=True)
     with ExitStack() as stack:
         trees, names, unread = [], [], []
         for source, filesystem_options in sources:
             opening = replace(options, storage_options=filesystem_options)
-            opened = open_input(source, engine, opening, **subset, netcdf_types=True)
+            opened = open_input(source, engine, opening, changes, **subset, netcdf_types=True)
             origin = stack.enter_context(closing(opened))
-            recoding = Recoding(chunks={}, codecs=None)
-            trees.append(origin.tree(FileLayout(), recoding, skip_unsupported=True))
+            trees.append(origin.tree(FileLayout()))
             unread += [phrase for phrase in origin.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)
             names.append(os.fspath(source) if is_path else origin.store.name)

@@ -41,19 +41,23 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recoding:
-    """The chunks and codecs that replace those of the source in a copy.
+class Changes:
+    """The differences between a copy and its source that the caller allows or requests.
 
     Attributes
     ----------
     chunks
-        Maps dimension names to chunk lengths in elements.
+        Maps dimension names to chunk lengths in elements. Other dimensions keep those of the
+        source.
     codecs
         Numcodecs configurations in encoding order. None keeps the codecs of the source.
+    skip_unsupported
+        Whether to leave out content that the target cannot express, instead of raising an error.
     """
 
-    chunks: Mapping[str, int]
-    codecs: Sequence[Mapping[str, Any]] | None
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    codecs: Sequence[Mapping[str, Any]] | None = None
+    skip_unsupported: bool = False
 
 
 @dataclass(kw_only=True)
@@ -66,6 +70,8 @@ class Input(ABC):
         The whole source as a netCDF tree.
     subset
         The part of the source to copy.
+    changes
+        The differences between the copy and the source.
     store
         The store of the source. For a file, a store at the path of the file.
     state
@@ -79,10 +85,18 @@ class Input(ABC):
         Maps paths in the target tree to the source arrays whose chunks may be copied as bytes.
     groups, sources
         The result of `Subset.apply`.
+
+    Raises
+    ------
+    NotFoundError
+        If a dimension of ``changes.chunks`` does not exist.
+    ConflictError
+        If a chunk length is less than 1.
     """
 
     root: Group
     subset: Subset
+    changes: Changes
     store: Store
     state: Callable[[], str | None]
     close: Callable[[], None]
@@ -93,20 +107,9 @@ class Input(ABC):
 
     def __post_init__(self) -> None:
         self.groups, self.sources = self.subset.apply(self.root)
-
-    def check_dimensions(self, lengths: Mapping[str, int]) -> None:
-        """Check the chunk lengths that the caller requested for dimensions.
-
-        Raises
-        ------
-        NotFoundError
-            If a dimension does not exist.
-        ConflictError
-            If a chunk length is less than 1.
-        """
         names = {name for group in self.groups.values() for name in group.dimensions}
         names |= {item.name for source in self.sources.values() for item in source.dimensions}
-        for dim, length in lengths.items():
+        for dim, length in self.changes.chunks.items():
             if dim not in names:
                 raise unknown("dimension", dim, names)
             if length < 1:
@@ -114,15 +117,15 @@ class Input(ABC):
                     f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}"
                 )
 
-    def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
+    def tree(self, layout: Layout) -> Tree:
         """Return the netCDF tree that describes the copy.
 
         Raises
         ------
         UnsupportedError
-            If the layout cannot express some content, unless `skip_unsupported` is true.
+            If the layout cannot express some content, and this content may not be left out.
         """
-        self._check(layout, skip_unsupported=skip_unsupported)
+        self.leave_out([], layout)
         tree = Tree(layout)
         for group in self.groups.values():
             tree.check_single(group.path, len(group.variables), group.attributes)
@@ -137,41 +140,35 @@ class Input(ABC):
                 path = child_path(group.path, name)
                 try:
                     with Place(variable=path):
-                        self._add(tree, copied, variable, recoding)
+                        self._add(tree, copied, variable)
                 except UnsupportedError as error:
-                    if not skip_unsupported:
+                    if not self.changes.skip_unsupported:
                         error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
                         raise
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
         if not layout.unlimited:
             dimensions = [dim for group in tree.root.walk() for dim in group.dimensions.values()]
-            self.leave_out(
-                [f"that {quote(x.path)} is unlimited" for x in dimensions if x.unlimited],
-                layout,
-                skip_unsupported=skip_unsupported,
-            )
+            unlimited = [item.path for item in dimensions if item.unlimited]
+            self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited], layout)
         return tree
 
-    def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
+    def leave_out(self, phrases: Sequence[str], layout: Layout) -> None:
         """Record that the target cannot express the content that `phrases` describe.
 
         Raises
         ------
         UnsupportedError
-            If there is such content and `skip_unsupported` is false.
+            If there is such content, now or from before, and it may not be left out.
         """
         self.skipped += phrases
-        self._check(layout, skip_unsupported=skip_unsupported)
-
-    def _check(self, layout: Layout, *, skip_unsupported: bool) -> None:
-        if self.skipped and not skip_unsupported:
+        if self.skipped and not self.changes.skip_unsupported:
             unnamed = len(self.skipped) - _MAX_NAMED
             named = [*self.skipped[:_MAX_NAMED], *([f"{unnamed} more"] if unnamed > 0 else [])]
             problem = f"the dialect {layout.dialect} cannot express {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
     @abstractmethod
-    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
+    def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         """Add a variable of the subset, with its values, to a group of the target tree."""
 
 
@@ -190,12 +187,12 @@ class ModelInput(Input):
     values_of: Callable[[Variable], ExplicitlyIndexed]
     complete: bool
 
-    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
+    def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         source = self.sources[variable.path]
         values, selected = self.values_of(source), self.subset.indexer(source)
         if selected is not None:
             values = values[BasicIndexer(selected)]  # type: ignore[index]
-        encoding, explicit = _encoding(variable, tree.layout, recoding)
+        encoding, explicit = _encoding(variable, tree.layout, self.changes)
         encoded = relayout(
             variable,
             in_chunks(values, _stored_chunks(source), variable.name),
@@ -224,12 +221,12 @@ class DatasetInput(Input):
         for group in self.groups.values():
             group.dimensions = {}  # a dataset repeats the dimensions of its parent groups
 
-    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
+    def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         source = self.sources[variable.path]
         dataset = self.datasets[parent_path(source.path)]
         values, selected = dataset.variables[source.name], self.subset.indexer(source)
         values = values if selected is None else values[selected]
-        encoding = _requested(values, recoding)
+        encoding = _requested(values, self.changes)
         if encoding is not None:
             values = values.copy(deep=False)
             values.encoding = encoding
@@ -243,6 +240,7 @@ def open_input(
     source: Any,
     engine: str | None,
     options: OpenOptions,
+    changes: Changes,
     *,
     group: str | None = None,
     variables: Collection[str] | None = None,
@@ -264,7 +262,9 @@ def open_input(
     Raises
     ------
     NotFoundError
-        If the engine does not exist.
+        If the engine, or a dimension in `changes`, does not exist.
+    ConflictError
+        If a chunk length in `changes` is less than 1.
     UnsupportedError
         If no engine for netCDF files is installed.
     """
@@ -281,10 +281,10 @@ def open_input(
     subset = Subset(group=group_path(group), variables=variables, positions=positions)
     if engine == "nczarr":
         opened = open_netcdf(source, options)
-        return _of_store(opened, subset, typed if netcdf_types else undecoded)
+        return _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
-        return _of_file(open_file(path), subset)
+        return _of_file(open_file(path), subset, changes)
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -303,12 +303,13 @@ def open_input(
         datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **keywords)}
-    return _of_datasets(path, datasets, subset)
+    return _of_datasets(path, datasets, subset, changes)
 
 
 def _of_store(
     opened: OpenedStore,
     subset: Subset,
+    changes: Changes,
     attributes_of: Callable[[Mapping[str, Any], Node | None], dict[str, Any]],
 ) -> ModelInput:
     def values_of(variable: Variable) -> ExplicitlyIndexed:
@@ -334,13 +335,14 @@ def _of_store(
         close=lambda: None,
         root=opened.root,
         subset=subset,
+        changes=changes,
         store=opened.store,
         values_of=values_of,
         complete=False,
     )
 
 
-def _of_file(file: NetcdfFile, subset: Subset) -> ModelInput:
+def _of_file(file: NetcdfFile, subset: Subset, changes: Changes) -> ModelInput:
     with ExitStack() as unless_returned:
         unless_returned.callback(file.handle.close)
         result = ModelInput(
@@ -349,6 +351,7 @@ def _of_file(file: NetcdfFile, subset: Subset) -> ModelInput:
             skipped=[*file.unsupported],
             root=file.root,
             subset=subset,
+            changes=changes,
             store=LocalStore(file.handle.path),
             values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
             complete=True,
@@ -357,7 +360,9 @@ def _of_file(file: NetcdfFile, subset: Subset) -> ModelInput:
     return result
 
 
-def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) -> DatasetInput:
+def _of_datasets(
+    path: str, datasets: Mapping[str, xr.Dataset], subset: Subset, changes: Changes
+) -> DatasetInput:
     def close() -> None:
         for dataset in datasets.values():
             dataset.close()
@@ -370,6 +375,7 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
         result = DatasetInput(
             root=root,
             subset=subset,
+            changes=changes,
             store=LocalStore(path),
             state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
             close=close,
@@ -419,9 +425,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
     return [*node.object_shape] if variable.dimensions else []
 
 
-def _encoding(
-    variable: Variable, layout: Layout, recoding: Recoding
-) -> tuple[dict[str, Any], bool]:
+def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dict[str, Any], bool]:
     node, names = variable.node, [dimension.name for dimension in variable.dimensions]
     assert node is not None
     chunks = node.chunk_shape if names else ()
@@ -435,26 +439,26 @@ def _encoding(
         # Otherwise, each chunk becomes a separate object.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}
-    if recoding.codecs is not None:
-        encoding["codecs"] = [*recoding.codecs] if names else []  # netCDF's scalars have no chunks
-    if recoding.chunks.keys() & set(names):
+    if changes.codecs is not None:
+        encoding["codecs"] = [*changes.codecs] if names else []  # netCDF's scalars have no chunks
+    if changes.chunks.keys() & set(names):
         lengths = zip(names, chunks, strict=True)
-        encoding["chunks"] = tuple([recoding.chunks.get(name, size) for name, size in lengths])
+        encoding["chunks"] = tuple([changes.chunks.get(name, size) for name, size in lengths])
         encoding.pop("shards", None)
-    return encoding, recoding.codecs is not None or encoding["chunks"] != chunks
+    return encoding, changes.codecs is not None or encoding["chunks"] != chunks
 
 
-def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
+def _requested(variable: xr.Variable, changes: Changes) -> dict[str, Any] | None:
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
-    if recoding.codecs is not None:
+    if changes.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
         encoding = {key: value for key, value in encoding.items() if key not in drop}
-        encoding["codecs"] = [dict(codec) for codec in recoding.codecs] if variable.ndim else []
-    if recoding.chunks.keys() & set(map(str, variable.dims)):
+        encoding["codecs"] = [dict(codec) for codec in changes.codecs] if variable.ndim else []
+    if changes.chunks.keys() & set(map(str, variable.dims)):
         old = encoding.get("chunksizes") or variable.shape
         lengths = zip(variable.dims, old, strict=True)
-        encoding["chunks"] = tuple([recoding.chunks.get(str(dim), size) for dim, size in lengths])
-    elif recoding.codecs is None:
+        encoding["chunks"] = tuple([changes.chunks.get(str(dim), size) for dim, size in lengths])
+    elif changes.codecs is None:
         return None
     encoding.setdefault("_FillValue", None)
     if "_FillValue" in variable.attrs:
