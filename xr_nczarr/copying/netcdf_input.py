@@ -60,89 +60,17 @@ class NetcdfFile:
     """
 
     handle: Handle
-    root: Group = field(default_factory=Group)
+    root: Group = field(init=False)
     values: dict[str, Values] = field(default_factory=dict)
     unsupported: list[str] = field(default_factory=list)
+    # Maps netCDF-C's identifiers to the dimensions that have been read so far.
+    _dimensions: dict[int, Dimension] = field(default_factory=dict)
 
-
-def open_file(path: str) -> NetcdfFile:
-    """Open a netCDF file, and read its metadata. Values are read later, when they are indexed.
-
-    Raises
-    ------
-    StorageError
-        If netCDF-C cannot read the file.
-    UnsupportedError
-        If netCDF4-python is not installed, or does not expose its netCDF-C library.
-    """
-    handle = Handle(path)
-    file = NetcdfFile(handle)
-    with ExitStack() as on_error:
-        on_error.callback(handle.close)
+    def __post_init__(self) -> None:
         with LOCK:
-            file.root = _Reader(handle, file, {}).group("/", handle.group("/"))
-        on_error.pop_all()
-    return file
+            self.root = self._group("/", self.handle.group("/"))
 
-
-@dataclass(eq=False, repr=False)
-class Values(BackendArray):
-    """The values of a variable in a netCDF file, which are read only when they are indexed."""
-
-    handle: Handle
-    group: str
-    name: str
-    varid: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
-        support = indexing.IndexingSupport.BASIC
-        values = indexing.explicit_indexing_adapter(key, self.shape, support, self._read)
-        return np.asarray(values, self.dtype)
-
-    def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of the selected elements, and return only the selected ones."""
-        starts, lengths, within = [], [], []
-        for item, size in zip(key, self.shape, strict=True):
-            positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
-            first, last = (positions[0], positions[-1]) if positions else (0, -1)
-            starts.append(min(first, last) if positions else 0)
-            lengths.append(abs(last - first) + 1 if positions else 0)
-            within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
-        values = np.empty(lengths, self.dtype)
-        if values.size:
-            with LOCK, Place(variable=child_path(self.group, self.name)):
-                values = self._box(starts, lengths)
-        selected: Array = values[tuple(within)]
-        return selected
-
-    def _box(self, starts: list[int], lengths: list[int]) -> Array:
-        sizes = ctypes.c_size_t * len(lengths)
-        place = (self.handle.group(self.group), self.varid, sizes(*starts), sizes(*lengths))
-        if self.dtype.hasobject:
-            texts = self.handle.strings(math.prod(lengths), "nc_get_vara", *place)
-            return np.array(texts, object).reshape(lengths)
-        native = np.empty(lengths, self.dtype.newbyteorder("="))
-        self.handle.call("nc_get_vara", *place, ctypes.c_void_p(native.ctypes.data))
-        return native.astype(self.dtype, copy=False)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """The state of a call to `open_file`.
-
-    Attributes
-    ----------
-    dimensions
-        Mapping from netCDF-C's identifiers to the dimensions that have been read so far.
-    """
-
-    handle: Handle
-    file: NetcdfFile
-    dimensions: dict[int, Dimension]
-
-    def group(self, path: str, ncid: int) -> Group:
+    def _group(self, path: str, ncid: int) -> Group:
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
         for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
@@ -150,16 +78,16 @@ class _Reader:
             name = self.handle.name("nc_inq_dimname", ncid, dimid)
             self.handle.call("nc_inq_dimlen", ncid, dimid, ctypes.byref(length))
             dimension = Dimension(name, child_path(path, name), length.value, dimid in unlimited)
-            self.dimensions[dimid] = group.dimensions[name] = dimension
+            self._dimensions[dimid] = group.dimensions[name] = dimension
         for xtype in self.handle.ids("nc_inq_typeids", ncid):
-            self.file.unsupported.append(f"the type {self._user_type(ncid, xtype)} in {path}")
+            self.unsupported.append(f"the type {self._user_type(ncid, xtype)} in {path}")
         natts = self.handle.integer("nc_inq_natts", ncid)
         group.attributes = self._attributes(ncid, GLOBAL, natts, path, None)
         for varid in self.handle.ids("nc_inq_varids", ncid):
             self._add_variable(group, ncid, varid)
         for grpid in self.handle.ids("nc_inq_grps", ncid):
             name = self.handle.name("nc_inq_grpname", grpid)
-            group.groups[name] = self.group(child_path(path, name), grpid)
+            group.groups[name] = self._group(child_path(path, name), grpid)
         return group
 
     def _user_type(self, ncid: int, xtype: int) -> str:
@@ -178,9 +106,9 @@ class _Reader:
         handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
         if xtype.value > STRING:
             type_name = self._user_type(ncid, xtype.value)
-            self.file.unsupported.append(f"the variable {path} of type {type_name}")
+            self.unsupported.append(f"the variable {path} of type {type_name}")
             return
-        dimensions = tuple([self.dimensions[dimid] for dimid in dimids[: ndims.value]])
+        dimensions = tuple([self._dimensions[dimid] for dimid in dimids[: ndims.value]])
         shape = tuple([dimension.size for dimension in dimensions])
         dtype = np.dtype(DTYPES.get(xtype.value, object))
         if self._is_big_endian(ncid, varid) and dtype.kind in "iuf":
@@ -200,7 +128,7 @@ class _Reader:
             attributes=self._attributes(ncid, varid, natts.value, path, dtype),
             kind=_KINDS.get(xtype.value, "number"),
         )
-        self.file.values[path] = Values(handle, group.path, name, varid, dtype, shape)
+        self.values[path] = Values(handle, group.path, name, varid, dtype, shape)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
@@ -259,13 +187,13 @@ class _Reader:
             self.handle.call("nc_inq_att", *place, ctypes.byref(xtype), ctypes.byref(length))
             if xtype.value > STRING:
                 type_name = self._user_type(ncid, xtype.value)
-                self.file.unsupported.append(f"{where} of type {type_name}")
+                self.unsupported.append(f"{where} of type {type_name}")
             elif is_bookkeeping(name):
-                self.file.unsupported.append(f"{where}, whose name is reserved for NCZarr")
+                self.unsupported.append(f"{where}, whose name is reserved for NCZarr")
             else:
                 value = self._attribute(place, xtype.value, length.value)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
-                    self.file.unsupported.append(f"{where}, {_UNFIT_REASON}")
+                    self.unsupported.append(f"{where}, {_UNFIT_REASON}")
                     continue
                 if name == "_FillValue" and dtype is not None:
                     value = _fill_scalar(value, dtype)
@@ -280,6 +208,67 @@ class _Reader:
         if xtype == CHAR:  # C programs may terminate text with NULs
             return text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
+
+
+def open_file(path: str) -> NetcdfFile:
+    """Open a netCDF file, and read its metadata. Values are read later, when they are indexed.
+
+    Raises
+    ------
+    StorageError
+        If netCDF-C cannot read the file.
+    UnsupportedError
+        If netCDF4-python is not installed, or does not expose its netCDF-C library.
+    """
+    handle = Handle(path)
+    with ExitStack() as on_error:
+        on_error.callback(handle.close)
+        file = NetcdfFile(handle)
+        on_error.pop_all()
+    return file
+
+
+@dataclass(eq=False, repr=False)
+class Values(BackendArray):
+    """The values of a variable in a netCDF file, which are read only when they are indexed."""
+
+    handle: Handle
+    group: str
+    name: str
+    varid: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
+        support = indexing.IndexingSupport.BASIC
+        values = indexing.explicit_indexing_adapter(key, self.shape, support, self._read)
+        return np.asarray(values, self.dtype)
+
+    def _read(self, key: tuple[int | slice, ...]) -> Array:
+        """Read the bounding box of the selected elements, and return only the selected ones."""
+        starts, lengths, within = [], [], []
+        for item, size in zip(key, self.shape, strict=True):
+            positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
+            first, last = (positions[0], positions[-1]) if positions else (0, -1)
+            starts.append(min(first, last) if positions else 0)
+            lengths.append(abs(last - first) + 1 if positions else 0)
+            within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
+        values = np.empty(lengths, self.dtype)
+        if values.size:
+            with LOCK, Place(variable=child_path(self.group, self.name)):
+                values = self._box(starts, lengths)
+        selected: Array = values[tuple(within)]
+        return selected
+
+    def _box(self, starts: list[int], lengths: list[int]) -> Array:
+        sizes = ctypes.c_size_t * len(lengths)
+        place = (self.handle.group(self.group), self.varid, sizes(*starts), sizes(*lengths))
+        if self.dtype.hasobject:
+            texts = self.handle.strings(math.prod(lengths), "nc_get_vara", *place)
+            return np.array(texts, object).reshape(lengths)
+        native = np.empty(lengths, self.dtype.newbyteorder("="))
+        self.handle.call("nc_get_vara", *place, ctypes.c_void_p(native.ctypes.data))
+        return native.astype(self.dtype, copy=False)
 
 
 # Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \\u.
