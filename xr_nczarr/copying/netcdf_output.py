@@ -25,7 +25,7 @@ from xr_nczarr.copying.netcdf_c import (
 from xr_nczarr.copying.transfer import rearranged
 from xr_nczarr.errors import Place, UnsupportedError, quote
 from xr_nczarr.locks import Underway
-from xr_nczarr.model import ArrayNode, Attributes
+from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
 from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
@@ -91,12 +91,13 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
         tree.report_changes()
         total = sum(encoded.data.nbytes for encoded in tree.written.values())
         with Progress(progress, total) as bar:
-            for name, encoded in tree.written.items():
-                node = writer.nodes[name]
-                whole = tuple([slice(0, size) for size in encoded.data.shape])
-                for part in rearranged(ArrayWrite(node, whole, encoded.data)):
-                    with Place(variable=name):
-                        store_values([part], [writer.variables[name]], scheduler="threads")
+            for variable in tree.root.all_variables():
+                assert variable.node is not None
+                data = tree.written[variable.path].data
+                whole = tuple([slice(0, size) for size in data.shape])
+                for part in rearranged(ArrayWrite(variable.node, whole, data)):
+                    with Place(variable=variable.path):
+                        store_values([part], [writer.variables[variable.path]], scheduler="threads")
                     bar.advance(part.data.nbytes)
         on_error.pop_all()
     handle.close()
@@ -112,9 +113,8 @@ class _FileWriter:
     ----------
     dimensions
         Mapping from the paths of the dimensions defined so far to netCDF-C's identifiers.
-    variables, nodes
-        Mappings from the paths of the variables defined so far to these variables and to their
-        array nodes.
+    variables
+        Mapping from the paths of the variables defined so far to these variables.
     underway
         Counter of the assignments in progress. The file is not closed before they end.
     """
@@ -123,24 +123,21 @@ class _FileWriter:
     tree: Tree
     dimensions: dict[str, int] = field(default_factory=dict)
     variables: dict[str, StoredVariable] = field(default_factory=dict)
-    nodes: dict[str, ArrayNode] = field(default_factory=dict)
     underway: Underway = field(default_factory=Underway)
 
     def define(self, group: Group, ncid: int) -> None:
+        new = self.handle.integer
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
             with Place(place=f"dimension {dimension.path}"):
-                number = self._new("nc_def_dim", ncid, os.fsencode(dimension.name), length)
+                number = new("nc_def_dim", ncid, os.fsencode(dimension.name), length)
             self.dimensions[dimension.path] = number
         self._put_attributes(ncid, GLOBAL, group.attributes)
         for variable in group.variables.values():
             with Place(variable=variable.path):
                 self._define_variable(variable, ncid)
         for name, child in group.groups.items():
-            self.define(child, self._new("nc_def_grp", ncid, os.fsencode(name)))
-
-    def _new(self, function: str, *arguments: Any) -> int:
-        return self.handle.integer(function, *arguments)
+            self.define(child, new("nc_def_grp", ncid, os.fsencode(name)))
 
     def _define_variable(self, variable: Variable, ncid: int) -> None:
         node, rank = variable.node, len(variable.dimensions)
@@ -149,7 +146,7 @@ class _FileWriter:
         xtype = {"char": CHAR, "string": STRING}.get(variable.kind)
         xtype = _TYPES[node.dtype.newbyteorder("=")] if xtype is None else xtype
         name, shape = os.fsencode(variable.name), (ctypes.c_int * rank)(*dimids)
-        varid = self._new("nc_def_var", ncid, name, xtype, rank, shape)
+        varid = self.handle.integer("nc_def_var", ncid, name, xtype, rank, shape)
         place = (ncid, varid)
         if rank:
             sizes = (ctypes.c_size_t * rank)(*chunks_within(variable))
@@ -168,7 +165,6 @@ class _FileWriter:
             if xtype == CHAR:
                 attributes["_FillValue"] = text or "\0"
         self._put_attributes(ncid, varid, attributes)
-        self.nodes[variable.path] = node
         self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.underway)
 
     def _define_filters(self, variable: Variable, place: tuple[int, int]) -> None:
