@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -148,19 +149,19 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parsed arguments that a function accepts as keyword arguments.
+def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
+    """Call a function with the parsed arguments that have the names of its parameters.
 
     If the function has a `progress` parameter, progress is shown if standard error is a terminal
     and ``--quiet`` was not passed.
     """
-    names = function.__kwdefaults__ or {}
+    names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
     if "options" in parsed:
         arguments |= open_options(parsed, function)
     if "progress" in names:
         arguments["progress"] = sys.stderr.isatty() and not getattr(parsed, "quiet", False)
-    return arguments
+    return function(**arguments)
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -194,16 +195,17 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     return options
 
 
-def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
-    """Add options that select part of a dataset by variables, positions, labels or group."""
+def add_subset(parser: argparse.ArgumentParser, *, places: str = "select") -> None:
+    """Add options that select part of a dataset by variables and by positions or labels.
+
+    The parameter `places` of the called function takes the positions and labels.
+    """
     variables = "select only these variables, and the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
     parser.add_argument(
-        "--select", type=selection, default={}, metavar="DIM=PLACES,...", help=select
+        "--select", dest=places, type=selection, default={}, metavar="DIM=PLACES,...", help=select
     )
-    if group:
-        parser.add_argument("--group", metavar="GROUP", help="select this group as the root")
 
 
 def names(text: str) -> list[str]:

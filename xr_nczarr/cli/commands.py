@@ -20,7 +20,7 @@ from xr_nczarr.cli.arguments import (
     add_storage_options,
     add_subset,
     add_target,
-    keywords,
+    call,
     names,
 )
 
@@ -60,7 +60,7 @@ def dump(parser: argparse.ArgumentParser) -> Run:
         action="store_true",
         help="print times as dates, which ncgen cannot read",
     )
-    return lambda parsed: xr_nczarr.dump(parsed.target, **keywords(parsed, xr_nczarr.dump))
+    return lambda parsed: call(xr_nczarr.dump, parsed)
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
@@ -69,17 +69,15 @@ def info(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
     about = "show only the metadata, without counting the stored chunks"
     parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
-    return lambda parsed: xr_nczarr.info(parsed.target, **keywords(parsed, xr_nczarr.info))
+    return lambda parsed: call(xr_nczarr.info, parsed)
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
     """Predict how many requests, bytes and chunks reading a selection takes."""
     add_target(parser)
     add_json(parser)
-    add_subset(parser, group=False)
-    return lambda parsed: xr_nczarr.explain(
-        parsed.target, parsed.select, **keywords(parsed, xr_nczarr.explain)
-    )
+    add_subset(parser, places="selection")
+    return lambda parsed: call(xr_nczarr.explain, parsed)
 
 
 def verify(parser: argparse.ArgumentParser) -> Run:
@@ -93,7 +91,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--readers", action="store_true", help="also report what other programs misread"
     )
-    return lambda parsed: xr_nczarr.verify(parsed.target, **keywords(parsed, xr_nczarr.verify))
+    return lambda parsed: call(xr_nczarr.verify, parsed)
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
@@ -135,13 +133,12 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        arguments = keywords(parsed, xr_nczarr.copy)
         if parsed.shuffle or parsed.zlib is not None:
             if parsed.codecs is not None:
                 raise UsageError("--codecs cannot be combined with --zlib or --shuffle")
             words = ["shuffle"] * parsed.shuffle + [f"zlib:{parsed.zlib}"] * bool(parsed.zlib)
-            arguments["codecs"] = _codecs(",".join(words) or "none")
-        return xr_nczarr.copy(parsed.source, parsed.target, **arguments)
+            parsed.codecs = _codecs(",".join(words) or "none")
+        return call(xr_nczarr.copy, parsed)
 
     return run
 
@@ -164,9 +161,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     add_storage_options(parser, "second")
     add_limits(parser)
     add_json(parser)
-    return lambda parsed: xr_nczarr.diff(
-        parsed.first, parsed.second, **keywords(parsed, xr_nczarr.diff)
-    )
+    return lambda parsed: call(xr_nczarr.diff, parsed)
 
 
 def upgrade(parser: argparse.ArgumentParser) -> Run:
@@ -182,9 +177,7 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     add_quiet(parser)
     add_storage_options(parser)
     add_json(parser)
-    return lambda parsed: xr_nczarr.upgrade(
-        parsed.target, parsed.dialect, **keywords(parsed, xr_nczarr.upgrade)
-    )
+    return lambda parsed: call(xr_nczarr.upgrade, parsed)
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
@@ -193,9 +186,7 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
     add_quiet(parser)
     add_storage_options(parser)
     add_json(parser)
-    return lambda parsed: xr_nczarr.consolidate(
-        parsed.target, **keywords(parsed, xr_nczarr.consolidate)
-    )
+    return lambda parsed: call(xr_nczarr.consolidate, parsed)
 
 
 def references(parser: argparse.ArgumentParser) -> Run:
@@ -223,12 +214,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
     add_limits(parser)
     add_json(parser)
 
-    def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.references import write
-
-        return write(parsed.source, parsed.target, **keywords(parsed, write))
-
-    return run
+    return lambda parsed: call(xr_nczarr.references.write, parsed)
 
 
 def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
@@ -249,7 +235,8 @@ COMMANDS = {
 
 
 def _add_opening(parser: argparse.ArgumentParser) -> None:
-    """Add the options for opening any kind of source: the engine, and the byte order of chunks."""
+    """Add the options for opening any kind of source: group, engine, and byte order of chunks."""
+    parser.add_argument("--group", metavar="GROUP", help="select this group as the root")
     engine = "xarray engine for a file that is neither a store nor a netCDF file"
     parser.add_argument("--engine", help=engine)
     order = "byte order of the chunks, overriding the metadata of the store"
