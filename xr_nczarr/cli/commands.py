@@ -42,24 +42,12 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
     )
-    parser.add_argument(
-        "-s",
-        dest="special",
-        action="store_true",
-        help="print special attributes, which describe how values are stored",
-    )
-    parser.add_argument(
-        "-c",
-        dest="coordinates",
-        action="store_true",
-        help="print the values of coordinate variables only",
-    )
-    parser.add_argument(
-        "-t",
-        dest="times",
-        action="store_true",
-        help="print times as dates, which ncgen cannot read",
-    )
+    special = "print special attributes, which describe how values are stored"
+    parser.add_argument("-s", dest="special", action="store_true", help=special)
+    coordinates = "print the values of coordinate variables only"
+    parser.add_argument("-c", dest="coordinates", action="store_true", help=coordinates)
+    times = "print times as dates, which ncgen cannot read"
+    parser.add_argument("-t", dest="times", action="store_true", help=times)
     return lambda parsed: call(xr_nczarr.dump, parsed)
 
 
@@ -126,11 +114,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         help="leave out content whose type the target does not support",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
-    add_quiet(parser)
-    add_storage_options(parser)
-    add_storage_options(parser, "target")
-    add_limits(parser)
-    add_json(parser)
+    _add_common(parser, second="target")
 
     def run(parsed: argparse.Namespace) -> Any:
         if parsed.shuffle or parsed.zlib is not None:
@@ -156,11 +140,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
         about = f"{what} tolerance for numbers (default: 0)"
         parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
-    add_quiet(parser)
-    add_storage_options(parser)
-    add_storage_options(parser, "second")
-    add_limits(parser)
-    add_json(parser)
+    _add_common(parser, second="second")
     return lambda parsed: call(xr_nczarr.diff, parsed)
 
 
@@ -174,18 +154,14 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--dry-run", action="store_true", help="show the changes without making them"
     )
-    add_quiet(parser)
-    add_storage_options(parser)
-    add_json(parser)
+    _add_common(parser)
     return lambda parsed: call(xr_nczarr.upgrade, parsed)
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
     """Write the consolidated metadata of a store."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
-    add_quiet(parser)
-    add_storage_options(parser)
-    add_json(parser)
+    _add_common(parser)
     return lambda parsed: call(xr_nczarr.consolidate, parsed)
 
 
@@ -208,11 +184,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
         metavar="BYTES",
         help="store chunks smaller than BYTES inline in the reference set",
     )
-    add_quiet(parser)
-    add_storage_options(parser)
-    add_storage_options(parser, "target")
-    add_limits(parser)
-    add_json(parser)
+    _add_common(parser, second="target")
 
     return lambda parsed: call(xr_nczarr.references.write, parsed)
 
@@ -232,6 +204,22 @@ COMMANDS = {
     add.__name__: add
     for add in (dump, info, explain, verify, copy, diff, upgrade, consolidate, references, demo)
 }
+
+
+def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> None:
+    """Add the options of a command that writes, or that reads two stores.
+
+    Parameters
+    ----------
+    second
+        Name of the second store in the flag of its filesystem options. None if there is only one.
+    """
+    add_quiet(parser)
+    add_storage_options(parser)
+    if second is not None:
+        add_storage_options(parser, second)
+        add_limits(parser)
+    add_json(parser)
 
 
 def _add_opening(parser: argparse.ArgumentParser) -> None:
