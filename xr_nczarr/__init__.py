@@ -81,37 +81,28 @@ __all__ = [
 
 # The modules that read and write are imported lazily, on first use.
 _LAZY = {
-    "Cdl": "tools.cdl",
-    "Comparison": "copying.diff",
-    "ConsolidateResult": "tools.consolidate",
-    "CopyResult": "copying.copying",
-    "Difference": "copying.diff",
-    "Explanation": "tools.explain",
-    "Finding": "tools.verification",
-    "Limits": "model",
-    "Retry": "storage",
-    "StoreInfo": "tools.info",
-    "UpgradeResult": "tools.upgrade",
-    "VariableReading": "tools.explain",
-    "Verification": "tools.verification",
-    "consolidate": "tools.consolidate",
-    "copy": "copying.copying",
-    "diff": "copying.diff",
-    "dump": "tools.cdl",
-    "explain": "tools.explain",
-    "info": "tools.info",
-    "to_nczarr": "writing.to_nczarr",
-    "upgrade": "tools.upgrade",
-    "verify": "tools.verify",
+    "copying.copying": ("CopyResult", "copy"),
+    "copying.diff": ("Comparison", "Difference", "diff"),
+    "model": ("Limits",),
+    "storage": ("Retry",),
+    "tools.cdl": ("Cdl", "dump"),
+    "tools.consolidate": ("ConsolidateResult", "consolidate"),
+    "tools.explain": ("Explanation", "VariableReading", "explain"),
+    "tools.info": ("StoreInfo", "info"),
+    "tools.upgrade": ("UpgradeResult", "upgrade"),
+    "tools.verification": ("Finding", "Verification"),
+    "tools.verify": ("verify",),
+    "writing.to_nczarr": ("to_nczarr",),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "references":
         return import_module("xr_nczarr.references")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'xr_nczarr' has no attribute {name!r}")
-    return getattr(import_module(f"xr_nczarr.{_LAZY[name]}"), name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f"xr_nczarr.{module}"), name)
+    raise AttributeError(f"module 'xr_nczarr' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
