@@ -83,7 +83,7 @@ def faint(content: str) -> str:
     return f'<span class="nz-faint">{content}</span>'
 
 
-def bar(share: float, inner: float = 0.0) -> str:
+def bar(share: float, inner: float) -> str:
     """Return an HTML bar, filled to the fraction `share` of its length.
 
     The fraction `inner` of the filled part is highlighted. Both fractions are clipped to the range

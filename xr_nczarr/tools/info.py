@@ -23,7 +23,6 @@ from xr_nczarr.tools.text import (
     count_text,
     dimension_text,
     extent_text,
-    size_text,
     wrapped,
 )
 
@@ -302,7 +301,8 @@ def _cells(item: dict[str, Any]) -> list[str]:
     if "objects" not in item:
         return [*cells, byte_text(item["raw_bytes"])]
     stored = f"{item['objects_present']:,} of {item['objects']:,}"
-    return [*cells, stored, size_text(item)]
+    ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
+    return [*cells, stored, byte_text(item["stored_bytes"]) + ratio]
 
 
 def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
@@ -312,18 +312,17 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
     drawn = grid_svg(variable.shape, item["chunk_shape"], item["dimensions"])
     shards = f" in {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
     raw = item["raw_bytes"] or 0
-    cells = [
+    stored = (item.get("stored_bytes") or 0) / raw if raw else 0.0
+    _, _, codecs, *present, size = _cells(item)
+    return [
         details(name, _attributes(variable.attributes) + drawn),
         text(item["type"]),
         extent_text(item["shape"]),
         extent_text(item["chunk_shape"]) + shards,
-        text(" ".join(item["codecs"])),
+        text(codecs),
+        bar(raw / largest, stored) + size,
+        *present,
     ]
-    if "objects" not in item:
-        return [*cells, bar(raw / largest) + byte_text(item["raw_bytes"])]
-    stored = (item["stored_bytes"] or 0) / raw if raw else 0.0
-    present = f"{item['objects_present']:,} of {item['objects']:,}"
-    return [*cells, bar(raw / largest, stored) + size_text(item), present]
 
 
 def _attributes(attributes: dict[str, Any]) -> str:

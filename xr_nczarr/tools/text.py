@@ -60,15 +60,6 @@ def dimension_text(dimension: Dimension) -> str:
     return f"{quote(dimension.name)} {dimension.size}{unlimited}"
 
 
-def size_text(item: dict[str, Any]) -> str:
-    """Format the stored size and the compression ratio of a variable as text.
-
-    `item` is a result of `StoreInfo.describe`.
-    """
-    ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
-    return byte_text(item["stored_bytes"]) + ratio
-
-
 def wrapped(line: str, width: int = 80) -> list[str]:
     """Indent a line, and wrap it at `width` characters. Continuation lines are indented further.
 
