@@ -189,7 +189,7 @@ class _Comparing:
 
     def compare(self, *trees: Tree) -> None:
         first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
-        for path in _merged(first, second):
+        for path in first | second:
             left, right = first.get(path), second.get(path)
             if left is not None and right is not None:
                 self._groups(left, right, trees)
@@ -198,11 +198,11 @@ class _Comparing:
 
     def _groups(self, first: Group, second: Group, trees: tuple[Tree, ...]) -> None:
         prefix = first.path.rstrip("/")
-        for name in _merged(first.dimensions, second.dimensions):
+        for name in first.dimensions | second.dimensions:
             texts = [_dimension_text(group.dimensions.get(name)) for group in (first, second)]
             self._add(f"{prefix}/{name}", *texts)
         self._attributes(first.path, first.attributes, second.attributes)
-        for name in _merged(first.variables, second.variables):
+        for name in first.variables | second.variables:
             left, right = first.variables.get(name), second.variables.get(name)
             if left is not None and right is not None:
                 self._variables(left, right, trees)
@@ -267,7 +267,7 @@ class _Comparing:
         return differ, float(finite.max()) if finite.size else 0.0
 
     def _attributes(self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-        for name in _merged(first, second):
+        for name in {**first, **second}:
             values = [attributes.get(name) for attributes in (first, second)]
             if not _is_same_json(*values):
                 texts = [None if value is None else _attribute_text(value) for value in values]
@@ -276,10 +276,6 @@ class _Comparing:
     def _add(self, path: str, first: str | None, second: str | None) -> None:
         if first != second:
             self.differences.append(Difference(path=path, first=first, second=second))
-
-
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    return [*dict.fromkeys([*first, *second])]
 
 
 def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
