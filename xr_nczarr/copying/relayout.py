@@ -11,7 +11,7 @@ import xarray as xr
 from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.strings import string_data, unpadded
 from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_scalar
-from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.fixed_width import measured_width
@@ -54,20 +54,19 @@ def relayout(
         If the layout does not support the type.
     """
     assert variable.node is not None
-    with Place(variable=variable.path):
-        attributes, dtype = dict(variable.attributes), variable.node.dtype
-        kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
-        if kind == "other" and not layout.pure:
-            return _by_xarray(variable, data, layout, encoding, explicit)
-        fill = _fill_value(variable, layout, complete)
-        if variable.kind == "string":
-            data, dtype = _strings(variable, data, layout, default_width)
-            fill = None if fill is None else fill_scalar(fill, dtype)
-            if "_FillValue" in attributes:
-                attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
-        elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
-            dtype = dtype.newbyteorder("=")
-            data = data.astype(dtype)
+    attributes, dtype = dict(variable.attributes), variable.node.dtype
+    kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
+    if kind == "other" and not layout.pure:
+        return _by_xarray(variable, data, layout, encoding, explicit)
+    fill = _fill_value(variable, layout, complete)
+    if variable.kind == "string":
+        data, dtype = _strings(variable, data, layout, default_width)
+        fill = None if fill is None else fill_scalar(fill, dtype)
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
+    elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
+        dtype = dtype.newbyteorder("=")
+        data = data.astype(dtype)
     if layout.pure and not dtype.hasobject:
         kind = "other"
     return EncodedVariable(
