@@ -81,30 +81,31 @@ class Parser(argparse.ArgumentParser):
         For example, ``overwrite=True`` becomes ``--overwrite``.
         """
         from ast import literal_eval
+        from json import dumps
         from shlex import quote as shell_quote
 
-        flags = {action.dest: action.option_strings[-1:] for action in self._actions}
+        flags = {
+            item.dest: item.option_strings[-1] for item in self._actions if item.option_strings
+        }
+
+        def rendered(value: Any) -> str:
+            return value if isinstance(value, str) else dumps(value)
 
         def flag(keyword: re.Match[str]) -> str:
             name, text = keyword.groups()
-            if text.startswith("Limits(") and flags.get(name):
-                return f"{flags[name][0]} {text[len('Limits(') : -1]}"
+            if name in flags and text.startswith("Limits("):
+                return f"{flags[name]} {text[len('Limits(') : -1]}"
             try:
                 value = literal_eval(text) if text else None
             except (ValueError, SyntaxError):
                 return keyword[0]
-            if value is True and flags.get(name):
-                return flags[name][0]
-            import json
-
-            def rendered(value: Any) -> str:
-                return value if isinstance(value, str) else json.dumps(value)
-
-            if name.endswith("_options") and isinstance(value, dict) and flags.get(name):
-                pairs = (f"{key}={rendered(item)}" for key, item in value.items())
-                return " ".join(f"{flags[name][0]} {shell_quote(pair)}" for pair in pairs)
-            if flags.get(name):
-                return f"{flags[name][0]} {'…' if text == '' else shell_quote(rendered(value))}"
+            if name in flags:
+                if value is True:
+                    return flags[name]
+                if name.endswith("_options") and isinstance(value, dict):
+                    pairs = (f"{key}={rendered(item)}" for key, item in value.items())
+                    return " ".join(f"{flags[name]} {shell_quote(pair)}" for pair in pairs)
+                return f"{flags[name]} {shell_quote(rendered(value)) if text else '…'}"
             from xr_nczarr.options import OPEN_OPTIONS
 
             if "options" not in flags or name not in OPEN_OPTIONS:
