@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -43,7 +42,6 @@ from xr_nczarr.tools.subset import chosen_paths
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17
-_NO_DATES: Mapping[str, str] = MappingProxyType({})
 _SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
 
@@ -165,9 +163,9 @@ class Cdl:
     variables: frozenset[str]
     groups: frozenset[str]
     top: Group
-    digits: Digits = field(default_factory=lambda: EXACT)
-    special: bool = False
-    times: bool = False
+    digits: Digits
+    special: bool
+    times: bool
 
     @property
     def left_out(self) -> list[str]:
@@ -243,7 +241,7 @@ class Cdl:
             attributes |= special_group_attributes(group)
         if attributes:
             yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
-            yield from self._attributes("", attributes, indent)
+            yield from self._attributes("", attributes, indent, {})
 
     def _declaration(
         self, variable: Variable, group: Group, indent: str, units: TimeUnits | None
@@ -272,11 +270,7 @@ class Cdl:
         yield from self._attributes(name, attributes, indent, dates)
 
     def _attributes(
-        self,
-        owner: str,
-        attributes: dict[str, Any],
-        indent: str,
-        dates: Mapping[str, str] = _NO_DATES,
+        self, owner: str, attributes: dict[str, Any], indent: str, dates: Mapping[str, str]
     ) -> Iterator[str]:
         # Without the space, ncgen would read these names as the start of a section.
         owner += " " if owner in _SECTIONS else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -32,9 +32,9 @@ class Subset:
         element, but keeps the dimension.
     """
 
-    group: str = "/"
-    variables: Collection[str] | None = None
-    positions: Mapping[str, int | slice] = field(default_factory=dict)
+    group: str
+    variables: Collection[str] | None
+    positions: Mapping[str, int | slice]
 
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
         """Return the groups of the subset, and the source variables that are part of the subset.
