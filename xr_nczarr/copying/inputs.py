@@ -18,7 +18,8 @@ from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.backend.opened_encoding import run_lengths
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.copying.netcdf_input import NetcdfFile, open_file
+from xr_nczarr.copying.netcdf_c import Handle
+from xr_nczarr.copying.netcdf_input import NetcdfFile
 from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.encoding.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
@@ -284,7 +285,7 @@ def open_input(
         return _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
-        return _of_file(open_file(path), subset, changes)
+        return _of_file(path, subset, changes)
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -342,17 +343,19 @@ def _of_store(
     )
 
 
-def _of_file(file: NetcdfFile, subset: Subset, changes: Changes) -> ModelInput:
+def _of_file(path: str, subset: Subset, changes: Changes) -> ModelInput:
+    handle = Handle(path)
     with ExitStack() as unless_returned:
-        unless_returned.callback(file.handle.close)
+        unless_returned.callback(handle.close)
+        file = NetcdfFile(handle)
         result = ModelInput(
-            state=lambda: file_fingerprint(file.handle.path),
-            close=file.handle.close,
+            state=lambda: file_fingerprint(path),
+            close=handle.close,
             skipped=[*file.unsupported],
             root=file.root,
             subset=subset,
             changes=changes,
-            store=LocalStore(file.handle.path),
+            store=LocalStore(path),
             values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
             complete=True,
         )

@@ -6,7 +6,6 @@ import ctypes
 import math
 import os
 import re
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +45,8 @@ _MAX_DIMENSIONS = 1024
 class NetcdfFile:
     """An open netCDF file, with the part of its contents that NCZarr can express.
 
+    Only metadata is read at first. Values are read when they are indexed.
+
     Attributes
     ----------
     handle
@@ -57,6 +58,11 @@ class NetcdfFile:
         Mapping from the path of each variable to its values.
     unsupported
         Descriptions of types, variables and attributes that NCZarr cannot express.
+
+    Raises
+    ------
+    StorageError
+        If netCDF-C cannot read the metadata.
     """
 
     handle: Handle
@@ -208,24 +214,6 @@ class NetcdfFile:
         if xtype == CHAR:  # C programs may terminate text with NULs
             return text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
-
-
-def open_file(path: str) -> NetcdfFile:
-    """Open a netCDF file, and read its metadata. Values are read later, when they are indexed.
-
-    Raises
-    ------
-    StorageError
-        If netCDF-C cannot read the file.
-    UnsupportedError
-        If netCDF4-python is not installed, or does not expose its netCDF-C library.
-    """
-    handle = Handle(path)
-    with ExitStack() as on_error:
-        on_error.callback(handle.close)
-        file = NetcdfFile(handle)
-        on_error.pop_all()
-    return file
 
 
 @dataclass(eq=False, repr=False)
