@@ -59,14 +59,12 @@ class ObjectSizes:
             for remote stores that cannot be listed, with one request per object. If False, stores
             are listed, and the sizes in a remote store that cannot be listed are unknown.
         """
-        sizes = self.store.known_sizes(keys) if one_by_one else None
-        if sizes is not None:
-            return sizes
+        if one_by_one or self._listed is None:
+            sizes = self.store.known_sizes(keys)
+            if sizes is not None:
+                return sizes
         if self._listed is not None:
             return [self._listed.get(key, 0) for key in keys]
-        sizes = self.store.known_sizes(keys)
-        if sizes is not None:
-            return sizes
         if one_by_one:
             with suppress(AccessDeniedError, UnsupportedError):
                 return [size or 0 for size in self.store.sizes_of(keys)]
