@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -172,31 +172,32 @@ def diff(
             unread += [phrase for phrase in origin.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)
             names.append(os.fspath(source) if is_path else origin.store.name)
-        work = _Comparing(metadata=metadata, special=special, rtol=rtol, atol=atol)
-        work.compare(*trees)
+        work = _Comparing(trees=trees, metadata=metadata, special=special, rtol=rtol, atol=atol)
+        work.compare()
     return Comparison(first=names[0], second=names[1], differences=work.differences, unread=unread)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """The options of a call to `diff`, and the differences found so far."""
+    """The trees and options of a call to `diff`, and the differences found so far."""
 
+    trees: Sequence[Tree]
     metadata: bool
     special: bool
     rtol: float
     atol: float
     differences: list[Difference] = field(default_factory=list)
 
-    def compare(self, *trees: Tree) -> None:
-        first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
+    def compare(self) -> None:
+        first, second = ({group.path: group for group in tree.root.walk()} for tree in self.trees)
         for path in first | second:
             left, right = first.get(path), second.get(path)
             if left is not None and right is not None:
-                self._groups(left, right, trees)
+                self._groups(left, right)
             else:
                 self._add(path, *("group" if item else None for item in (left, right)))
 
-    def _groups(self, first: Group, second: Group, trees: tuple[Tree, ...]) -> None:
+    def _groups(self, first: Group, second: Group) -> None:
         prefix = first.path.rstrip("/")
         for name in first.dimensions | second.dimensions:
             texts = [_dimension_text(group.dimensions.get(name)) for group in (first, second)]
@@ -205,12 +206,12 @@ class _Comparing:
         for name in first.variables | second.variables:
             left, right = first.variables.get(name), second.variables.get(name)
             if left is not None and right is not None:
-                self._variables(left, right, trees)
+                self._variables(left, right)
             else:
                 texts = [_declaration(item) if item else None for item in (left, right)]
                 self._add(f"{prefix}/{name}", *texts)
 
-    def _variables(self, first: Variable, second: Variable, trees: tuple[Tree, ...]) -> None:
+    def _variables(self, first: Variable, second: Variable) -> None:
         path, variables = first.path, (first, second)
         self._add(path, *map(_declaration, variables))
         attributes = [
@@ -221,7 +222,7 @@ class _Comparing:
         kinds = [(variable.shape, variable.kind) for variable in variables]
         if not self.metadata and kinds[0] == kinds[1]:
             with Place(variable=path):
-                self._values(first, *(tree.written[path].data for tree in trees))
+                self._values(first, *(tree.written[path].data for tree in self.trees))
 
     def _values(self, variable: Variable, first: Any, second: Any) -> None:
         """Compare the values of a variable part by part, to limit memory use."""
