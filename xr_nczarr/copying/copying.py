@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,9 +206,8 @@ def copy(
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )
-    with closing(
-        open_input(source, engine, options, changes, **subset, netcdf_types=file is not None)
-    ) as origin:
+    opened = open_input(source, engine, options, changes, **subset, netcdf_types=file is not None)
+    with opened as origin:
         if file is not None:
             _check_outside_source(LocalStore(file), origin)
             return _copy_to_file(origin, file, overwrite=overwrite, progress=progress)

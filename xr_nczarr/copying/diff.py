@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -167,7 +167,7 @@ def diff(
         for source, filesystem_options in sources:
             opening = replace(options, storage_options=filesystem_options)
             opened = open_input(source, engine, opening, changes, **subset, netcdf_types=True)
-            origin = stack.enter_context(closing(opened))
+            origin = stack.enter_context(opened)
             trees.append(origin.tree(FileLayout()))
             unread += [phrase for phrase in origin.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)

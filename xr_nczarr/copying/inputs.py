@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -78,8 +78,6 @@ class Input(ABC):
     state
         Function that returns a string which changes whenever the source does. It returns None if
         changes cannot be detected.
-    close
-        Function that closes the source.
     skipped
         One sentence for each item that was left out.
     arrays
@@ -100,7 +98,6 @@ class Input(ABC):
     changes: Changes
     store: Store
     state: Callable[[], str | None]
-    close: Callable[[], None]
     skipped: list[str] = field(default_factory=list)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
     groups: dict[str, Group] = field(init=False)
@@ -237,18 +234,21 @@ class DatasetInput(Input):
         tree.add_variable(group, source.name, encoded, (), unlimited, growing)
 
 
+@contextmanager
 def open_input(
     source: Any,
     engine: str | None,
     options: OpenOptions,
     changes: Changes,
     *,
-    group: str | None = None,
-    variables: Collection[str] | None = None,
-    select: Mapping[str, Any] | None = None,
-    netcdf_types: bool = False,
-) -> Input:
+    group: str | None,
+    variables: Collection[str] | None,
+    select: Mapping[str, Any] | None,
+    netcdf_types: bool,
+) -> Iterator[Input]:
     """Open the source of a copy, without reading or decoding any values.
+
+    The source is closed when the context exits.
 
     Parameters
     ----------
@@ -282,10 +282,21 @@ def open_input(
     subset = Subset(group=group_path(group), variables=variables, positions=positions)
     if engine == "nczarr":
         opened = open_netcdf(source, options)
-        return _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
-    path = os.fspath(source)
-    if engine is None and find_spec("netCDF4") is not None:
-        return _of_file(path, subset, changes)
+        yield _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
+    elif engine is None and find_spec("netCDF4") is not None:
+        with closing(Handle(os.fspath(source))) as handle:
+            yield _of_file(handle, subset, changes)
+    else:
+        path = os.fspath(source)
+        datasets = _open_datasets(path, engine, **keywords)
+        with ExitStack() as stack:
+            for dataset in datasets.values():
+                stack.enter_context(dataset)
+            yield _of_datasets(path, datasets, subset, changes)
+
+
+def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
+    """Open all groups of a file with an xarray engine. None chooses an engine for the file."""
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -301,10 +312,8 @@ def open_input(
     # `supports_groups` requires xarray after 2025.7. Engines with groups need all of AS_STORED.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
-        datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
-    else:
-        datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **keywords)}
-    return _of_datasets(path, datasets, subset, changes)
+        return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
+    return {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **options)}
 
 
 def _of_store(
@@ -333,7 +342,6 @@ def _of_store(
         subset = replace(subset, group=group_path(f"{opened.target_group}/{subset.group}"))
     return ModelInput(
         state=lambda: opened.store.fingerprint(),
-        close=lambda: None,
         root=opened.root,
         subset=subset,
         changes=changes,
@@ -343,52 +351,35 @@ def _of_store(
     )
 
 
-def _of_file(path: str, subset: Subset, changes: Changes) -> ModelInput:
-    handle = Handle(path)
-    with ExitStack() as unless_returned:
-        unless_returned.callback(handle.close)
-        file = NetcdfFile(handle)
-        result = ModelInput(
-            state=lambda: file_fingerprint(path),
-            close=handle.close,
-            skipped=[*file.unsupported],
-            root=file.root,
-            subset=subset,
-            changes=changes,
-            store=LocalStore(path),
-            values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
-            complete=True,
-        )
-        unless_returned.pop_all()
-    return result
+def _of_file(handle: Handle, subset: Subset, changes: Changes) -> ModelInput:
+    file = NetcdfFile(handle)
+    return ModelInput(
+        state=lambda: file_fingerprint(handle.path),
+        skipped=[*file.unsupported],
+        root=file.root,
+        subset=subset,
+        changes=changes,
+        store=LocalStore(handle.path),
+        values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
+        complete=True,
+    )
 
 
 def _of_datasets(
     path: str, datasets: Mapping[str, xr.Dataset], subset: Subset, changes: Changes
 ) -> DatasetInput:
-    def close() -> None:
-        for dataset in datasets.values():
-            dataset.close()
-
     root = Group()
-    with ExitStack() as unless_returned:
-        unless_returned.callback(close)
-        for group_name, dataset in datasets.items():
-            _add_dataset(root, group_name, dataset)
-        result = DatasetInput(
-            root=root,
-            subset=subset,
-            changes=changes,
-            store=LocalStore(path),
-            state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
-            close=close,
-            # Small variables also become dask arrays, so that their values are released.
-            datasets={
-                name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()
-            },
-        )
-        unless_returned.pop_all()
-    return result
+    for group_name, dataset in datasets.items():
+        _add_dataset(root, group_name, dataset)
+    return DatasetInput(
+        root=root,
+        subset=subset,
+        changes=changes,
+        store=LocalStore(path),
+        state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
+        # Small variables also become dask arrays, so that their values are released.
+        datasets={name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()},
+    )
 
 
 def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
