@@ -662,8 +662,11 @@ def test_fill_value_attribute_has_variable_dtype(type_name, zarr_format, value, 
     assert type(result) is type(expected)
 
 
-def test_fill_value_outside_float16_range_is_reported():
-    dataset = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
+@pytest.mark.parametrize(
+    ("type_name", "value"), [("<f2", 65520.0), ("<f4", float(2**128 - 2**103))]
+)
+def test_fill_value_that_rounds_to_infinity_is_reported(type_name, value):
+    dataset = interpret(hierarchy(group(), array("/v", (1,), type_name, {"_FillValue": value})))
     assert "_FillValue" in dataset.reports[0]
 
 

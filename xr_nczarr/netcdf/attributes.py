@@ -34,9 +34,9 @@ _NOT_FINITE = {
 _EXPECTED = "a string, a number, or a sequence of strings or numbers"
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
-    # Beyond these limits, values round to infinity.
+    # Larger values round to infinity.
     "float16": (-math.nextafter(65520, 0), math.nextafter(65520, 0)),
-    "float32": (-float(2**128 - 2**103), float(2**128 - 2**103)),
+    "float32": (-math.nextafter(2**128 - 2**103, 0), math.nextafter(2**128 - 2**103, 0)),
     "float64": (-sys.float_info.max, sys.float_info.max),
 }
 
