@@ -578,6 +578,14 @@ class TestOptions:
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
+    def test_filesystem_for_targets_is_not_used_for_document(self, data):
+        filesystem = fsspec.filesystem("memory")
+        filesystem.pipe("/folder/data.bin", data.read_bytes())
+        document = json.dumps(version0("memory://folder/data.bin"))
+        filesystem.pipe("/folder/refs.json", document.encode())
+        options = {"fs": {"memory": filesystem}}
+        assert read("memory://folder/refs.json", **options) == VALUES.tolist()
+
     def test_target_options_apply_to_document_and_its_folder(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()

@@ -193,7 +193,11 @@ class ReferenceOptions:
         if "::" in folder:
             return {**self.by_place, **self.document_only}
         prefixes = [] if self.document_only else _by_prefix(self.by_place).items()
-        below = [item for item in prefixes if is_below(f"{folder}/", item[0])]
+        below = [
+            (prefix, options)
+            for prefix, options in prefixes
+            if is_below(f"{folder}/", prefix) and not is_filesystem(options)
+        ]
         return dict(max(below, key=lambda item: len(item[0]))[1]) if below else self.document_only
 
 
