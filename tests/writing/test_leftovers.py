@@ -38,6 +38,16 @@ def test_changed_chunk_encoding_overrides_inherited_encoding():
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
 
 
+def test_changing_one_of_two_keys_in_explicit_encoding_changes_chunks(tmp_path):
+    xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
+    with xr.open_dataset(tmp_path / "a", engine="nczarr") as source:
+        for key in ("chunks", "chunksizes"):
+            encoding = {"v": {**source.v.encoding, key: (3, 2)}}
+            xr_nczarr.to_nczarr(source, tmp_path / key, encoding=encoding)
+            copy = xr.open_dataset(tmp_path / key, engine="nczarr")
+            assert copy.v.encoding["chunks"] == (3, 2)
+
+
 OPERATIONS = {
     "opened": (lambda ds: ds, (24, 20, 30), (24, 20, 30)),
     "isel": (lambda ds: ds.isel(time=slice(5, 15)), (24, 20, 30), (24, 20, 30)),

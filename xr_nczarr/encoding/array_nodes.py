@@ -158,7 +158,7 @@ def _fit_inherited_chunks(
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
     if encoding.get("contiguous") and unchanged:
         fitted["contiguous"] = True
-    sizes, shards = _inherited_sizes(encoding), encoding.get("shards")
+    sizes, shards = _stated_sizes(encoding), encoding.get("shards")
     if sizes is None:
         return fitted | ({} if shards is None else {"shards": shards}), ""
     if isinstance(sizes, int | np.integer):
@@ -205,7 +205,7 @@ def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) 
     return {**words, "shape": _reordered(shape, axes, cut)}
 
 
-def _inherited_sizes(encoding: Mapping[str, Any]) -> Any:
+def _stated_sizes(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
     Opening a variable sets both keys to the same lengths. If they differ because the user has
@@ -262,9 +262,7 @@ def chunk_shape(
     TypeError
         If a requested length is not an integer.
     """
-    sizes = encoding.get("chunks")
-    if sizes is None or isinstance(sizes, str):
-        sizes = encoding.get("chunksizes")
+    sizes = _stated_sizes(encoding)
     if isinstance(sizes, int | np.integer):
         sizes = (sizes,) * len(shape)
     if sizes is not None:
