@@ -89,12 +89,13 @@ def stored_encoding(
 
 
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
-    """Return the encoding keys that describe codecs: ``codecs``, and the flags of netCDF engines.
+    """Return the encoding keys that describe codecs.
 
-    ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written with
-    the same codecs. Other writers ignore ``codecs`` but apply the flags, and fail if they do not
-    support a flag. In plain Zarr (`plain`), flags are therefore set only for compressors that every
-    build of HDF5 supports. No flag is set for Blosc, because netCDF writers would also require the
+    These are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs`` lists
+    numcodecs configurations in encoding order, so that a copy can be written with the same codecs.
+    Other writers ignore ``codecs``, but apply the netCDF-style keys, and fail on those that they do
+    not support. If `plain` is True, these keys are therefore set only for compressors that every
+    build of HDF5 supports. No key is set for Blosc, because netCDF writers would also require the
     name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []

@@ -105,9 +105,11 @@ def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
     - In Zarr versions with an optional fill value, readers of plain Zarr treat it as a
-      ``_FillValue``. A number would therefore mask equal values. NaN masks only NaN.
-    - In NCZarr, netCDF's default fill values mask nothing.
-    - Without a fill value, missing chunks are read as zeros.
+      ``_FillValue``. A number would therefore mask every element that equals it, whereas NaN masks
+      only NaN.
+    - In NCZarr, netCDF's default fill values never mask data.
+    - Without a fill value, missing chunks are read as zeros. In plain Zarr, an array that is
+      `complete`, which means that it has no missing chunks, therefore needs no fill value.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype

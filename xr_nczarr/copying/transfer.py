@@ -79,7 +79,7 @@ def _size(node: ArrayNode) -> int:
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return a key for the way an array stores values.
+    """Return a key that identifies how an array encodes its values.
 
     If two arrays have equal keys, the same bytes represent the same values in both.
     """

@@ -103,7 +103,7 @@ class V2(Format):
         ------
         MetadataError
             If ``.zmetadata`` is invalid, or lacks the ``zarr_consolidated_format`` member, which
-            all programs write.
+            every known writer includes.
         """
         members = read_object(document.value, None)
         version = members.get("zarr_consolidated_format")

@@ -297,7 +297,10 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document, so that rendering can keep its JSON."""
+    """Return whether a codec was parsed from a v3 document.
+
+    If so, its JSON can be rendered unchanged.
+    """
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named

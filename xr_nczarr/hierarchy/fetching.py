@@ -124,17 +124,17 @@ class DocumentSource:
         *,
         few: bool,
     ) -> dict[str, Document]:
-        """Fetch the root documents that exist. Consolidated metadata must be allowed.
+        """Fetch the root documents that exist, including consolidated metadata.
 
         Parameters
         ----------
         keys
-            Keys of the root documents of all common Zarr versions in `candidates`.
+            Keys of the root documents of the widely used Zarr versions among `candidates`.
         refusals
             See `fetch`.
         few
-            Whether consolidated metadata may be fetched first. If it is expected and found, the
-            other documents are not fetched.
+            Whether to try consolidated metadata first if similar stores have it. If it is found,
+            the other documents are not fetched.
         """
         first, others = list(keys), list[str]()
         if few and similar_stores.expect_consolidated(self.store):

@@ -71,10 +71,10 @@ def listing_changes(
 def attribute_changes(
     node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
-    """Yield the changes that set attributes of a group, and the recorded types of these attributes.
+    """Yield the changes that set attributes of a node and update their recorded types.
 
     `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
-    left out, so that they keep their exact text.
+    skipped, so that their text stays exactly as it is stored.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)

@@ -215,7 +215,7 @@ class _Block:
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Parse the chunk indices, each of which is the text from a start to a stop position.
+        """Parse the chunk indices in the text between each pair of `starts` and `stops`.
 
         Return three arrays: the indices, padded to the same number of dimensions; the number of
         dimensions of each index; and a mask that is true for valid indices.

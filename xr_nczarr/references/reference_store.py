@@ -255,7 +255,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return how many requests are needed to fetch byte ranges, if nearby ranges share one."""
+        """Return the number of requests needed to fetch `ranges`, with nearby ranges merged."""
         self.references.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]

@@ -333,7 +333,7 @@ class LocalStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier of the directory, which is equal for all paths to it."""
+        """An identifier for the directory that is the same for every path to it."""
         return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:

@@ -132,8 +132,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        For a trusted local set, any host may, except after a redirect. For any other set, only the
-        host of the set and the hosts in `allow` may.
+        If the reference set is local and trusted, every host is allowed to, unless the request was
+        redirected. Otherwise, only the reference set's own host and the hosts in `allow` are.
         """
         if self.origin is None:
             return not redirected

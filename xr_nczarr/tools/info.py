@@ -77,9 +77,9 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the total numbers of groups, variables, chunks and bytes.
 
-        Variables that cannot be read are excluded from the totals of chunks and bytes. If chunks
-        were not counted, the result has no totals of chunks and stored bytes. A total is None if
-        any variable's share is unknown.
+        The chunk and byte totals do not include variables that cannot be read. If chunks were not
+        counted, the totals of chunks and of stored bytes are left out. A total is None if it is
+        unknown for any variable.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]

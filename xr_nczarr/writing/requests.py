@@ -240,7 +240,7 @@ def _has_times(dataset: Dataset, dim: Hashable) -> bool:
 
 
 def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a variable that is read from an array that would be overwritten."""
+    """Return the error for a variable that lazily reads from an array to be overwritten."""
     return RefusedError(
         f"the variable reads its values from {path} in the store that would be overwritten",
         remedy="Load the variable first with .load(), or write to another store",
