@@ -40,22 +40,15 @@ AS_STORED: Mapping[str, Any] = {
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of the zarr engine that have no effect in this engine, and the values that it accepts.
-_OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
-    "mode": ("r", None),
-    "cache_members": (True, False),
-    "store": (None,),
-    "engine": (None,),
-    "chunk_store": (None,),
-    "synchronizer": (None,),
-}
-_REMEDIES = {
-    "mode": "Write with to_nczarr; open_dataset only reads",
-    "cache_members": "Leave out this option",
-    "store": "Pass the target as the first argument",
-    "engine": "Leave out this option",
-    "chunk_store": "Open a reference set if the chunks are stored elsewhere",
-    "synchronizer": "Leave out this option; writers use their own locks",
+# Options of the zarr engine that have no effect in this engine: the values that it accepts, and
+# what to do instead of passing another value.
+_OF_ENGINE_ZARR: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "mode": (("r", None), "Write with to_nczarr; open_dataset only reads"),
+    "cache_members": ((True, False), "Leave out this option"),
+    "store": ((None,), "Pass the target as the first argument"),
+    "engine": ((None,), "Leave out this option"),
+    "chunk_store": ((None,), "Open a reference set if the chunks are stored elsewhere"),
+    "synchronizer": ((None,), "Leave out this option; writers use their own locks"),
 }
 
 
@@ -258,10 +251,9 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     TypeError
         If an option of xarray's zarr engine has a value that this engine does not support.
     """
-    for name, values in _OF_ENGINE_ZARR.items():
+    for name, (accepted, remedy) in _OF_ENGINE_ZARR.items():
         value = arguments[name]
-        if value not in values:
-            remedy = _REMEDIES[name]
+        if value not in accepted:
             raise TypeError(f"the nczarr engine does not support {name}={value!r}. {remedy}")
     options = OpenOptions.of(arguments)
     if options.zarr_format is None:
