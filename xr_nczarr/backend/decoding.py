@@ -16,7 +16,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,7 @@ def decode_variables(
     arrays: Mapping[Hashable, LazyArray],
     attributes: dict[Any, Any],
     decoding: Mapping[str, Any],
-    dropped: Set[Hashable] = frozenset(),
+    dropped: Set[Hashable],
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
     """Decode variables like xarray's `decode_cf_variables`, but convert numbers chunk by chunk.
 
@@ -176,8 +175,8 @@ def find_undecodable(
     variables: Mapping[Any, Variable],
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
-    dropped: Set[Hashable] = frozenset(),
-    failed: Mapping[Hashable, Exception] = MappingProxyType({}),
+    dropped: Set[Hashable],
+    failed: Mapping[Hashable, Exception],
 ) -> dict[Hashable, NczarrError]:
     """Return the errors of the variables that `decode_variables` cannot decode, keyed by name.
 
