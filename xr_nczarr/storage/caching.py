@@ -50,6 +50,16 @@ class _FrontStore(Store):
     @abstractmethod
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]: ...
 
+    @abstractmethod
+    def _around(self, source: Store) -> Store:
+        """Return a wrapper like this one around a variant of its source."""
+
+    def probing(self) -> Store:
+        return self._around(self.source.probing())
+
+    def bounded(self, max_bytes: int) -> Store:
+        return self._around(self.source.bounded(max_bytes))
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         return self._respond(keys, self.source.fetch)
 
@@ -105,9 +115,8 @@ class CachingStore(_FrontStore):
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
 
-    def probing(self) -> CachingStore:
-        """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return CachingStore(self.source.probing(), self.url, self._cache.root)
+    def _around(self, source: Store) -> CachingStore:
+        return CachingStore(source, self.url, self._cache.root)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
@@ -189,11 +198,10 @@ class PrefetchingStore(_FrontStore):
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
         """Return a variant of this store for the chunks of one array; see `Store.narrowed`."""
-        return PrefetchingStore(self.source.narrowed(keys), self.group)
+        return self._around(self.source.narrowed(keys))
 
-    def bounded(self, max_bytes: int) -> PrefetchingStore:
-        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
-        return PrefetchingStore(self.source.bounded(max_bytes), self.group)
+    def _around(self, source: Store) -> PrefetchingStore:
+        return PrefetchingStore(source, self.group)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         fetched = self.group.fetch(keys)
@@ -255,13 +263,8 @@ class KeepingStore(_FrontStore):
         super().__init__(source)
         self.objects = objects
 
-    def probing(self) -> KeepingStore:
-        """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return KeepingStore(self.source.probing(), self.objects)
-
-    def bounded(self, max_bytes: int) -> KeepingStore:
-        """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
-        return KeepingStore(self.source.bounded(max_bytes), self.objects)
+    def _around(self, source: Store) -> KeepingStore:
+        return KeepingStore(source, self.objects)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
@@ -285,6 +288,9 @@ class EarlierStore(_FrontStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStore, (self.source, self.before)
+
+    def _around(self, source: Store) -> EarlierStore:
+        return EarlierStore(source, self.before)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         current = request([key for key in keys if key not in self.before])

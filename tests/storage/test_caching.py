@@ -1,0 +1,29 @@
+"""Test the stores that wrap another store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xr_nczarr.errors import LimitError
+from xr_nczarr.storage import Store
+from xr_nczarr.storage.caching import CachingStore, EarlierStore, KeepingStore
+from xr_nczarr.storage.local import LocalStore
+
+WRAPPERS: dict[str, Callable[[Store], Store]] = {
+    "caching": lambda source: CachingStore(source, "url"),
+    "earlier": lambda source: EarlierStore(source, {"b": None}),
+    "keeping": lambda source: KeepingStore(source, {}),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_wrapped_stores_limit_size_of_objects(kind: str, tmp_path: Path) -> None:
+    source = LocalStore(str(tmp_path))
+    source.put([("a", b"12345678")])
+    wrapper = WRAPPERS[kind](source)
+    with pytest.raises(LimitError, match="8 bytes"):
+        list(wrapper.bounded(7).fetch(["a"]))
+    assert [bytes(data) for data in wrapper.bounded(8).fetch(["a"]) if data] == [b"12345678"]
