@@ -370,6 +370,21 @@ def test_staged_copy_is_synced_file_by_file_without_syncfs(
     assert synced == [*copies, folder, "a", "*", os.path.basename(os.path.dirname(store.root))]
 
 
+def test_failing_staging_raises_one_error_and_leaves_nothing(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store.put([("a", b"1"), ("b", b"2")])
+    beside = sorted(os.listdir(os.path.dirname(store.root)))
+    monkeypatch.setattr(os, "link", fail)
+    monkeypatch.setattr(shutil, "copy2", fail)
+    with pytest.raises(StorageError, match=r"cannot create .*/[ab]: .*No space left"):
+        store.staging(empty=False)
+    assert sorted(os.listdir(os.path.dirname(store.root))) == beside
+
+
 def refuse_links(*_: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 

@@ -292,13 +292,17 @@ class LocalStore(Store):
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
-        with translated_os_errors(self.name):
-            if empty or not os.path.isdir(self.root):
-                os.makedirs(root)
-                for name in desktop_files(self.root):
-                    link_or_copy(f"{self.root}/{name}", f"{root}/{name}", sync=sync)
-            else:
-                copy_tree(os.path.realpath(self.root), root, sync=sync)
+        try:
+            with translated_os_errors(self.name):
+                if empty or not os.path.isdir(self.root):
+                    os.makedirs(root)
+                    for name in desktop_files(self.root):
+                        link_or_copy(f"{self.root}/{name}", f"{root}/{name}", sync=sync)
+                else:
+                    copy_tree(os.path.realpath(self.root), root, sync=sync)
+        except BaseException:
+            remove_tree(root)
+            raise
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:

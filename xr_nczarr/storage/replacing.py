@@ -154,7 +154,11 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
         if not is_hidden(os.path.basename(file)):
             link_or_copy(file, name, sync=sync)
 
-    shutil.copytree(source, target, copy_function=copy)
+    try:
+        shutil.copytree(source, target, copy_function=copy)
+    except shutil.Error as error:  # it contains the message of each failure
+        _, name, reason = error.args[0][0]
+        raise OSError(f"cannot create {name}: {reason}") from error
     if sync:
         for folder, _, _ in os.walk(target):
             system.sync_directory(folder)
