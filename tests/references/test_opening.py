@@ -20,6 +20,7 @@ from tests.references.test_web import with_ranges
 from tests.servers import HttpServer
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
+    AccessDeniedError,
     LimitError,
     NczarrError,
     NotFoundError,
@@ -585,6 +586,15 @@ class TestOptions:
         filesystem.pipe("/folder/refs.json", document.encode())
         options = {"fs": {"memory": filesystem}}
         assert read("memory://folder/refs.json", **options) == VALUES.tolist()
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
+    )
+    def test_missing_status_applies_to_document(self, served, options, error):
+        served.fault("status", status=403, times=None)
+        with pytest.raises(error):
+            read(f"{served.url}/refs.json", **options)
 
     def test_target_options_apply_to_document_and_its_folder(self, served):
         put(served.root, "refs.json", version0("data.bin"))

@@ -193,7 +193,10 @@ def _folder(url: str, options: ReferenceOptions) -> Store:
     if path is not None:
         return LocalStore(path, max_object_bytes=max_bytes)
     trust = None if options.access.trusted else Trust.below(url)
-    rules = Rules(retry=options.access.retry, max_object_bytes=max_bytes)
+    access = options.access
+    rules = Rules(
+        retry=access.retry, missing_status=access.missing_status, max_object_bytes=max_bytes
+    )
     if options.filesystem is not None:
         return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
     storage_options = options.document_options(split_query(url)[0])
