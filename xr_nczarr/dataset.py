@@ -22,8 +22,9 @@ from xr_nczarr.model import ArrayNode, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
-from xr_nczarr.references import open_record_set, open_target
 from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
+from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.reference_names import names_reference_set
 
 _log = logging.getLogger(__name__)
 # Print nothing unless the calling program configures logging.
@@ -69,7 +70,13 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
         Whether the store or reference set must already exist. Pass False to create a store.
     """
     location, access = parse_url(target), access or Access()
-    return Resolved(location, access, open_target(location, access, must_exist=must_exist))
+    store: Store | None = None
+    if must_exist and names_reference_set(location, access.options):
+        from xr_nczarr.references import open_references
+
+        store = open_references(location, access)
+    store = store or open_store(location, access, must_exist=must_exist)
+    return Resolved(location, access, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +227,8 @@ def open_netcdf(
     except RecordSetError as error:
         if store is location.target:
             raise
+        from xr_nczarr.references import open_record_set
+
         store = open_record_set(location, store, error.document, resolved.access)
         hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask

@@ -1,7 +1,7 @@
 """Parse, open and write reference sets, which map the keys of a store to bytes in other files."""
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
-from xr_nczarr.references.opening import open_record_set, open_target
+from xr_nczarr.references.opening import open_record_set, open_references
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import expand, parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
@@ -18,7 +18,7 @@ __all__ = [
     "WrittenReferences",
     "expand",
     "open_record_set",
-    "open_target",
+    "open_references",
     "parse_parquet_references",
     "parse_references",
     "portable",

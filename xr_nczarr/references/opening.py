@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import is_record_document
@@ -18,28 +17,17 @@ from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.storage import Access, LocalStore, Location, RemoteStore, Rules, Store, parse_url
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FilesystemClient
-from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.reference_names import (
+    has_reference_options,
+    is_json,
+    is_parquet,
+    names_reference_set,
+)
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 
-_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
-_PARQUET_SUFFIXES = (".parq", ".parquet")
 _RECORDS = ".zmetadata"
 """Name of the metadata document in a folder of parquet files or a consolidated Zarr v2 store."""
-# Options that only reference sets use. The options fo, target_protocol and target_options are not
-# among them, because chained URLs use them too.
-_OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
-
-
-def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
-    """Open the reference set, or any other kind of store, at a location.
-
-    Only the targets that `open_references` lists are recognized as reference sets. Any other folder
-    of parquet files is opened as an ordinary store; see `open_record_set`. If `must_exist` is
-    False, the store is opened for writing, and cannot be a reference set.
-    """
-    references = open_references(location, access) if must_exist else None
-    return references or open_store(location, access, must_exist=must_exist)
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
@@ -56,7 +44,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
-    if not explicit and not _is_named_set(location, access.options):
+    if not names_reference_set(location, access.options):
         return None
     implied = {}
     if explicit and location.filesystem is not None:  # fsspec has already read the document
@@ -84,7 +72,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
                 return _open_at(document, options.at(document))
             except NotFoundError:
                 # A store of another kind may be named like a folder of parquet files.
-                if explicit or _has_own(access.options) or not is_parquet(url):
+                if explicit or has_reference_options(access.options) or not is_parquet(url):
                     raise
                 return None
     if not isinstance(document.target, Mapping):
@@ -156,8 +144,7 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
         with suppress(NotFoundError):
             return open_set(url, options)
     remedy = 'If the target is a store, leave out options such as "remote_options"'
-    is_json = split_query(url)[0].endswith(_SUFFIXES)
-    raise NotFoundError("the reference set does not exist", remedy="" if is_json else remedy)
+    raise NotFoundError("the reference set does not exist", remedy="" if is_json(url) else remedy)
 
 
 def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
@@ -201,28 +188,3 @@ def _folder(url: str, options: ReferenceOptions) -> Store:
         return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
     storage_options = options.document_options(split_query(url)[0])
     return RemoteStore(connection(url, storage_options, rules, trust))
-
-
-def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target appears to be a reference set, without opening it.
-
-    Only the values of a dictionary, or the suffix and storage options of a path or URL, are
-    examined.
-    """
-    if not location.url:
-        values = location.target.values() if isinstance(location.target, dict) else ()
-        return any(isinstance(value, str | list | tuple | Mapping) for value in values)
-    if _has_own(options):
-        return True
-    if location.folder or (location.path is not None and os.path.isdir(location.path)):
-        return False
-    return split_query(location.url)[0].endswith(_SUFFIXES) or is_parquet(location.url)
-
-
-def _has_own(options: Mapping[str, Any]) -> bool:
-    return any(name in _OWN or "://" in name for name in options)
-
-
-def is_parquet(url: str) -> bool:
-    """Return whether a path or URL ends in ``.parq`` or ``.parquet``."""
-    return split_query(url)[0].rstrip("/").endswith(_PARQUET_SUFFIXES)

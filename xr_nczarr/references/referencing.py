@@ -15,18 +15,15 @@ from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
-from xr_nczarr.references.opening import (
-    is_parquet,
-    open_record_set,
-    open_target,
-    record_document,
-)
+from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import portable, render_references, tabulated
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.clients import connection
+from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.reference_names import is_parquet
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
@@ -169,7 +166,7 @@ def _open_source(location: Location, access: Access) -> Store:
             f"the source is the group {quote(location.group)!r}; expected a store",
             remedy="Pass the store without the group",
         )
-    store = open_target(location, access)
+    store = open_references(location, access) or open_store(location, access)
     document = None if isinstance(store, ReferenceStore) else record_document(store)
     return store if document is None else open_record_set(location, store, document, access)
 
