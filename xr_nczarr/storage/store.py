@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
@@ -36,8 +36,8 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
-    All other methods have default implementations that are based on these four methods, except for
-    the methods that `reads_in_place` and `replaceable` declare. A subclass may override them.
+    All other methods have default implementations that are based on these four methods. A subclass
+    may override them.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Store(ABC):
     remote
         Whether each request costs a network round trip. If so, concurrent requests are faster.
     reads_in_place
-        Whether the store has the methods `fetch_into` and `fetch_ranges_into`, which read directly
-        into a buffer, without an intermediate copy.
+        Whether `fetch_into` and `fetch_ranges_into` read directly into the buffer, without an
+        intermediate copy.
     zero_fill_is_missing
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
         their writers use 0 if the original file declares no fill value.
@@ -57,8 +57,7 @@ class Store(ABC):
         Whether `lock` also excludes other processes. Such a lock is released when the process that
         holds it ends.
     replaceable
-        Whether the store has the methods `staging` and `commit`, so that `in_one_step` can replace
-        its whole content atomically.
+        Whether `in_one_step` can replace the whole content of the store atomically.
     max_puts
         Number of objects to encode and write concurrently, each in its own thread.
     single_file
@@ -218,7 +217,12 @@ class Store(ABC):
         Return None if the object does not exist. The content of `buffer` is valid only if the
         returned size equals the size of the buffer.
         """
-        raise NotImplementedError
+        (data,) = self.fetch([key])
+        if data is None:
+            return None
+        if len(data) == buffer.nbytes:
+            memoryview(buffer).cast("B")[:] = data
+        return len(data)
 
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
@@ -233,7 +237,12 @@ class Store(ABC):
         StorageError
             If a range does not lie within the object.
         """
-        raise NotImplementedError
+        ranges = [ByteRange(key, start, length) for start, length in spans]
+        for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
+            if data is None:
+                return False
+            buffer[:] = data
+        return True
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
         """Return a context manager that yields a function for reading ranges of an object.
@@ -430,11 +439,14 @@ class Store(ABC):
         The staging store initially contains the objects of this store, or no objects if `empty` is
         true.
         """
-        raise NotImplementedError
+        self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
         """Replace the content of this store atomically with the content of `staging`."""
-        raise NotImplementedError
+        self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:
         return UnsupportedError("this store is read-only", store=self.name)
+
+    def _not_replaceable(self) -> NoReturn:
+        raise UnsupportedError("the store cannot be replaced atomically", store=self.name)
