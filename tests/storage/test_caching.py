@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xr_nczarr.errors import LimitError
-from xr_nczarr.storage import Store
+from xr_nczarr.errors import LimitError, StorageError
+from xr_nczarr.storage import ByteRange, Store
 from xr_nczarr.storage.caching import CachingStore, EarlierStore, KeepingStore
 from xr_nczarr.storage.local import LocalStore
 
@@ -27,3 +27,17 @@ def test_wrapped_stores_limit_size_of_objects(kind: str, tmp_path: Path) -> None
     with pytest.raises(LimitError, match="8 bytes"):
         list(wrapper.bounded(7).fetch(["a"]))
     assert [bytes(data) for data in wrapper.bounded(8).fetch(["a"]) if data] == [b"12345678"]
+
+
+def test_cached_files_removed_while_in_use_are_not_read_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = LocalStore(str(tmp_path))
+    source.put([("a", b"12345678")])
+    wrapper = CachingStore(source, "url")
+    absent = [wrapper.fetch(["b"]), wrapper.fetch_ranges([ByteRange("b", 0, 1)])]
+    assert [list(fetched) for fetched in absent] == [[None], [None]]
+    monkeypatch.setattr(LocalStore, "put", lambda *_: None)
+    for fetched in (wrapper.fetch(["a"]), wrapper.fetch_ranges([ByteRange("a", 0, 1)])):
+        with pytest.raises(StorageError, match="removed while it was in use"):
+            list(fetched)

@@ -314,8 +314,8 @@ def _dimensions(
 def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
     """Map the names of the children that a group's annotation lists to their kinds.
 
-    The kind of a name in both lists is None. Returns None if either list is missing or damaged. The
-    store then has to be listed instead.
+    If a name is in both lists, its kind is None. Returns None if either list is missing or damaged.
+    The store then has to be listed instead.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:

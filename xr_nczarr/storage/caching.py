@@ -124,6 +124,8 @@ class CachingStore(_FrontStore):
             responses = self._fill(batch, request)
             cached = self._cache.fetch([self._file_of(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
+                if data is None and key not in responses:
+                    raise self._removed(key)
                 yield responses.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -131,13 +133,17 @@ class CachingStore(_FrontStore):
 
         Each object is first downloaded into the cache as a whole.
         """
-        self._fill([item.key for item in ranges], self.source.fetch)
+        responses = self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
             try:
-                yield from self._cache.fetch_ranges([ByteRange(self._file_of(key), start, length)])
+                part = ByteRange(self._file_of(key), start, length)
+                (data,) = self._cache.fetch_ranges([part])
             except StorageError as error:
                 error.store, error.key = self.name, key
                 raise
+            if data is None and key not in responses:
+                raise self._removed(key)
+            yield data
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
@@ -150,6 +156,15 @@ class CachingStore(_FrontStore):
 
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
+
+    def _removed(self, key: str) -> StorageError:
+        """Return the error for a cached file that another program removed before it was read."""
+        return StorageError(
+            "the cached file was removed while it was in use",
+            remedy="Read the object again",
+            store=self.name,
+            key=key,
+        )
 
     def _fill(self, keys: Iterable[str], request: _Request) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.

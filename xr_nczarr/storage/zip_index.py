@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class ZipContents:
-    """The bytes and the entries of a zip file, of which only the needed byte ranges are fetched.
+    """An open zip file, of which only the needed byte ranges are fetched.
 
     The last bytes of the file are fetched first, and kept in memory. The other methods are those of
     a file object, because `zipfile` reads the zip directory from this object.
