@@ -17,12 +17,12 @@ def test_total_size_of_concurrent_uploads_is_limited():
         with lock:
             running.add(number)
             most.append(len(running))
-        meeting.wait()  # two of 100 MiB fit into 256 MiB
+        meeting.wait()  # two of 25 MiB fit into 64 MiB
         with lock:
             running.remove(number)
 
     for number in range(20):
-        uploads.submit(work, number, 100 * MIB)
+        uploads.submit(work, number, 25 * MIB)
     uploads.finish()
     assert len(most) == 20
     assert max(most) == 2

@@ -10,8 +10,8 @@ from xr_nczarr.locks import Underway
 
 _Argument = TypeVar("_Argument")
 
-_MAX_BYTES = 256 << 20
-_MIN_JOB_BYTES = 1 << 20  # so that at most 256 small objects wait
+_MAX_BYTES = 64 << 20  # with more, servers stored chunks of 4 MB no faster
+_MIN_JOB_BYTES = 256 << 10  # so that at most 256 small objects wait
 
 
 class Uploads(Underway):
