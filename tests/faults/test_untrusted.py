@@ -309,7 +309,7 @@ def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
 )
 def test_reference_set_without_folder_cannot_reference_other_locations(document, inside):
     """The part of its name before the last slash is empty, which must not match every URL."""
-    trust = Trust().narrowed(document)
+    trust = Trust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
         with pytest.raises(RefusedError):
             trust.check(url)

@@ -147,7 +147,7 @@ def _strangers() -> None:
     os.makedirs(r"C:\sets\deep")
     allowed = (r"D:\more", r"\\server\allowed")
     for document in (r"C:\sets\refs.json", "C:/sets/refs.json", "file:///C:/sets/refs.json"):
-        trust = Trust(allow=allowed).narrowed(document)
+        trust = Trust(allow=allowed).for_untrusted(document)
         for url in (
             "C:/sets/a.nc",
             r"C:\sets\deep\a.nc",
@@ -179,7 +179,7 @@ def _strangers() -> None:
             except RefusedError:
                 continue
             raise AssertionError(f"{url} is allowed for {document}")
-    Trust().narrowed("C:/refs.json").check("C:/a.nc")
+    Trust().for_untrusted("C:/refs.json").check("C:/a.nc")
 
 
 def test_untrusted_reference_sets_can_reference_only_their_folder_on_windows(

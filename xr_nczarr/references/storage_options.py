@@ -154,7 +154,7 @@ class ReferenceOptions:
         trust = Trust(origin, allow)
         return Targets(
             place,
-            trust if self.access.trusted else trust.narrowed(document),
+            trust if self.access.trusted else trust.for_untrusted(document),
             protocol,
             tuple(by_length),
             self.access.retry,

@@ -37,35 +37,35 @@ class Trust:
     origin
         Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
         origin. None means that the set is local. A local set may refer to everything except devices
-        and unusual protocols.
+        and protocols that do more than transfer bytes.
     allow
         Additional URL prefixes or absolute paths that the caller allows.
-    narrow
-        Whether the set is untrusted. If so, `origin` is the folder of the set, and the set may only
-        refer to files in that folder.
+    untrusted
+        Whether the set is untrusted. If so, the set may only refer to files in its own folder and
+        to the locations in `allow`. For a remote set, `origin` is then the URL of that folder.
     """
 
     origin: str | None = None
     allow: tuple[str, ...] = ()
-    narrow: bool = False
+    untrusted: bool = False
 
-    def narrowed(self, document: str | None) -> Trust:
-        """Return the rules for an untrusted set, which may only refer to files in its own folder.
+    def for_untrusted(self, document: str | None) -> Trust:
+        """Return the rules for an untrusted set, which confine it to its own folder and to `allow`.
 
         `document` is the absolute path or the URL of the set, or None if the set is in memory.
         """
         if document is None:
-            return Trust("nowhere:", self.allow, narrow=True)
+            return Trust("nowhere:", self.allow, untrusted=True)
         path = local_path(document)
         if path is not None:
-            return Trust("nowhere:", (os.path.dirname(path), *self.allow), narrow=True)
+            return Trust("nowhere:", (os.path.dirname(path), *self.allow), untrusted=True)
         folder = document.rpartition("::")[2].partition("?")[0].rpartition("/")[0]
-        return Trust(folder, self.allow, narrow=True)
+        return Trust(folder, self.allow, untrusted=True)
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Return the rules for an untrusted store at `url`. Redirects must stay below that URL."""
-        return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
+        """Return rules for an untrusted store, which allow only redirects to places below `url`."""
+        return cls().for_untrusted(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
         """Check that the set may refer to `url`, which is a URL or an absolute path.
@@ -83,10 +83,10 @@ class Trust:
         may_resolve = all(path is None or self._may_resolve(path) for path in paths)
         for path in filter(None, paths if may_resolve else ()):
             real = os.path.realpath(path)
-            # fsspec opens the files of a chained URL without checking them. Reading a pipe or a
-            # device might never end.
-            odd = len(paths) > 1 and _is_special(real)
-            if odd or system.is_device(real):
+            # fsspec opens the files of a chained URL without checking them. Reading from a pipe or
+            # a device might never end.
+            is_unsafe = len(paths) > 1 and _is_special(real)
+            if is_unsafe or system.is_device(real):
                 raise RefusedError(
                     f"the reference set refers to {quote(path)}, which is not a regular file"
                 )
@@ -110,20 +110,20 @@ class Trust:
         """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
         If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. If
-        the set is also local, servers may redirect to any public host. In all other cases, the set
-        must be allowed to refer to `target` itself.
+        the set is also local, servers may redirect to any public host. In all other cases, a
+        redirect is followed only if the set may refer to `target` directly.
         """
         web = target.startswith(("http://", "https://"))
-        if web and not self.narrow and _server(url) == _server(target):
+        if web and not self.untrusted and _server(url) == _server(target):
             return
-        if self.origin is not None and not self.narrow:
+        if self.origin is not None and not self.untrusted:
             self.check(target)
             return
-        if self.narrow:
-            right, reason = web and self._is_allowed(target), "outside the opened location"
+        if self.untrusted:
+            is_allowed, reason = web and self._is_allowed(target), "outside the opened location"
         else:
-            right, reason = web and not is_private(_host(target)), "not a public host"
-        if not right:
+            is_allowed, reason = web and not is_private(_host(target)), "not a public host"
+        if not is_allowed:
             raise RefusedError(
                 f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
                 remedy="If you trust the second URL, open it instead",
@@ -132,8 +132,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        If the reference set is local and trusted, every host is allowed to, unless the request was
-        redirected. Otherwise, only the reference set's own host and the hosts in `allow` are.
+        If the reference set is local and trusted, any host may do so, unless the request was
+        redirected. Otherwise, only the host of the reference set and the hosts in `allow` may.
         """
         if self.origin is None:
             return not redirected
@@ -160,7 +160,7 @@ class Trust:
                 system.is_inside(path, folder) for folder in map(local_path, self.allow) if folder
             )
         climbs = "/../" in f"{urllib.parse.unquote(url)}/"
-        if self.origin and is_below(url, self.origin) and not (climbs and self.narrow):
+        if self.origin and is_below(url, self.origin) and not (climbs and self.untrusted):
             return True
         return not climbs and any(
             is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
@@ -227,9 +227,9 @@ def _server(url: str) -> str:
 
 
 def _folder(url: str) -> str:
-    """Return the entry for the ``allow`` option that would permit a URL: the folder of the URL.
+    """Return the value of the ``allow`` option that would permit a URL: the folder of the URL.
 
-    For a chained URL, this is the URL itself, because only complete chained URLs can be allowed.
+    For a chained URL, the value is the whole URL, because its folder cannot be allowed.
     """
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
