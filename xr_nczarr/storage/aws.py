@@ -1,6 +1,6 @@
 """Translate s3fs options, AWS environment variables and AWS configuration files for obstore.
 
-The module covers the environment variables and files that botocore documents.
+This module handles the environment variables and files that the botocore documentation describes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class FoundCredentials:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials. obstore must ask for them again after five minutes."""
+        """Return the current credentials, declared to expire after five minutes.
+
+        obstore then calls this method again.
+        """
         frozen = self._credentials.get_frozen_credentials()
         # botocore caches its credentials, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
@@ -105,8 +108,8 @@ class FoundCredentials:
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Translate s3fs storage options to arguments for obstore's ``S3Store``.
 
-    The result contains a region only if a custom endpoint is configured. For a bucket on AWS, look
-    up the region with `bucket_region`.
+    The result contains a region only if a custom endpoint is configured. For a bucket on AWS, the
+    caller must look up the region with `bucket_region`.
 
     Raises
     ------
@@ -157,14 +160,15 @@ def _is_configured() -> bool:
 
 
 def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | None:
-    """Return static credentials, or None if `values` contains no value.
+    """Return static credentials, or None if no value is set.
 
-    `values` contains the key, the secret and the optional token. Each is None if it is not set.
+    `values` contains the access key, the secret key and the session token, in this order. An
+    item that is None or empty counts as not set.
 
     Raises
     ------
     NoEquivalent
-        If the credentials lack a key or a secret.
+        If some values are set, but not both keys.
     """
     key, secret, token = values
     if key and secret:
@@ -222,7 +226,7 @@ def _region(profile: str | None) -> str | None:
 
 
 def _session(profile: str | None) -> Any:
-    """Return a botocore session for an AWS profile, or for the default profile if it is None.
+    """Return a botocore session for an AWS profile, or for the default profile if None is passed.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Recognize reference sets by their names and storage options.
 
-This module is separate from the package `references`, so that opening any other store does not
-import that package.
+This module is not part of the package `references`, so that opening any other kind of store does
+not import that package.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     """Return whether a target appears to be a reference set, without opening it.
 
-    Only the values of a dictionary, or the prefix, suffix and storage options of a path or URL, are
-    examined.
+    For a dictionary, only its values are examined. For a path or URL, only the prefix, the suffix
+    and the storage options are examined.
     """
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
@@ -37,12 +37,12 @@ def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
 
 
 def has_reference_options(options: Mapping[str, Any]) -> bool:
-    """Return whether any of the storage options is used only by reference sets."""
+    """Return whether `options` contains any option that only reference sets use."""
     return any(name in _OWN or "://" in name for name in options)
 
 
 def is_json(url: str) -> bool:
-    """Return whether a path or URL ends in ``.json``, or in the suffix of compressed JSON."""
+    """Return whether a path or URL has the suffix of a JSON file, which may be compressed."""
     return split_query(url)[0].endswith(_JSON_SUFFIXES)
 
 

@@ -70,7 +70,7 @@ class Retry:
         there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
-        attempt, and each wait is randomly shortened by up to half.
+        attempt. Each wait is then shortened by a random amount of up to half.
     timeout_seconds
         Maximum time in seconds without any response data. If the server sends nothing for longer,
         the attempt fails.

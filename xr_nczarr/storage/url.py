@@ -49,7 +49,10 @@ def is_rooted(path: str) -> bool:
 
 
 def is_filesystem(value: object) -> bool:
-    """Return whether a value is an fsspec filesystem. If it is None, fsspec is not imported."""
+    """Return whether a value is an fsspec filesystem.
+
+    For None, fsspec is not imported, because the import takes time.
+    """
     if value is None:
         return False
     from fsspec import AbstractFileSystem
@@ -156,7 +159,7 @@ def normalize(url: str) -> str:
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Split a URL into its folder and its last component. The URL must not have a query.
+    """Split a URL, which must not have a query, into its folder and its last component.
 
     The last component of an http(s) URL is percent-decoded.
 

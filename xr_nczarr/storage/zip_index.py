@@ -19,7 +19,7 @@ HEADER = 30
 """Size in bytes of a local header, excluding the name that follows it."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
-_END_BYTES = 64 << 10  # at the end of a file, which usually contain the zip directory
+_END_BYTES = 64 << 10  # bytes at the end of a file that usually contain the zip directory
 _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attributes
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class ZipContents:
-    """An open zip file, of which only the needed byte ranges are fetched.
+    """The content of a zip file, of which only the needed byte ranges are fetched.
 
     The last bytes of the file are fetched first, and kept in memory. The other methods are those of
     a file object, because `zipfile` reads the zip directory from this object.
@@ -141,16 +141,16 @@ def _read_entries(source: Any, store: str) -> dict[str, Entry]:
         raise damaged(f"the zip file cannot be read ({reason_of(error)})", store) from error
     infos = [info for info in infos if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
-    room = {start: after - start for start, after in pairwise([*starts, end])}
+    available = {start: after - start for start, after in pairwise([*starts, end])}
     entries: dict[str, Entry] = {}
     for info in infos:
         name, start = info.orig_filename, info.header_offset
         check_key(name.removesuffix("/"), store)
         needed = HEADER + len(name) + info.compress_size
-        if room[start] < needed or len(room) < len(infos):
+        if available[start] < needed or len(available) < len(infos):
             raise damaged("zip entries overlap", store, name)
         if not info.is_dir():
-            span = min(room[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
+            span = min(available[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
             entries[name] = Entry(start, span, info)
     first = infos[0].orig_filename if infos else ""
     folder = _folder(entries, first, store.rpartition("/")[2].removesuffix(".zip"))
@@ -162,7 +162,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     """Return the folder of the store with a trailing slash, or an empty string for the root.
 
     Normally, the folder of the store contains all entries. netCDF-C, however, always uses the
-    folder of the first entry. This function follows netCDF-C under two conditions: the folder is
+    folder of the first entry. This function does the same if two conditions are met: the folder is
     named after the archive, and the only entry outside it is the metadata of an empty group.
 
     `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
