@@ -22,7 +22,15 @@ from xr_nczarr.model import ArrayNode, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
-from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
+from xr_nczarr.storage import (
+    Access,
+    Bytes,
+    Location,
+    MemoizingStore,
+    RolledBackStore,
+    Store,
+    parse_url,
+)
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.reference_names import names_reference_set
 
@@ -221,7 +229,7 @@ def open_netcdf(
         data_type_fallback=options.on_unsupported == "fallback",
         limits=options.bounds,
     )
-    source = store if documents is None else KeepingStore(store, documents)
+    source = store if documents is None else MemoizingStore(store, documents)
     try:
         hierarchy = search(source, consolidated=None if store.consolidated else consolidated)
     except RecordSetError as error:
@@ -234,7 +242,7 @@ def open_netcdf(
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = store.zero_fill_is_missing
     if hierarchy.before:
-        store = EarlierStore(store, hierarchy.before)
+        store = RolledBackStore(store, hierarchy.before)
     with Place(store=store.name):
         root = interpret(
             hierarchy,

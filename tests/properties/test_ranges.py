@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xr_nczarr.storage import ByteRange
-from xr_nczarr.storage.ranges import merge_ranges, windows
+from xr_nczarr.storage.ranges import merge_ranges, split_into_batches
 
 OBJECTS = {"a": bytes(range(200)), "b": bytes(range(100, 250))}
 RANGES = st.lists(
@@ -53,7 +53,7 @@ def test_adjacent_ranges_are_merged_into_one_request(ranges: list[ByteRange]) ->
 def test_windows_splits_ranges_within_count_and_byte_limits(
     ranges: list[ByteRange], max_count: int, max_bytes: int
 ) -> None:
-    pieces = list(windows(ranges, max_count=max_count, max_bytes=max_bytes))
+    pieces = list(split_into_batches(ranges, max_count=max_count, max_bytes=max_bytes))
     assert [item for piece in pieces for item in piece] == ranges
     for piece in pieces:
         assert len(piece) <= max_count

@@ -9,13 +9,13 @@ import pytest
 
 from xr_nczarr.errors import LimitError, StorageError
 from xr_nczarr.storage import ByteRange, Store
-from xr_nczarr.storage.caching import CachingStore, EarlierStore, KeepingStore
+from xr_nczarr.storage.caching import CachingStore, MemoizingStore, RolledBackStore
 from xr_nczarr.storage.local import LocalStore
 
 WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "caching": lambda source: CachingStore(source, "url"),
-    "earlier": lambda source: EarlierStore(source, {"b": None}),
-    "keeping": lambda source: KeepingStore(source, {}),
+    "rolled-back": lambda source: RolledBackStore(source, {"b": None}),
+    "memoizing": lambda source: MemoizingStore(source, {}),
 }
 
 

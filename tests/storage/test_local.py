@@ -29,7 +29,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, system
-from xr_nczarr.storage.keys import names_alike
+from xr_nczarr.storage.keys import name_collisions
 from xr_nczarr.storage.system import Sync
 
 
@@ -568,7 +568,7 @@ def test_errors_name_target_store_instead_of_staged_copy(tmp_path: Path, name: s
 def test_names_indistinguishable_on_some_file_systems_are_detected(
     new: list[str], there: list[str], alike: list[tuple[str, ...]]
 ) -> None:
-    assert list(names_alike(new, there)) == alike
+    assert list(name_collisions(new, there)) == alike
 
 
 def test_are_one_name_follows_file_system_name_equality(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from xr_nczarr.storage import (
     MemoryStore,
     RemoteStore,
     ZipStore,
-    has_nczarr_metadata,
+    looks_like_nczarr,
     parse_url,
 )
 
@@ -236,13 +236,13 @@ def test_nczarr_metadata_is_detected_without_network_access(tmp_path: Path) -> N
         file.writestr("x/.zgroup", '{"_NCZARR_SUPERBLOCK": {}}')
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("document.xml", "_nczarr_")
-    assert has_nczarr_metadata(tmp_path / "nczarr")
-    assert has_nczarr_metadata(tmp_path / "x.zip")
-    assert has_nczarr_metadata("https://127.0.0.1:9/x#mode=nczarr,s3")
+    assert looks_like_nczarr(tmp_path / "nczarr")
+    assert looks_like_nczarr(tmp_path / "x.zip")
+    assert looks_like_nczarr("https://127.0.0.1:9/x#mode=nczarr,s3")
     (tmp_path / "cut.zip").write_bytes((tmp_path / "x.zip").read_bytes()[:40])
-    assert not has_nczarr_metadata("/x#mode=bytes")
+    assert not looks_like_nczarr("/x#mode=bytes")
     for name in ("zarr", "cut.zip", "empty", "x.nc", "other.zip", "missing"):
-        assert not has_nczarr_metadata(tmp_path / name)
-    assert not has_nczarr_metadata("https://127.0.0.1:9/x")
-    assert has_nczarr_metadata("https://127.0.0.1:9/x.nczarr/?a=b")
-    assert not has_nczarr_metadata(object())
+        assert not looks_like_nczarr(tmp_path / name)
+    assert not looks_like_nczarr("https://127.0.0.1:9/x")
+    assert looks_like_nczarr("https://127.0.0.1:9/x.nczarr/?a=b")
+    assert not looks_like_nczarr(object())

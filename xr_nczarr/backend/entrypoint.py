@@ -65,9 +65,9 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         This is the case for URLs with ``mode=nczarr`` or ``mode=zarr`` in the fragment, for remote
         URLs that end in ``.nczarr``, and for local stores with NCZarr metadata.
         """
-        from xr_nczarr.storage import has_nczarr_metadata
+        from xr_nczarr.storage import looks_like_nczarr
 
-        return has_nczarr_metadata(filename_or_obj)
+        return looks_like_nczarr(filename_or_obj)
 
     def open_dataset(
         self,

@@ -36,7 +36,7 @@ from xr_nczarr.model import (
     parent_path,
     paths_above,
 )
-from xr_nczarr.storage import Listing, Store, names_alike, plain_name
+from xr_nczarr.storage import Listing, Store, fold_name, name_collisions
 
 Kinds = Mapping[str, NodeKind | None]
 """Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
@@ -335,7 +335,9 @@ class _Search:
         """Yield the path of each child of the groups, and its kind or None if it is unknown."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
-        listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
+        listings = dict(
+            zip(unnamed, self.probed.map_concurrently(self._listing, unnamed), strict=True)
+        )
         for group in groups:
             kinds = listed[group.path]
             if kinds is None:
@@ -413,9 +415,9 @@ class _Search:
         contain both names, although the files of one have replaced those of the other. All arrays
         at or below either name become broken nodes.
         """
-        if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
+        if self.store.remote or len({*map(fold_name, self.nodes)}) == len(self.nodes):
             return
-        for _, folder, name, other in names_alike(path[1:] for path in self.nodes):
+        for _, folder, name, other in name_collisions(path[1:] for path in self.nodes):
             group = f"/{folder}"
             listing = self.store.list_names(self.zarr.listing_prefix(group))
             if {name, other}.issubset(self.zarr.child_names(*listing)):

@@ -21,8 +21,8 @@ from xr_nczarr.storage.ranges import (
     check_range,
     first_byte,
     merge_ranges,
+    split_into_batches,
     too_large,
-    windows,
 )
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.url import local_path, mask
@@ -265,7 +265,7 @@ class ReferenceStore(Store):
             for piece in pieces
             if piece.length is not None
         ]
-        merged = sum(len(merge_ranges(window)) for window in windows(parts))
+        merged = sum(len(merge_ranges(batch)) for batch in split_into_batches(parts))
         return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:

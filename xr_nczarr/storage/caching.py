@@ -22,16 +22,16 @@ from xr_nczarr.storage.store import Address, Store
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Request = Callable[[Sequence[str]], Iterator[Any]]
-"""`Store.fetch` or `Store.probe` of the source."""
+"""The method `fetch` or `probe` of the wrapped store."""
 
 _BATCH_OBJECTS = 256
 
 
-class _FrontStore(Store):
+class _WrapperStore(Store):
     """A read-only wrapper that changes how the objects of `source` are read.
 
-    A subclass implements `_respond`, which yields the objects at some keys. It may call `request`
-    to fetch objects from the source.
+    A subclass implements `_respond`, which yields the object at each of the given keys. To fetch
+    objects from the source, `_respond` calls the function that is passed as `request`.
     """
 
     def __init__(self, source: Store) -> None:
@@ -51,14 +51,14 @@ class _FrontStore(Store):
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]: ...
 
     @abstractmethod
-    def _around(self, source: Store) -> Store:
-        """Return a wrapper like this one around a variant of its source."""
+    def _wrap(self, source: Store) -> Store:
+        """Wrap `source`, a variant of the wrapped store, in the same way as this store."""
 
     def probing(self) -> Store:
-        return self._around(self.source.probing())
+        return self._wrap(self.source.probing())
 
     def bounded(self, max_bytes: int) -> Store:
-        return self._around(self.source.bounded(max_bytes))
+        return self._wrap(self.source.bounded(max_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         return self._respond(keys, self.source.fetch)
@@ -69,10 +69,10 @@ class _FrontStore(Store):
     def list_names(self, prefix: str) -> Listing:
         return self.source.list_names(prefix)
 
-    def at_once(
+    def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        return self.source.at_once(work, items)
+        return self.source.map_concurrently(work, items)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         return self.source.sizes(prefix)
@@ -84,7 +84,7 @@ class _FrontStore(Store):
         return self.source.known_sizes(keys)
 
 
-class CachingStore(_FrontStore):
+class CachingStore(_WrapperStore):
     """A store that caches whole objects in local files, like fsspec's ``simplecache::``.
 
     fsspec's own cache is not used, because it creates each file under its final name before the
@@ -98,9 +98,11 @@ class CachingStore(_FrontStore):
     source
         The store to read from.
     url
-        The URL of `source`. It distinguishes this store's objects from others in a shared cache.
+        The URL of `source`. It distinguishes the objects of this store from those of other stores
+        in the same cache.
     folder
-        Directory of the cache, which several stores can share. None creates a temporary directory.
+        Directory of the cache, which several stores can share. If it is None, a temporary
+        directory is created.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -115,7 +117,7 @@ class CachingStore(_FrontStore):
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
 
-    def _around(self, source: Store) -> CachingStore:
+    def _wrap(self, source: Store) -> CachingStore:
         return CachingStore(source, self.url, self._cache.root)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
@@ -125,7 +127,7 @@ class CachingStore(_FrontStore):
             cached = self._cache.fetch([self._file_of(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
                 if data is None and key not in responses:
-                    raise self._removed(key)
+                    raise self._removed_error(key)
                 yield responses.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -142,7 +144,7 @@ class CachingStore(_FrontStore):
                 error.store, error.key = self.name, key
                 raise
             if data is None and key not in responses:
-                raise self._removed(key)
+                raise self._removed_error(key)
             yield data
 
     def size(self, key: str) -> int | None:
@@ -157,7 +159,7 @@ class CachingStore(_FrontStore):
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
 
-    def _removed(self, key: str) -> StorageError:
+    def _removed_error(self, key: str) -> StorageError:
         """Return the error for a cached file that another program removed before it was read."""
         return StorageError(
             "the cached file was removed while it was in use",
@@ -198,7 +200,7 @@ def cache_error(store: str) -> UnsupportedError:
     return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 
-class PrefetchingStore(_FrontStore):
+class PrefetchingStore(_WrapperStore):
     """A store that prefetches the objects of `group`, and reads all other objects from `source`.
 
     Only `source` is pickled, so that prefetched objects are not sent to other processes.
@@ -213,9 +215,9 @@ class PrefetchingStore(_FrontStore):
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
         """Return a variant of this store for the chunks of one array; see `Store.narrowed`."""
-        return self._around(self.source.narrowed(keys))
+        return self._wrap(self.source.narrowed(keys))
 
-    def _around(self, source: Store) -> PrefetchingStore:
+    def _wrap(self, source: Store) -> PrefetchingStore:
         return PrefetchingStore(source, self.group)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
@@ -267,19 +269,20 @@ class PrefetchGroup:
         return [fetched[key] for key in keys] if fetched else None
 
 
-class KeepingStore(_FrontStore):
-    """A store that fetches each object only once and then keeps it in memory.
+class MemoizingStore(_WrapperStore):
+    """A store that fetches each object only once, and then keeps it in memory.
 
-    The dictionary `objects` maps each key to its object, or to None for a missing object. Web pages
-    are not kept, because servers may send them in place of missing objects.
+    The dictionary `objects` maps the key of each object fetched so far to the object, or to None if
+    the object is missing. Web pages are not kept, because servers may send them in place of missing
+    objects.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
         super().__init__(source)
         self.objects = objects
 
-    def _around(self, source: Store) -> KeepingStore:
-        return KeepingStore(source, self.objects)
+    def _wrap(self, source: Store) -> MemoizingStore:
+        return MemoizingStore(source, self.objects)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
@@ -290,7 +293,7 @@ class KeepingStore(_FrontStore):
         yield from (responses[key] if key in responses else self.objects[key] for key in keys)
 
 
-class EarlierStore(_FrontStore):
+class RolledBackStore(_WrapperStore):
     """A store that shows some objects as they were before an interrupted write.
 
     `before` maps the keys of these objects to their earlier bytes. The value is None for an object
@@ -302,10 +305,10 @@ class EarlierStore(_FrontStore):
         self.before = before
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EarlierStore, (self.source, self.before)
+        return RolledBackStore, (self.source, self.before)
 
-    def _around(self, source: Store) -> EarlierStore:
-        return EarlierStore(source, self.before)
+    def _wrap(self, source: Store) -> RolledBackStore:
+        return RolledBackStore(source, self.before)
 
     def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
         current = request([key for key in keys if key not in self.before])

@@ -62,7 +62,7 @@ class FilesystemClient(Transport):
     def with_rules(self, rules: Rules) -> FilesystemClient:
         """Return a client for the same files with different rules."""
         client = type(self)(self.filesystem, self.root + self.query, rules, name=self.name)
-        client._turn = self._turn  # both clients use the same filesystem
+        client._lock = self._lock  # both clients use the same filesystem
         return client
 
     def put(self, key: str, data: Bytes) -> None:
@@ -86,7 +86,7 @@ class FilesystemClient(Transport):
         """
         if self.web:
             if not self.rules.returns_pages:
-                raise self.unlisted(prefix)
+                raise self.listing_error(prefix)
             return self._list_by_index_page(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
@@ -124,7 +124,7 @@ class FilesystemClient(Transport):
             # Not `rm`, which treats names with * and ? as patterns.
             self._do(_remove, self.path(key), key)
 
-        for _ in self.at_once(remove, keys):
+        for _ in self.map_concurrently(remove, keys):
             pass
 
     def address(self, key: str) -> str:
@@ -141,14 +141,15 @@ class FilesystemClient(Transport):
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
-        # A cache is not used, because it could return an outdated page.
-        kept = not is_http(self.filesystem)
-        names = None if kept else names_in_index(self._page(url, prefix), url)
+        # Pages are not read through a cache, because it could return an outdated page.
+        is_cached = not is_http(self.filesystem)
+        names = None if is_cached else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:
-            # If the server returns a page even for a random name, its pages prove nothing.
+            # If the server returns a page even for a random name, a page does not prove that a
+            # folder exists.
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
-            raise self.unlisted(
+            raise self.listing_error(
                 prefix, "plain HTTP cannot list objects, and this server provides no index pages"
             )
         objects = [name for name in names if not name.endswith("/")]
@@ -160,13 +161,13 @@ class FilesystemClient(Transport):
 
 
 def _unpickled(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
-    """Rebuild a client from its pickled parts.
+    """Rebuild a client from its pickled parts, by calling ``rebuild(filesystem, root)``.
 
     For a ``memory://`` filesystem, `process` is the id of the process that pickled the client,
     because no other process can read the files. For any other filesystem, `process` is None.
     """
     client: FilesystemClient = rebuild(filesystem, root)
-    client._elsewhere = process not in (None, os.getpid())
+    client._in_other_process = process not in (None, os.getpid())
     return client
 
 

@@ -1,4 +1,4 @@
-"""Check the requests to web servers, and the responses."""
+"""Check requests to web servers, and their responses."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 class CheckedResponse(aiohttp.ClientResponse):
     """A response that returns exactly the requested bytes, or raises an error.
 
-    This is a subclass of aiohttp's response, because fsspec exposes only the body of a response,
-    not the headers.
+    The checks are in a subclass of aiohttp's response, because fsspec exposes only the body of a
+    response, not the headers.
     """
 
     async def read(self) -> bytes:
@@ -67,8 +67,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or its length contradicts the headers. As after
-            a truncated body, the request can be retried.
+            If the body does not contain the range, or its length contradicts the headers. Callers
+            can retry the request, because aiohttp raises the same error for a truncated body.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -135,15 +135,15 @@ class CheckedResponse(aiohttp.ClientResponse):
         """Return the offsets of the first and last byte sent, and the size of the whole object.
 
         These numbers come from the ``Content-Range`` header of a partial response. If the header
-        does not state the size, the size is the end of the range that was sent.
+        does not state the size, the end of the range that was sent is used as the size.
 
         Raises
         ------
         aiohttp.ClientPayloadError
             If no range was requested, the header is invalid, or the range that was sent does not
-            contain the first requested byte. If a suffix was requested, also if the header does
-            not state the size, or the range does not reach the end of the object. Any other range
-            that ends early is detected later, because too few bytes arrive.
+            contain the first requested byte. For a suffix, this error is also raised if the header
+            does not state the size, or the range does not reach the end of the object. Other
+            ranges that end too early are detected later, because the response is too short.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -264,7 +264,7 @@ class _IndexParser(HTMLParser):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class SessionFactory:
     """A factory for aiohttp sessions that never forward credentials to another server.
 
     Attributes
@@ -300,7 +300,7 @@ class Client:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect. If it leads to another server, remove headers that may be secret."""
+        """Check a redirect, and remove possibly secret headers if it leads to another server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -356,20 +356,20 @@ def web_options(
 ) -> dict[str, Any]:
     """Complete the options for fsspec's HTTP filesystem, so that it returns exact byte ranges.
 
-    `retry` determines the timeouts. For `trust` and `max_bytes`, see `Client`.
+    `retry` determines the timeouts. For `trust` and `max_bytes`, see `SessionFactory`.
     """
-    silence = retry.timeout_seconds
+    read_timeout = retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.
-    waiting = retry.attempts * retry.total_seconds
+    pool_timeout = retry.attempts * retry.total_seconds
     timeout = aiohttp.ClientTimeout(
-        total=None, connect=waiting, sock_connect=silence, sock_read=silence
+        total=None, connect=pool_timeout, sock_connect=read_timeout, sock_read=read_timeout
     )
     client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
     client |= options.get("client_kwargs") or {}
     # A byte range of a compressed response would not be a range of the object.
     headers = {"Accept-Encoding": "identity"}
-    # Credentials are passed as headers, because `Client` can remove headers before a redirect.
-    # aiohttp forwards its options `auth` and `cookies` to the target of any redirect.
+    # Credentials are passed as headers, because `SessionFactory` can remove headers before a
+    # redirect. aiohttp forwards its options `auth` and `cookies` to the target of any redirect.
     remaining = dict(options)
     if auth := client.pop("auth", None) or remaining.pop("auth", None):
         headers["Authorization"] = auth.encode()
@@ -381,5 +381,5 @@ def web_options(
         **remaining,
         "headers": {**headers, **options.get("headers", {})},
         "client_kwargs": client,
-        "get_client": Client(trust, max_bytes, options.get("get_client", get_client)),
+        "get_client": SessionFactory(trust, max_bytes, options.get("get_client", get_client)),
     }

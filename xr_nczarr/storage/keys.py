@@ -32,7 +32,7 @@ class Listing(NamedTuple):
 def check_key(key: str, store: str) -> None:
     """Raise RefusedError unless `key` is a plain relative path; see `is_plain_key`.
 
-    Such a path cannot lead out of the store. `store` is the name of the store, for the message.
+    Such a path cannot lead out of the store. `store` is its name in error messages.
     """
     if not is_plain_key(key):
         raise RefusedError(
@@ -52,10 +52,10 @@ def is_plain_key(key: str) -> bool:
     return not ("//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path)
 
 
-class Alike(NamedTuple):
-    """Two different names in `folder` that some file systems treat as the same name.
+class NameCollision(NamedTuple):
+    """A pair of different names in `folder` that some file systems treat as the same name.
 
-    `name` is a component of `key`. `other` is the name that it would collide with.
+    `name` is a component of `key`. `other` is the name with which it would collide.
     """
 
     key: str
@@ -64,24 +64,24 @@ class Alike(NamedTuple):
     other: str
 
 
-def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Alike]:
+def name_collisions(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[NameCollision]:
     """Yield pairs of names in the same folder that differ only in case or Unicode normalization.
 
-    `new` and `existing` are keys. At least one name of each pair belongs to a new key.
+    `new` and `existing` are keys. At least one name in each pair is a component of a new key.
     """
     names: dict[tuple[str, str], str] = {}
     for key in existing:
         for folder, name in _names(key):
-            names[folder, plain_name(name)] = name
+            names[folder, fold_name(name)] = name
     seen: set[tuple[str, str]] = set()
     for key in new:
         for folder, name in _names(key):
             if (folder, name) in seen:
                 continue
             seen.add((folder, name))
-            other = names.setdefault((folder, plain_name(name)), name)
+            other = names.setdefault((folder, fold_name(name)), name)
             if other != name:
-                yield Alike(key, folder, name, other)
+                yield NameCollision(key, folder, name, other)
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
@@ -95,7 +95,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
         key = folder
 
 
-def plain_name(name: str) -> str:
+def fold_name(name: str) -> str:
     """Normalize the case and the Unicode form of a name.
 
     If this function returns the same result for two names, some file systems treat them as equal.
@@ -106,7 +106,7 @@ def plain_name(name: str) -> str:
 def check_prefix(prefix: str, store: str) -> None:
     """Raise RefusedError unless `prefix` is empty, or a plain key followed by ``/``.
 
-    `store` is the name of the store, for the message.
+    `store` is the name of the store in the error message.
     """
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
@@ -115,7 +115,7 @@ def check_prefix(prefix: str, store: str) -> None:
 def check_target(target: str, store: str) -> bool:
     """Return whether `target` is a key rather than a prefix.
 
-    A prefix is empty or ends in ``/``. `store` is the name of the store, for the message.
+    A prefix is empty or ends in ``/``. `store` is the name of the store in the error message.
 
     Raises
     ------
@@ -152,14 +152,14 @@ class KeyLocks:
     """A set of locks, one per key, that exclude only other threads of the same process."""
 
     def __init__(self) -> None:
-        self._asking = ProcessLock()
-        # Weak values drop each lock that no thread holds or waits for.
+        self._guard = ProcessLock()
+        # The weak references drop each lock that no thread holds or waits for.
         self._locks: WeakValueDictionary[Hashable, ProcessLock] = WeakValueDictionary()
 
     @contextmanager
     def __call__(self, key: Hashable) -> Iterator[None]:
         """Hold the lock for `key` during the ``with`` block."""
-        with self._asking:
+        with self._guard:
             lock = self._locks.setdefault(key, ProcessLock())
         with lock:
             yield

@@ -1,6 +1,6 @@
-"""Stores in directories of plain files, implemented with string paths and `os` calls.
+"""The store class for local directories, implemented with string paths and `os` calls.
 
-pathlib and fsspec are not used, because their overhead exceeds the time for reading a small chunk.
+pathlib and fsspec are not used, because their overhead exceeds the time to read a small chunk.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from xr_nczarr.storage.keys import (
     check_key,
     check_prefix,
     check_target,
-    names_alike,
+    name_collisions,
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
 from xr_nczarr.storage.replacing import (
+    concurrent_creation_error,
     copy_tree,
     desktop_files,
     existing_folder,
     hidden_path,
     is_hidden,
     link_or_copy,
-    made_meanwhile,
     remove,
     remove_tree,
     replace_directory,
@@ -322,7 +322,7 @@ class LocalStore(Store):
                 replace_directory(staging.root, target, exclusive=exclusive)
             except OSError as error:
                 if exclusive and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                    raise made_meanwhile(self.name) from error
+                    raise concurrent_creation_error(self.name) from error
                 raise
             if self.sync != "none":
                 system.sync_directory(os.path.dirname(target))
@@ -365,7 +365,7 @@ class LocalStore(Store):
         for key in new:
             self._path(key)
         folder = existing_folder(self.root)
-        for key, _, name, other in names_alike(new, existing):
+        for key, _, name, other in name_collisions(new, existing):
             with translated_os_errors(self.name):
                 same = system.are_one_name(folder, name, other)
             if same:
@@ -408,7 +408,7 @@ class LocalStore(Store):
 
         The lock file is inside the directory of the store, because the parent directory may not be
         writable. If the store is renamed, the lock file moves with it. On systems that cannot
-        rename a directory while a file in it is open, the lock file is beside the store.
+        rename a directory while a file in it is open, the lock file is placed beside the store.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"

@@ -135,11 +135,11 @@ def parse_url(target: object) -> Location:
 def _location(target: object) -> Location:
     packages = {kind.__module__.partition(".")[0] for kind in type(target).__mro__}
     if "obstore" in packages:
-        return _of_obstore_store(target, "")
+        return _locate_obstore_store(target, "")
     if "zarr" in packages:
-        return _of_zarr_object(target)
+        return _locate_zarr_object(target)
     if is_filesystem(getattr(target, "fs", None)):
-        return _of_filesystem(target)
+        return _locate_filesystem(target)
     if not isinstance(target, str | os.PathLike):
         return Location("")
     url = os.path.expanduser(os.fsdecode(target))  # xarray expands paths in the same way
@@ -152,8 +152,8 @@ def _location(target: object) -> Location:
     url, options = _split_fragment(url)
     if not url:
         raise MetadataError("the path or URL is empty", remedy="Pass '.' for the current folder")
-    chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
-    place = _of_url(url, chosen.get("medium"))
+    chosen: dict[str, Any] = _parse_mode(options.get("mode", ""), url)
+    place = _locate_url(url, chosen.get("medium"))
     return replace(
         place,
         medium=chosen.get("medium"),
@@ -165,7 +165,7 @@ def _location(target: object) -> Location:
     )
 
 
-def _of_url(url: str, medium: Medium | None) -> Location:
+def _locate_url(url: str, medium: Medium | None) -> Location:
     if _REFERENCE.match(url):
         return Location("reference::", group=_group(url))
     if _is_local(url):
@@ -195,7 +195,7 @@ def _group(link: str) -> str:
     return link.removeprefix("reference").lstrip(":").strip("/")
 
 
-def _of_filesystem(target: Any) -> Location:
+def _locate_filesystem(target: Any) -> Location:
     """Return the location of an fsspec mapper or open file, or of a universal_pathlib path."""
     filesystem, folder = target.fs, isinstance(target, Mapping)
     path = getattr(target, "root" if folder else "path", None)
@@ -218,7 +218,7 @@ def _of_filesystem(target: Any) -> Location:
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
 
 
-def _of_zarr_object(target: Any) -> Location:
+def _locate_zarr_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group.
 
     If this package implements the same kind of store, its own implementation is used, because it
@@ -229,15 +229,15 @@ def _of_zarr_object(target: Any) -> Location:
     from zarr.storage import StorePath
 
     if isinstance(target, zarr.Group):
-        return replace(_of_zarr_store(target.store, ""), group=target.path.strip("/"))
+        return replace(_locate_zarr_store(target.store, ""), group=target.path.strip("/"))
     if isinstance(target, StorePath):
-        return _of_zarr_store(target.store, target.path)
+        return _locate_zarr_store(target.store, target.path)
     if isinstance(target, ZarrStore):
-        return _of_zarr_store(target, "")
+        return _locate_zarr_store(target, "")
     return Location("")
 
 
-def _of_zarr_store(store: Any, path: str) -> Location:
+def _locate_zarr_store(store: Any, path: str) -> Location:
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
@@ -249,9 +249,9 @@ def _of_zarr_store(store: Any, path: str) -> Location:
         location = Location(absolute_path(str(store.path)))
     elif type(store) is FsspecStore:
         root = "/".join(filter(None, (store.path.rstrip("/"), path)))
-        location = _of_filesystem(FSMap(root, store.fs))
+        location = _locate_filesystem(FSMap(root, store.fs))
     elif type(store) is ObjectStore:
-        location = _of_obstore_store(store.store, path)
+        location = _locate_obstore_store(store.store, path)
     else:
         client = ZarrPythonClient(store, path)
         # icechunk supports only Zarr v3.
@@ -260,7 +260,7 @@ def _of_zarr_store(store: Any, path: str) -> Location:
     return replace(location, read_only=bool(store.read_only))
 
 
-def _of_obstore_store(store: Any, path: str) -> Location:
+def _locate_obstore_store(store: Any, path: str) -> Location:
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         return Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
     rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
@@ -310,7 +310,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     return base, options
 
 
-def _choices(mode: str, url: str) -> dict[str, str]:
+def _parse_mode(mode: str, url: str) -> dict[str, str]:
     """Parse the value of ``mode=`` into a dict of settings.
 
     For example, ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.

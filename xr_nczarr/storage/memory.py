@@ -1,4 +1,4 @@
-"""Stores in memory, backed by mappings from keys to bytes."""
+"""The store class for objects in memory, in a mapping from keys to bytes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ NOT_SHARED = (
     'process: dask.config.set(scheduler="threads")'
 )
 
-_sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_pickled_items: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return a ``__reduce__`` value for `item`, an object that exists only in this process.
+    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
 
     Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
     any other process returns the result of ``elsewhere(*arguments)``.
     """
-    _sent[token] = item
-    return _arrived, (token, os.getpid(), elsewhere, arguments)
+    _pickled_items[token] = item
+    return _restore, (token, os.getpid(), elsewhere, arguments)
 
 
-def _arrived(
+def _restore(
     token: str, process: int, elsewhere: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Any:
-    item = _sent.get(token) if process == os.getpid() else None
+    item = _pickled_items.get(token) if process == os.getpid() else None
     return elsewhere(*arguments) if item is None else item
 
 

@@ -1,4 +1,7 @@
-"""The client that uses obstore. It makes blocking requests in threads, without an event loop."""
+"""The client that accesses objects through obstore.
+
+It makes blocking requests in threads, without an event loop.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,10 @@ _Result = TypeVar("_Result")
 
 
 class _Process:
-    """The state of this process: whether it was forked after obstore was imported.
+    """A record of whether this process was forked after obstore was imported.
 
-    After a fork, obstore would hang, because its threads are not copied and it starts no new ones.
+    After such a fork, obstore would hang: its threads are not copied, and it does not start new
+    ones.
     """
 
     forked = False
@@ -110,7 +114,7 @@ class ObstoreClient(RemoteClient):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # obstore cannot pickle such stores
-            return within_process(self, self.token, _not_here, self.name)
+            return within_process(self, self.token, _raise_not_shared, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
     def client(self) -> ObstoreClient:
@@ -143,8 +147,8 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
-        While the caller processes a response, threads already make the next requests. The larger
-        the objects, the fewer requests are made in advance.
+        While the caller processes a response, threads already make the next requests. To limit the
+        use of memory, fewer requests are made in advance if the objects are larger.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -207,7 +211,7 @@ class ObstoreClient(RemoteClient):
         """
         if self.web:
             if self._substitute is None:
-                raise self.unlisted(prefix)
+                raise self.listing_error(prefix)
             return self._by_fsspec.children(prefix)
         folder = self._path(prefix).rstrip("/")
         listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
@@ -352,7 +356,7 @@ class ObstoreClient(RemoteClient):
         raise failure
 
 
-def _not_here(name: str) -> NoReturn:
+def _raise_not_shared(name: str) -> NoReturn:
     problem = "an in-memory store cannot be accessed from other processes"
     raise StorageError(problem, remedy=NOT_SHARED, store=name)
 

@@ -67,22 +67,23 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     if isinstance(error, OSError) and status is None:
         return storage_error(error, store=store, key=key)
     problem = _PREFIX.sub("", mask(_REQUEST.sub("", text.partition("\n")[0])))
-    way, cause = _KIND.search(text), _CAUSE.search(text)
+    no_response, cause = _KIND.search(text), _CAUSE.search(text)
     if status is not None:
         reason = _REASON.search(problem)
         cause_text = reason[1].strip() if reason else problem
         problem = f"the server responded with status {status} ({cause_text})"
-    elif way:
-        silent = way[1] == "Timeout"
-        problem = "the server did not respond in time" if silent else cause[1] if cause else problem
+    elif no_response:
+        timed_out = no_response[1] == "Timeout"
+        stated = cause[1] if cause else problem
+        problem = "the server did not respond in time" if timed_out else stated
     kind: type[StorageError] = StorageError
     remedy = ""
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
     if refused or status in (401, 403) or _EXPIRED in text:
         kind, remedy = AccessDeniedError, CHECK_CREDENTIALS
-    elif status in (408, 504) or (status is None and way and way[1] == "Timeout"):
+    elif status in (408, 504) or (status is None and no_response and no_response[1] == "Timeout"):
         kind, remedy = StorageTimeoutError, TRY_LATER
-    elif status in TRANSIENT_STATUS or (status is None and way):
+    elif status in TRANSIENT_STATUS or (status is None and no_response):
         kind, remedy = StorageConnectionError, TRY_LATER
         if _UNKNOWN_HOST in text:
             remedy = "Check the host name"

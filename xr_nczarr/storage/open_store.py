@@ -60,8 +60,8 @@ class Access:
         Limits on the size of objects. Reading a larger object raises LimitError before any memory
         is allocated.
     trusted
-        Whether symbolic links may lead out of a directory, servers may redirect elsewhere, and
-        reference sets may refer to locations outside their own folder.
+        Whether symbolic links may lead out of a directory, servers may redirect to other locations,
+        and reference sets may refer to locations outside their own folder.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -164,12 +164,12 @@ def open_store(
     return _open_remote(location.url, {}, connect, largest)
 
 
-def has_nczarr_metadata(target: Any) -> bool:
-    """Return whether `target` can be identified as an NCZarr store without remote requests.
+def looks_like_nczarr(target: Any) -> bool:
+    """Return whether `target` appears to be an NCZarr store, without making remote requests.
 
-    The result is True only for three kinds of targets: URLs whose fragment requests a format,
-    remote URLs that end in ``.nczarr``, and undamaged local stores with NCZarr metadata at the
-    root.
+    The result is True only for three kinds of targets: URLs whose fragment requests a format
+    (``nczarr`` or ``zarr``), remote URLs that end in ``.nczarr``, and undamaged local stores with
+    NCZarr metadata at the root.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -191,10 +191,18 @@ def has_nczarr_metadata(target: Any) -> bool:
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
-    """Return the store at a local path.
+    """Return the store at a local path, which is a directory or a zip file.
+
+    `local` is the store to return for a directory. It also supplies the options for a zip file.
 
     Raises
     ------
+    NotFoundError
+        If the path does not exist, and `local` requires that it does.
+    AccessDeniedError
+        If the file at the path cannot be read.
+    UnsupportedError
+        If the path is neither a directory nor a zip file.
     ConflictError
         If the fragment of the URL requests a different kind of store from the one at the path.
     """
@@ -307,8 +315,8 @@ def _open_remote(
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for `rest`, the part of a chained URL after its first link.
 
-    The options for the first link of `rest` are in ``target_options``, or under the name of its
-    protocol. Options for later links are passed on.
+    The options for the first link of `rest` are taken from ``target_options``, and from the entry
+    with the name of its protocol. Options for later links are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}

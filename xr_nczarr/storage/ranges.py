@@ -32,7 +32,7 @@ _Range = TypeVar("_Range", bound=_Sized)
 
 
 class Versioned(NamedTuple):
-    """Bytes of an object, and the version of the object.
+    """All or some of the bytes of an object, and the version of that object.
 
     `version` is a string that changes whenever the object changes. None means that the version is
     unknown.
@@ -45,8 +45,9 @@ class Versioned(NamedTuple):
 class MergedRange(NamedTuple):
     """A byte range that covers one or more of the ranges passed to `merge_ranges`.
 
-    `parts` contains an (index, offset, length) tuple for each covered range. `index` is its
-    position in the list that was passed. `offset` is its offset within `range`.
+    `range` is the merged range. `parts` contains an (index, offset, length) tuple for each covered
+    range: its index in the list passed to `merge_ranges`, its offset from the start of the merged
+    range, and its length.
     """
 
     range: ByteRange
@@ -56,7 +57,7 @@ class MergedRange(NamedTuple):
 def check_range(item: ByteRange, store: str) -> None:
     """Raise StorageError if a range is invalid for an object of any size.
 
-    `store` is the name of the store, for the message.
+    `store` is the name of the store in the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
@@ -86,8 +87,8 @@ def too_large(
 def first_byte(item: ByteRange, size: int, store: str) -> int:
     """Return the offset of a range from the start of its object, which has `size` bytes.
 
-    This also works if ``item.start`` counts from the end of the object.
-    `store` is the name of the store, for the message.
+    ``item.start`` may also be negative, and then counts from the end of the object. `store` is the
+    name of the store in the error message.
 
     Raises
     ------
@@ -152,10 +153,10 @@ def merge_ranges(
     return merged
 
 
-def windows(
+def split_into_batches(
     ranges: Sequence[_Range], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[_Range]]:
-    """Yield consecutive batches of `ranges` that are small enough to be kept in memory.
+    """Split `ranges` into consecutive batches that are small enough to be kept in memory.
 
     Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range.
     """

@@ -20,7 +20,7 @@ from xr_nczarr.storage.ranges import (
     check_range,
     first_byte,
     merge_ranges,
-    windows,
+    split_into_batches,
 )
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """The requested byte range as text for messages, or None for a whole object."""
+        """A description of the requested byte range for messages, or None for a whole object."""
         if self.start is None:
             return None
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
@@ -56,7 +56,7 @@ class ListedObject(NamedTuple):
     """An object in a listing.
 
     `size` is in bytes. `mark` is a string that changes whenever the object changes, such as its
-    ETag. Either is None if the listing does not contain it.
+    ETag. Each is None if the listing does not contain it.
     """
 
     key: str
@@ -146,12 +146,12 @@ class RemoteClient(Connection):
     pooled
         Whether many threads can make requests concurrently, because each request blocks only its
         own thread.
-    alone
+    sequential
         Whether requests must be made one at a time.
     """
 
     pooled: bool = False
-    alone: bool = False
+    sequential: bool = False
 
     def client(self) -> RemoteClient:
         """Return this client, or raise an error if it does not work in this process."""
@@ -165,7 +165,7 @@ class RemoteClient(Connection):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        A response has fewer bytes than requested if the range exceeds the object.
+        If a range extends beyond the end of the object, the response is shorter than requested.
         """
 
     def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
@@ -173,7 +173,7 @@ class RemoteClient(Connection):
 
         Servers deny access with status 401 or 403.
         """
-        return self.at_once(self._probe_one, requests)
+        return self.map_concurrently(self._probe_one, requests)
 
     def _probe_one(self, request: Request) -> Bytes | AccessDeniedError | None:
         try:
@@ -181,17 +181,17 @@ class RemoteClient(Connection):
         except AccessDeniedError as error:
             return error
 
-    def at_once(
+    def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item, in order.
 
         The calls run concurrently if the client allows it.
         """
-        if self.alone or len(items) < 2:
+        if self.sequential or len(items) < 2:
             yield from map(work, items)
             return
-        with ThreadPoolExecutor(min(IN_FLIGHT, len(items)), "at-once") as helpers:
+        with ThreadPoolExecutor(min(IN_FLIGHT, len(items)), "map-concurrently") as helpers:
             yield from helpers.map(work, items)
 
     @abstractmethod
@@ -200,7 +200,7 @@ class RemoteClient(Connection):
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
         """Write objects, concurrently if the client allows it."""
-        for _ in self.at_once(lambda item: self.put(*item), items):
+        for _ in self.map_concurrently(lambda item: self.put(*item), items):
             pass
 
     @abstractmethod
@@ -231,18 +231,20 @@ class RemoteClient(Connection):
 
     def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
         """Return the size in bytes of the object at each key, or None for a missing object."""
-        return self.at_once(self.size, keys)
+        return self.map_concurrently(self.size, keys)
 
     @abstractmethod
     def address(self, key: str) -> str | None:
         """Return the URL at which other programs can read an object, or None if it has no URL."""
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if this client can never write objects (as with HTTP)."""
+        """Raise UnsupportedError if this client does not support writing, as over plain HTTP."""
         if self.web:
             raise UnsupportedError("plain HTTP is read-only", store=self.name)
 
-    def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
+    def listing_error(
+        self, prefix: str, problem: str = "plain HTTP cannot list objects"
+    ) -> Exception:
         """Return the error for an attempt to list `prefix` on a server that cannot list objects."""
         return UnsupportedError(
             problem,
@@ -285,7 +287,7 @@ class RemoteStore(Store):
     @property
     def max_puts(self) -> int:  # type: ignore[override]
         """Number of objects to encode and write concurrently, each in its own thread."""
-        return IN_FLIGHT if self.remote and not self._client.alone else 1
+        return IN_FLIGHT if self.remote and not self._client.sequential else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStore, (self.connection,)
@@ -318,14 +320,14 @@ class RemoteStore(Store):
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         return self._client.probe([Request(key) for key in keys])
 
-    def at_once(
+    def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item, in order.
 
         The calls run concurrently if the client allows it.
         """
-        return self._client.at_once(work, items)
+        return self._client.map_concurrently(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
@@ -339,7 +341,7 @@ class RemoteStore(Store):
         """Yield the bytes of each range and its object's version, or None for a missing object."""
         for item in ranges:
             check_range(item, self.name)
-        plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
+        plans = [(len(batch), merge_ranges(batch)) for batch in split_into_batches(ranges)]
         merged_ranges = [item.range for _, merged in plans for item in merged]
         responses = self._fetch_exactly([_request(item) for item in merged_ranges if item.length])
         for count, merged in plans:
@@ -434,7 +436,7 @@ class RemoteStore(Store):
         """Yield the key and the size in bytes of every object below `prefix`."""
         check_prefix(prefix, self.name)
         if self.connection.web:
-            raise self._client.unlisted(prefix)
+            raise self._client.listing_error(prefix)
         for entry in self._client.below(prefix):
             yield entry.key, entry.size
 

@@ -111,16 +111,16 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
         return
     if os.path.isdir(old):
         shutil.copymode(old, new)
-    away = new
+    discarded = new
     if not system.exchange(new, old):
-        away = hidden_path(old, "staging")
-        system.rename(old, away)
+        discarded = hidden_path(old, "staging")
+        system.rename(old, discarded)
         try:
             system.rename(new, old)
         except OSError:
-            system.rename(away, old)
+            system.rename(discarded, old)
             raise
-    remove(away)
+    remove(discarded)
 
 
 def desktop_files(folder: str) -> list[str]:
@@ -134,7 +134,7 @@ def desktop_files(folder: str) -> list[str]:
         return [entry.name for entry in entries if is_desktop_file(entry.name) and entry.is_file()]
 
 
-def made_meanwhile(name: str) -> ExistsError:
+def concurrent_creation_error(name: str) -> ExistsError:
     """Return the error for a store that another writer created at the same time."""
     return ExistsError(
         "another writer created the store at the same time",
@@ -167,7 +167,8 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
     """Create a hard link to `file`, or a copy if the file system does not support hard links.
 
-    `name` is the path of the link or copy. If `sync` is true, a copy is flushed to disk.
+    `name` is the path of the link or copy. If `sync` is true, a copy (but not a link) is flushed to
+    disk.
     """
     try:
         os.link(file, name)

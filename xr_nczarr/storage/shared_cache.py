@@ -45,27 +45,27 @@ class SharedCache(Generic[_Key, _Value]):
         `load` takes a list of keys, and returns their values in the same order. If `again` is true,
         all values are loaded, even if they are cached.
         """
-        wanted = sorted(set(keys))
-        values = {} if again else self._held(wanted)
-        if len(values) == len(wanted):
+        requested = sorted(set(keys))
+        values = {} if again else self._cached(requested)
+        if len(values) == len(requested):
             return values
         with ExitStack() as loading:
-            for key in wanted:  # in the same order in every thread, to avoid deadlocks
+            for key in requested:  # in the same order in every thread, to avoid deadlocks
                 loading.enter_context(self._loading(key))
-            values = {} if again else self._held(wanted)  # another thread may have loaded them
-            missing = [key for key in wanted if key not in values]
+            values = {} if again else self._cached(requested)  # another thread may have loaded them
+            missing = [key for key in requested if key not in values]
             for key, value in zip(missing, load(missing), strict=True):
                 values[key] = value
-                self._keep(key, value)
+                self._add(key, value)
         return values
 
-    def _held(self, keys: list[_Key]) -> dict[_Key, _Value]:
+    def _cached(self, keys: list[_Key]) -> dict[_Key, _Value]:
         with self._lock:
             values = {key: self._values.pop(key) for key in keys if key in self._values}
             self._values |= values  # move them to the end: they are now the most recently used
         return values
 
-    def _keep(self, key: _Key, value: _Value) -> None:
+    def _add(self, key: _Key, value: _Value) -> None:
         with self._lock:
             self._remove(key)
             weight = self._weigh(value)

@@ -161,7 +161,7 @@ class Store(ABC):
         """
         return self.fetch(keys)
 
-    def at_once(
+    def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item, in order.
@@ -269,7 +269,7 @@ class Store(ABC):
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
         """Yield the size in bytes of the object at each key, or None for a missing object."""
-        return self.at_once(self.size, keys)
+        return self.map_concurrently(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object below `prefix`.
@@ -410,7 +410,7 @@ class Store(ABC):
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store whose content then replaces the content of this store.
+        """Yield a staging store, and replace the content of this store with its content afterwards.
 
         The content is replaced atomically at the end of the ``with`` block, unless the block raises
         an error. The staging store initially contains the objects of this store, or no objects if
@@ -426,7 +426,7 @@ class Store(ABC):
             yield staging
             self.commit(staging, exclusive=exclusive)
         except NczarrError as error:
-            # When someone reads the message, the staging store no longer exists.
+            # By the time the user reads the message, the staging store no longer exists.
             if error.store == staging.name:
                 error.store = self.name
             raise

@@ -63,7 +63,7 @@ _REFUSED_CHARACTERS = frozenset('<>:"\\|?*') | {chr(code) for code in range(32)}
 _library: Any = None
 with suppress(OSError, TypeError):  # on Windows
     _library = ctypes.CDLL(None, use_errno=True)
-# Functions that Python lacks. The first three exist on Linux, the last one on macOS.
+# C functions for which Python has no wrapper. The first three exist on Linux, the last on macOS.
 _renameat2 = getattr(_library, "renameat2", None)
 _syncfs = getattr(_library, "syncfs", None)
 _sync_file_range = getattr(_library, "sync_file_range", None)
@@ -81,7 +81,7 @@ def open_to_read(path: str) -> int:
         # Another process may be replacing the file. Windows also denies access to directories.
         if not _WINDOWS or os.path.isdir(path):
             raise
-        return _patiently(os.open, path, _READ)
+        return _retry_while_open(os.open, path, _READ)
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
@@ -149,12 +149,12 @@ def open_to_create(path: str) -> int:
 
 def replace(source: str, target: str) -> None:
     """Rename a file, replacing any existing file at the new path."""
-    _patiently(os.replace, source, target)
+    _retry_while_open(os.replace, source, target)
 
 
 def rename(source: str, target: str) -> None:
     """Rename a file or directory to a path that must not exist yet."""
-    _patiently(os.rename, source, target)
+    _retry_while_open(os.rename, source, target)
 
 
 def rename_onto_empty(source: str, target: str) -> None:
@@ -173,12 +173,12 @@ def rename_onto_empty(source: str, target: str) -> None:
 
 def unlink(path: str) -> None:
     """Remove a file or a symbolic link."""
-    _patiently(os.unlink, path)
+    _retry_while_open(os.unlink, path)
 
 
 def remove_tree(path: str) -> None:
     """Remove a directory and everything below it."""
-    _patiently(shutil.rmtree, path)
+    _retry_while_open(shutil.rmtree, path)
 
 
 def exchange(name: str, other: str) -> bool:
@@ -192,7 +192,7 @@ def exchange(name: str, other: str) -> bool:
     return _renamex_np is not None and bool(_renamex_np(*paths, _EXCHANGE) == 0)
 
 
-def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
+def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
     """Call `operation`, and retry on Windows while another program has the file open.
 
     After the last attempt, the PermissionError is raised.
@@ -274,7 +274,7 @@ def _empty_drive_cache(descriptor: int) -> None:
 
 @contextmanager
 def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-    descriptor = _patiently(os.open, path, flags, 0o666)
+    descriptor = _retry_while_open(os.open, path, flags, 0o666)
     try:
         yield descriptor
     finally:
@@ -292,7 +292,8 @@ def locked(path: str) -> Iterator[None]:
 
     The lock file is created if necessary, and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
-    excludes only threads, but all known systems of this kind run only one process.
+    excludes only threads. That is sufficient, because all known systems of this kind run only one
+    process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -332,8 +333,8 @@ def _lock(descriptor: int) -> None:
 def _unlock(descriptor: int, path: str) -> None:
     """Release the lock, and remove the lock file unless it was moved with its directory.
 
-    If the lock file cannot be removed, it stays in place. It can then be locked again. On Windows,
-    an open file cannot be removed.
+    A lock file that cannot be removed stays in place, and can be locked again. On Windows, the file
+    is not removed here, because it is still open; `locked` removes it later.
     """
     with suppress(OSError):
         if _fcntl is None:
@@ -356,7 +357,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 def why_refused(key: str) -> str | None:
     """Return the reason why Windows does not allow a name in `key`, or None if it allows all names.
 
-    On other systems, always return None. Source:
+    On other systems, the result is always None. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
     if not _WINDOWS:
@@ -417,7 +418,8 @@ def file_identity(path: str) -> str:
 def boot() -> str:
     """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
-    As long as this string stays the same, even data that was not flushed to disk is not lost.
+    As long as this string stays the same, all written data still exists, even if it was not flushed
+    to disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -89,16 +89,16 @@ class Transport(RemoteClient):
         # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
-        self._elsewhere = False
+        self._in_other_process = False
         self._process = os.getpid()
         # Caches and synchronous filesystems may not be thread-safe.
-        self.alone = not filesystem.async_impl or hasattr(filesystem, "fs")
-        self._turn = ProcessLock() if self.alone else nullcontext()
+        self.sequential = not filesystem.async_impl or hasattr(filesystem, "fs")
+        self._lock = ProcessLock() if self.sequential else nullcontext()
 
     @property
     def filesystem(self) -> Any:
         """The filesystem to use in this process."""
-        if self._elsewhere:
+        if self._in_other_process:
             raise StorageError(
                 "an in-memory store cannot be accessed from other processes",
                 remedy=NOT_SHARED,
@@ -119,7 +119,7 @@ class Transport(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing file.
 
-        A response has fewer bytes than requested if the range exceeds the file.
+        If a range extends beyond the end of the file, the response is shorter than requested.
         """
         for response in self._fetch_ahead(requests):
             yield None if response is None else Versioned(response)
@@ -137,7 +137,7 @@ class Transport(RemoteClient):
                     count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
         source = batches()
-        if self.alone or len(requests) <= self._batch:
+        if self.sequential or len(requests) <= self._batch:
             for batch in source:
                 yield from self._request(batch)
             return
@@ -169,7 +169,7 @@ class Transport(RemoteClient):
         """
         for _ in self.rules.retry.tries():
             try:
-                with self._turn:
+                with self._lock:
                     return action(self.filesystem, path)
             except NotImplementedError as error:
                 problem = "the filesystem does not support this operation"
@@ -249,9 +249,9 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Move the failures with status 401 or 403 from `failed` to a new dictionary.
+        """Move the errors with status 401 or 403 from `failed` to a new dictionary, and return it.
 
-        Return the new dictionary. Both dictionaries map the index of a request to its error.
+        Both dictionaries map the index of a request to its error.
         """
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
@@ -276,23 +276,23 @@ class Transport(RemoteClient):
             suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
             sizes = self.sizes([requests[index].key for index in suffixes])
             for (index, start), size in zip(suffixes.items(), sizes, strict=True):
-                # If the object is missing, the server reports that for any range.
+                # If the object is missing, the server reports this for any range.
                 bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
-        options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
-        if self.web and not self.alone:
-            # `http.Client` takes the limit from this option.
+        options = {"on_error": "return", **({} if self.sequential else {"batch_size": self._batch})}
+        if self.web and not self.sequential:
+            # `http.SessionFactory` takes the limit from this option.
             options["trace_request_ctx"] = self.rules.max_object_bytes
         paths = [self.path(request.key) for request in requests]
         try:
-            with self._turn:
+            with self._lock:
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
         except foreign_errors() as error:
             for path in paths:
                 self._forget(path)
             if len(requests) == 1:
                 return [error]
-        # Caching filesystems fail for the whole batch if one object is missing.
+        # In fsspec's caching filesystems, one missing object causes the whole batch to fail.
         return [self._cat([request])[0] for request in requests]
 
     def _log_retry(self, error: Exception, key: str) -> None:
@@ -307,10 +307,10 @@ class Transport(RemoteClient):
         fsspec creates each cached file under its final name before the download is complete. After
         a failed download, the next read would therefore return an incomplete file.
         """
-        kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
-        if isinstance(kept, str):
+        cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
+        if isinstance(cached_path, str):
             with suppress(FileNotFoundError):
-                os.unlink(kept)
+                os.unlink(cached_path)
 
     def _checked(self, response: bytes, request: Request) -> bytes:
         """Check the size and content of a response, and return the requested bytes.
@@ -397,7 +397,7 @@ def filesystem_at(
 ) -> tuple[Any, str]:
     """Return the filesystem for an fsspec URL, and the path in that filesystem.
 
-    The URL may be chained. No requests are made, unless the chain contains an archive. `trust`
+    The URL may be chained. Requests are made only if the chain contains an archive. `trust`
     restricts redirects by web servers.
     """
     # Synchronous calls cannot use the caller's event loop.

@@ -13,7 +13,7 @@ from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.memory import NOT_SHARED, within_process
-from xr_nczarr.storage.ranges import Bytes, Versioned, too_large, windows
+from xr_nczarr.storage.ranges import Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
@@ -55,7 +55,7 @@ class ZarrPythonClient(RemoteClient):
         self.v3_only = bool(packages & _V3_PACKAGES)
         in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
         self.remote = not in_memory and type(store).__name__ != "ZipStore"
-        self.alone = not self.remote
+        self.sequential = not self.remote
         # icechunk sessions and stores in memory exist only in this process.
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
         self.token = uuid.uuid4().hex
@@ -102,11 +102,11 @@ class ZarrPythonClient(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        A response has fewer bytes than requested if the range exceeds the object.
+        If a range extends beyond the end of the object, the response is shorter than requested.
         """
         for request in requests:
             check_key(request.key, self.name)
-        for batch in windows(requests, max_count=IN_FLIGHT):
+        for batch in split_into_batches(requests, max_count=IN_FLIGHT):
             for data in self._run(self._fetch_one, batch):
                 yield None if data is None else Versioned(data)
 
@@ -185,7 +185,7 @@ class ZarrPythonClient(RemoteClient):
         return self._run(self._size, keys)
 
     def address(self, key: str) -> None:
-        """Return None, because other programs cannot read objects through a Python object."""
+        """Return None, because other programs have no access to the Python object."""
 
     def check_writable(self) -> None:
         """Raise an error if objects cannot be written.
@@ -219,8 +219,8 @@ class ZarrPythonClient(RemoteClient):
     def _check_mark(self, key: str) -> None:
         """Raise UnsupportedError unless the object at `key` marks an unfinished write.
 
-        This check is for keys that are rejected by stores that support only Zarr v3. Only the
-        markers of unfinished writes may be kept in memory instead.
+        This check is for keys that the store rejects because it supports only Zarr v3. Of their
+        objects, only the markers of unfinished writes may be kept in memory instead.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
@@ -277,7 +277,7 @@ class ZarrPythonClient(RemoteClient):
             response = await self.store.get(self._path(key), _prototype(), part)
             if response is None:
                 return None
-            # If a suffix exceeds the object, some stores return only a part of the object.
+            # If a suffix is longer than the object, some stores return only a part of the object.
             if start >= 0 or len(response) == length:
                 return _bytes(response)
         data = await self._whole(key)

@@ -1,4 +1,4 @@
-"""Stores in zip files."""
+"""The store class for zip files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
-from xr_nczarr.storage.replacing import hidden_path, made_meanwhile
+from xr_nczarr.storage.replacing import concurrent_creation_error, hidden_path
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
@@ -22,10 +22,11 @@ from xr_nczarr.storage.zip_index import HEADER, Entry, ZipContents, damaged, dat
 
 
 class ZipStore(Store):
-    """A store whose objects are the entries of a zip file. The file is read without unpacking it.
+    """A store whose objects are the entries of a zip file.
 
-    Two layouts are supported. zarr-python writes the keys at the root of the zip file, and netCDF-C
-    writes them below one folder. If several entries have the same name, the last one is used.
+    The zip file is not unpacked for reading. Two layouts are supported: zarr-python writes
+    the keys at the root of the zip file, and netCDF-C writes them below one folder. If several
+    entries have the same name, the last one is used.
 
     Parameters
     ----------
@@ -189,9 +190,9 @@ class ZipStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` into a zip file that atomically replaces this one, then remove `staging`.
 
-        The entries are uncompressed, and lie below a folder that is named after the zip file.
-        Directories come first. netCDF-C cannot read any other layout. zarr-python can read this
-        layout if the folder is passed as the path.
+        The entries are uncompressed. All of them are below a folder that is named after the zip
+        file, and directories precede files. netCDF-C cannot read any other layout. zarr-python can
+        read this layout if the caller passes the folder as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
@@ -202,7 +203,7 @@ class ZipStore(Store):
                 if folder.sync != "none":
                     system.sync_file(temporary)
                 if exclusive and os.path.lexists(target):
-                    raise made_meanwhile(self.name)
+                    raise concurrent_creation_error(self.name)
                 system.replace(temporary, target)
                 if folder.sync != "none":
                     system.sync_directory(os.path.dirname(target))
@@ -270,7 +271,7 @@ class ZipStore(Store):
 def _pack(file: zipfile.ZipFile, store: LocalStore, prefix: str) -> None:
     """Write all objects of `store` to a zip file: first their folders, then the objects.
 
-    `prefix` is the folder in the zip file, with a trailing slash.
+    `prefix` is the folder in the zip file that will contain them, with a trailing slash.
     """
     keys = list(store.list_keys())
     folders = {""}

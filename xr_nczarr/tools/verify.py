@@ -24,7 +24,7 @@ from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.options import MissingChunks, OpenOptions
 from xr_nczarr.progress import Progress
-from xr_nczarr.storage import WRITER_LOCK, Bytes, KeepingStore
+from xr_nczarr.storage import WRITER_LOCK, Bytes, MemoizingStore
 from xr_nczarr.tools.readers import requirements
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
 from xr_nczarr.tools.verification import Finding, Verification
@@ -162,7 +162,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     """Yield a finding for each document that differs from its copy in the consolidated metadata."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
-    store = KeepingStore(opened.store, documents)
+    store = MemoizingStore(opened.store, documents)
     if opened.options.consolidated is True or key is None:
         return
     if not any(store.fetch_present(zarr.node_keys("/"))):  # only consolidated metadata exist
