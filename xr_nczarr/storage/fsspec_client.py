@@ -66,7 +66,7 @@ class FilesystemClient(Transport):
         return client
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write a file in one request."""
+        """Write a file in one request, replacing any existing file."""
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:

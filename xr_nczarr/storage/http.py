@@ -89,7 +89,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                     f"sends {size:,} bytes or more",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
-            self._body = self._part(b"".join(pieces))
+            self._body = self._requested_part(b"".join(pieces))
         return await super().read()
 
     def raise_for_status(self) -> None:
@@ -112,17 +112,17 @@ class CheckedResponse(aiohttp.ClientResponse):
                 message="redirect without a Location header",
             )
         if self.status == 206:
-            self._check_range()
+            self._parse_content_range()
 
-    def _part(self, body: bytes) -> bytes:
+    def _requested_part(self, body: bytes) -> bytes:
         """Return the requested range of a response body, which may contain more bytes."""
         if self._requested is None or self.status not in (200, 206):
             return body
         begin = 0
         if self.status == 206:
-            begin, last, size = self._check_range()
+            begin, last, size = self._parse_content_range()
             if len(body) != last - begin + 1:
-                raise self._wrong(f"{len(body)} bytes as {self.headers['Content-Range']}")
+                raise self._mismatch_error(f"{len(body)} bytes as {self.headers['Content-Range']}")
         elif page := page_in(body):
             requested = self.request_info.headers["Range"]
             raise page_error(requested, page)
@@ -131,7 +131,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         first, last = self._bounds(size)
         return body[first - begin : last + 1 - begin]
 
-    def _check_range(self) -> tuple[int, int, int]:
+    def _parse_content_range(self) -> tuple[int, int, int]:
         """Return the offsets of the first and last byte sent, and the size of the whole object.
 
         These numbers come from the ``Content-Range`` header of a partial response. If the header
@@ -148,15 +148,15 @@ class CheckedResponse(aiohttp.ClientResponse):
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
         if sent is None or self._requested is None:
-            raise self._wrong(f"status 206 with the range {text!r}")
+            raise self._mismatch_error(f"status 206 with the range {text!r}")
         begin, end = int(sent[1]), int(sent[2])
         size = end + 1 if sent[3] == "*" else int(sent[3])
         first, last = self._bounds(size)
         is_suffix = self._requested[0] is None
         if is_suffix and (sent[3] == "*" or end < last):
-            raise self._wrong(text)
+            raise self._mismatch_error(text)
         if not begin <= first <= end < size:
-            raise self._wrong(text)
+            raise self._mismatch_error(text)
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
@@ -170,7 +170,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             return max(0, size - (last or 0)), size - 1
         return first, size - 1 if last is None else last
 
-    def _wrong(self, sent: str) -> aiohttp.ClientPayloadError:
+    def _mismatch_error(self, sent: str) -> aiohttp.ClientPayloadError:
         requested = self.request_info.headers.get("Range", "the whole object")
         return aiohttp.ClientPayloadError(
             f"the request was for {requested}, but the server sent {sent}"

@@ -140,11 +140,13 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
     """
     objects: list[str] = []
     prefixes: list[str] = []
-    at = bisect_left(keys, prefix)
-    while at < len(keys) and keys[at].startswith(prefix):
-        name, slash, _ = keys[at][len(prefix) :].partition("/")
+    position = bisect_left(keys, prefix)
+    while position < len(keys) and keys[position].startswith(prefix):
+        name, slash, _ = keys[position][len(prefix) :].partition("/")
         (prefixes if slash else objects).append(name)
-        at = bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", at) if slash else at + 1
+        position = (
+            bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", position) if slash else position + 1
+        )
     return Listing(objects, sorted(prefixes))
 
 

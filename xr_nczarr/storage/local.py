@@ -225,7 +225,7 @@ class LocalStore(Store):
     def _copy(self, descriptor: int, key: str, size: int, target: int) -> None:
         done = system.copy(descriptor, target, size)
         if done < size:
-            raise _cut(size, done, self.name, key)
+            raise _truncation_error(size, done, self.name, key)
 
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly below `prefix`."""
@@ -457,7 +457,7 @@ class LocalStore(Store):
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
         if missing:
-            raise _cut(length, length - missing, self.name, key)
+            raise _truncation_error(length, length - missing, self.name, key)
         return b"".join(parts)
 
     def _check_root(self) -> None:
@@ -485,7 +485,7 @@ class LocalStore(Store):
         self._check_root()
 
 
-def _cut(expected: int, actual: int, store: str, key: str) -> StorageError:
+def _truncation_error(expected: int, actual: int, store: str, key: str) -> StorageError:
     return StorageError(
         f"the file system returned {actual} bytes; expected {expected}",
         remedy="Read the file again; it was truncated while it was being read",

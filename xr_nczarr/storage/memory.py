@@ -74,7 +74,7 @@ class MemoryStore(Store):
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write a copy of each object, replacing any existing object."""
-        mapping = self._changeable()
+        mapping = self._mutable_mapping()
         for key, data in items:
             check_key(key, self.name)
             mapping[key] = bytes(data)
@@ -92,7 +92,7 @@ class MemoryStore(Store):
 
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects below a prefix; see `Store.delete`."""
-        mapping = self._changeable()
+        mapping = self._mutable_mapping()
         if check_target(prefix, self.name):
             mapping.pop(prefix, None)
             return
@@ -101,7 +101,7 @@ class MemoryStore(Store):
 
     def check_writable(self) -> None:
         """Raise an error if the mapping is immutable, or if it is a copy in a worker process."""
-        self._changeable()
+        self._mutable_mapping()
 
     @property
     def identity(self) -> str:
@@ -126,7 +126,7 @@ class MemoryStore(Store):
             problem = f"the mapping contains a value of type {type(data).__name__}; expected bytes"
             raise StorageError(problem, store=self.name, key=key) from error
 
-    def _changeable(self) -> MutableMapping[str, Any]:
+    def _mutable_mapping(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
             raise UnsupportedError("the mapping is read-only", store=self.name)
         if self.copied:

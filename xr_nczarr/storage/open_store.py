@@ -176,18 +176,18 @@ def looks_like_nczarr(target: Any) -> bool:
     try:
         location = parse_url(target)
         if location.format is not None or location.path is None:
-            named = split_query(location.url)[0].rstrip("/").endswith(".nczarr")
-            return location.format is not None or named
+            has_suffix = split_query(location.url)[0].rstrip("/").endswith(".nczarr")
+            return location.format is not None or has_suffix
         if os.path.isdir(location.path):
-            documents = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
+            metadata = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
         elif _is_zip(location.path):
             objects = ZipStore.local(location.path).fetch(_ROOT_KEYS)
-            documents = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
+            metadata = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
         else:
             return False
     except NczarrError:
         return False
-    return any(mark in text for text in documents for mark in _NCZARR_MARKS)
+    return any(mark in text for text in metadata for mark in _NCZARR_MARKS)
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
@@ -308,8 +308,8 @@ def _open_remote(
         return connect(url, _options_of(url.partition("://")[0], options))
     path, query = split_query(url)
     folder, name = split_name(path)
-    holder = _open_remote(folder + query, options, connect, largest)
-    return ZipStore(holder, name, max_object_bytes=largest)
+    folder_store = _open_remote(folder + query, options, connect, largest)
+    return ZipStore(folder_store, name, max_object_bytes=largest)
 
 
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:

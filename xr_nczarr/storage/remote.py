@@ -196,10 +196,10 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object in one request."""
+        """Write an object in one request, replacing any existing object."""
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects, concurrently if the client allows it."""
+        """Write objects, replacing existing ones, concurrently if the client allows it."""
         for _ in self.map_concurrently(lambda item: self.put(*item), items):
             pass
 

@@ -442,7 +442,10 @@ class Store(ABC):
         self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
-        """Replace the content of this store atomically with the content of `staging`."""
+        """Replace the content of this store atomically with the content of `staging`.
+
+        For `exclusive`, see `in_one_step`.
+        """
         self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:

@@ -131,7 +131,7 @@ def copy(source: int, target: int, size: int) -> int:
     The kernel copies the bytes if the system and the file system support that.
     """
     done = 0
-    with suppress(AttributeError, OSError):  # the calls below raise an error that persists
+    with suppress(AttributeError, OSError):  # the calls below raise any error that persists
         while count := os.copy_file_range(source, target, size - done):
             done += count
     while data := os.read(source, min(size - done, _MAX_READ_BYTES)):

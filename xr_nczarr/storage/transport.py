@@ -97,7 +97,13 @@ class Transport(RemoteClient):
 
     @property
     def filesystem(self) -> Any:
-        """The filesystem to use in this process."""
+        """The filesystem to use in this process.
+
+        Raises
+        ------
+        StorageError
+            If the files are in the memory of another process.
+        """
         if self._in_other_process:
             raise StorageError(
                 "an in-memory store cannot be accessed from other processes",
@@ -238,9 +244,9 @@ class Transport(RemoteClient):
             if not failed:
                 return responses
             pending = list(failed)
-            lasting = [index for index in failed if not is_transient(failed[index])]
-            if lasting:
-                pending = lasting
+            permanent = [index for index in failed if not is_transient(failed[index])]
+            if permanent:
+                pending = permanent
                 break
             for index, error in failed.items():
                 self._log_retry(error, requests[index].key)

@@ -14,11 +14,11 @@ from xr_nczarr.storage import system
 from xr_nczarr.storage.url import local_path, mask
 
 # NUL and surrogates, except the surrogates that represent undecodable bytes in Python.
-_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+_INVALID_CHARACTERS = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
 # Protocols that only transfer bytes. Other fsspec protocols run code (dask) or expand templates
 # (reference).
-_CARRIERS = frozenset(
+_TRANSFER_PROTOCOLS = frozenset(
     {
         *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
         *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
@@ -75,7 +75,7 @@ class Trust:
         RefusedError
             If the set may not refer to `url`. If an option would allow this, the message names it.
         """
-        if _NO_NAME.search(url):
+        if _INVALID_CHARACTERS.search(url):
             raise RefusedError(
                 f"the reference set refers to {quote(url)}, which is not a valid path or URL"
             )
@@ -90,7 +90,7 @@ class Trust:
                 raise RefusedError(
                     f"the reference set refers to {quote(path)}, which is not a regular file"
                 )
-        if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
+        if self.origin is None and _TRANSFER_PROTOCOLS.issuperset(_protocols(url)):
             return
         if may_resolve and self._is_allowed(url):
             return
@@ -159,10 +159,10 @@ class Trust:
             return any(
                 system.is_inside(path, folder) for folder in map(local_path, self.allow) if folder
             )
-        climbs = "/../" in f"{urllib.parse.unquote(url)}/"
-        if self.origin and is_below(url, self.origin) and not (climbs and self.untrusted):
+        has_dot_dot = "/../" in f"{urllib.parse.unquote(url)}/"
+        if self.origin and is_below(url, self.origin) and not (has_dot_dot and self.untrusted):
             return True
-        return not climbs and any(
+        return not has_dot_dot and any(
             is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
             for prefix in self.allow
             if local_path(prefix) is None

@@ -118,17 +118,25 @@ class ZarrPythonClient(RemoteClient):
         return (response and response.data for response in self.fetch(requests))
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object."""
+        """Write an object, replacing any existing object."""
         self.put_all([(key, data)])
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects concurrently in the event loop."""
+        """Write objects concurrently in the event loop, replacing existing ones.
+
+        Objects at keys that the store does not accept are kept in memory.
+
+        Raises
+        ------
+        UnsupportedError
+            If the store does not accept a key, and its object does not mark an unfinished write.
+        """
         for key, _ in items:
             check_key(key, self.name)
-            if not self._holds(key):
+            if not self._accepts(key):
                 self._check_mark(key)
-        self._run(self._put, [item for item in items if self._holds(item[0])])
-        self._marks.update((key, bytes(data)) for key, data in items if not self._holds(key))
+        self._run(self._put, [item for item in items if self._accepts(item[0])])
+        self._marks.update((key, bytes(data)) for key, data in items if not self._accepts(key))
 
     def create(self, key: str, data: Bytes) -> bool:
         """Write an object unless it already exists. Always return False.
@@ -137,7 +145,7 @@ class ZarrPythonClient(RemoteClient):
         compare the stored object with `data`.
         """
         check_key(key, self.name)
-        if self._holds(key):
+        if self._accepts(key):
             action = self.store.set_if_not_exists
             self._run(lambda _: action(self._path(key), _buffer(data)), [key])
         else:
@@ -169,7 +177,7 @@ class ZarrPythonClient(RemoteClient):
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove the objects at `keys`, ignoring those that do not exist."""
-        self._run(self._delete, [key for key in keys if self._holds(key)])
+        self._run(self._delete, [key for key in keys if self._accepts(key)])
         for key in keys:
             self._marks.pop(key, None)
 
@@ -212,7 +220,7 @@ class ZarrPythonClient(RemoteClient):
             problem = "the worker process has only a copy of the store; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
-    def _holds(self, key: str) -> bool:
+    def _accepts(self, key: str) -> bool:
         """Return whether the store accepts a key. Objects at other keys are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
@@ -271,7 +279,7 @@ class ZarrPythonClient(RemoteClient):
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
-        if start is not None and self._holds(key):
+        if start is not None and self._accepts(key):
             last = start + length
             part = SuffixByteRequest(length) if start < 0 else RangeByteRequest(start, last)
             response = await self.store.get(self._path(key), _prototype(), part)
@@ -284,7 +292,7 @@ class ZarrPythonClient(RemoteClient):
         return data if data is None or start is None else data[start:][:length]
 
     async def _whole(self, key: str) -> Bytes | None:
-        if not self._holds(key):
+        if not self._accepts(key):
             return self._marks.get(key)
         response = await self.store.get(self._path(key), _prototype())
         if response is None:
@@ -303,7 +311,7 @@ class ZarrPythonClient(RemoteClient):
             await self.store.delete(self._path(key))
 
     async def _size(self, key: str) -> int | None:
-        if not self._holds(key):
+        if not self._accepts(key):
             return len(self._marks[key]) if key in self._marks else None
         try:
             return int(await self.store.getsize(self._path(key)))
@@ -325,7 +333,7 @@ class ZarrPythonClient(RemoteClient):
         return Listing(objects, prefixes)
 
     async def _is_object(self, path: str) -> bool:
-        if not self._holds(path):
+        if not self._accepts(path):
             return False
         try:
             return bool(await self.store.exists(path))
