@@ -510,20 +510,20 @@ assert bytes(next(store.fetch(["x"]))) == b"1"
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str) -> None:
-    values = np.arange(48 * 1000.0).reshape(48, 1000)
+    values = np.arange(32 * 1000.0).reshape(32, 1000)
     encoding = {"v": {"chunks": (1, 1000)}}
     path = Path(http_server.root, "s")
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, encoding=encoding)
     opened = xr.open_dataset(
         f"{http_server.url}/s", engine="nczarr", storage_options={"client": client}
     )
-    http_server.fault("together", path="*/v/*", times=48)
+    http_server.fault("together", path="*/v/*", times=32)
     np.testing.assert_array_equal(opened.v.values, values)
-    assert http_server.most_in_flight == 48
+    assert http_server.most_in_flight == 32
 
 
 def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpServer) -> None:
-    values = np.ones((24, 1 << 20))  # 8 MiB each
+    values = np.ones((12, 1 << 20))  # 8 MiB each
     encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
     path = Path(http_server.root, "s")
     dataset = xr.Dataset({"v": (("x", "y"), values)})
