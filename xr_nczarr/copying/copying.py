@@ -59,8 +59,9 @@ class CopyResult(Result):
         Number of chunks (or shards) that this run copied as bytes.
     resumed
         Whether this run completed an interrupted copy.
-    anew
-        Why this run started over instead of resuming an interrupted copy. Empty if it did not.
+    restart_reason
+        Why this run started over instead of resuming an interrupted copy. Empty if there was no
+        interrupted copy, or if it was resumed.
     skipped
         One sentence for each item that `skip_unsupported` left out.
     """
@@ -70,16 +71,17 @@ class CopyResult(Result):
     unchanged: list[str]
     objects: int
     resumed: bool
-    anew: str = ""
+    restart_reason: str = ""
     skipped: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         how = ""
         if self.unchanged:
             how = f", {len(self.unchanged)} as stored ({count_text(self.objects, 'chunk')})"
-        again = ", completing an interrupted copy" if self.resumed else ""
-        again += f"; an interrupted copy was started over: {self.anew}" if self.anew else ""
-        lines = [f"{self.store}: {count_text(self.arrays, 'array')} copied{how}{again}"]
+        history = ", completing an interrupted copy" if self.resumed else ""
+        if self.restart_reason:
+            history += f"; an interrupted copy was started over: {self.restart_reason}"
+        lines = [f"{self.store}: {count_text(self.arrays, 'array')} copied{how}{history}"]
         return "\n".join([*lines, *(f"  left out: {sentence}" for sentence in self.skipped)])
 
 
@@ -108,7 +110,8 @@ def copy(
 
     A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
     attributes of the source, in the same order and with the same types, as far as the target can
-    express them (plain Zarr has dimension names, but no dimensions of its own).
+    express them. For example, plain Zarr stores dimension names for each array, but has no shared
+    dimensions.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
     interrupted copy, run it again. It is resumed only if the source is known to be unchanged. This
@@ -168,15 +171,16 @@ def copy(
         If the target exists and is not an interrupted copy. With `overwrite`, this is raised only
         if the target is not a store.
     NotFoundError
-        If the parent folder of a netCDF file to write does not exist.
+        If the source, the engine, or a requested group, variable, dimension or label does not
+        exist. Also if the parent folder of a netCDF file to write does not exist.
     RefusedError
         If the target is the source, or inside it.
     ConflictError
-        If a dimension is unknown, a chunk length is invalid, or another write is changing the
-        target in an object store. Also if the source changes during the copy. In that case, the
-        target is not yet a store, and the next run starts over.
+        If a chunk length is invalid, or another write is changing the target in an object store.
+        Also if the source changes during the copy. In that case, the target is not yet a store, and
+        the next run starts over.
     UnsupportedError
-        If the target lacks a type (before anything is written), or the engine is unknown.
+        If the target lacks a type. Nothing was written.
     StorageError
         If netCDF-C cannot read the file, or the values of a variable.
     NczarrError
@@ -230,7 +234,7 @@ def copy(
         owner = hashlib.sha256(arguments.encode()).hexdigest
         locked = Transaction.locked(store, owner, locking="always", force=overwrite)
         with locked as transaction:
-            exists, resumed, anew = _inspect_target(transaction, mark, overwrite)
+            exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
             mark = mark or b"{}"
             resumable = before is not None and not (exists or store.single_file)
             with (
@@ -246,7 +250,7 @@ def copy(
             unchanged=unchanged,
             objects=objects,
             resumed=resumed,
-            anew=anew,
+            restart_reason=restart_reason,
             skipped=origin.skipped,
         )
 
@@ -370,7 +374,7 @@ def _inspect_target(
     exists = transaction.target.open("a") is not None
     if exists and not overwrite:
         raise ExistsError("the store already exists", remedy=_OVERWRITE, store=store.name)
-    transaction.target.check_empty()
+    transaction.target.check_not_foreign()
     if unfinished is None:
         return exists, False, ""
     if mark is None:

@@ -135,7 +135,7 @@ def diff(
     assume_endian
         Byte order of the chunks in Zarr stores. It overrides their metadata; see `copy`.
     storage_options, second_options
-        Storage options for `first` and for `second`.
+        Filesystem options for `first` and for `second`.
     limits
         Limits for reading both datasets: a `Limits`, or a mapping from names of limits to values.
 
@@ -172,13 +172,13 @@ def diff(
             unread += [phrase for phrase in origin.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)
             names.append(os.fspath(source) if is_path else origin.store.name)
-        work = _Comparing(trees=trees, metadata=metadata, special=special, rtol=rtol, atol=atol)
+        work = _Comparator(trees=trees, metadata=metadata, special=special, rtol=rtol, atol=atol)
         work.compare()
     return Comparison(first=names[0], second=names[1], differences=work.differences, unread=unread)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Comparing:
+class _Comparator:
     """The trees and options of a call to `diff`, and the differences found so far."""
 
     trees: Sequence[Tree]
@@ -193,38 +193,38 @@ class _Comparing:
         for path in first | second:
             left, right = first.get(path), second.get(path)
             if left is not None and right is not None:
-                self._groups(left, right)
+                self._compare_groups(left, right)
             else:
                 self._add(path, *("group" if item else None for item in (left, right)))
 
-    def _groups(self, first: Group, second: Group) -> None:
+    def _compare_groups(self, first: Group, second: Group) -> None:
         prefix = first.path.rstrip("/")
         for name in first.dimensions | second.dimensions:
             texts = [_dimension_text(group.dimensions.get(name)) for group in (first, second)]
             self._add(f"{prefix}/{name}", *texts)
-        self._attributes(first.path, first.attributes, second.attributes)
+        self._compare_attributes(first.path, first.attributes, second.attributes)
         for name in first.variables | second.variables:
             left, right = first.variables.get(name), second.variables.get(name)
             if left is not None and right is not None:
-                self._variables(left, right)
+                self._compare_variables(left, right)
             else:
                 texts = [_declaration(item) if item else None for item in (left, right)]
                 self._add(f"{prefix}/{name}", *texts)
 
-    def _variables(self, first: Variable, second: Variable) -> None:
+    def _compare_variables(self, first: Variable, second: Variable) -> None:
         path, variables = first.path, (first, second)
         self._add(path, *map(_declaration, variables))
         attributes = [
             variable.attributes | (special_attributes(variable) if self.special else {})
             for variable in variables
         ]
-        self._attributes(path, *attributes)
+        self._compare_attributes(path, *attributes)
         kinds = [(variable.shape, variable.kind) for variable in variables]
         if not self.metadata and kinds[0] == kinds[1]:
             with Place(variable=path):
-                self._values(first, *(tree.written[path].data for tree in self.trees))
+                self._compare_values(first, *(tree.written[path].data for tree in self.trees))
 
-    def _values(self, variable: Variable, first: Any, second: Any) -> None:
+    def _compare_values(self, variable: Variable, first: Any, second: Any) -> None:
         """Compare the values of a variable part by part, to limit memory use."""
         assert variable.node is not None
         shape, count, largest = first.shape, 0, 0.0
@@ -267,7 +267,9 @@ class _Comparing:
         finite = distances[differ & np.isfinite(distances)]
         return differ, float(finite.max()) if finite.size else 0.0
 
-    def _attributes(self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    def _compare_attributes(
+        self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]
+    ) -> None:
         for name in {**first, **second}:
             values = [attributes.get(name) for attributes in (first, second)]
             if not _is_same_json(*values):

@@ -121,12 +121,12 @@ class Input(ABC):
         Raises
         ------
         UnsupportedError
-            If the layout cannot express some content, and this content may not be left out.
+            If the layout cannot express some content, and ``changes.skip_unsupported`` is false.
         """
         self.leave_out([], layout)
         tree = Tree(layout)
         for group in self.groups.values():
-            tree.check_single(group.path, len(group.variables), group.attributes)
+            tree.check_single_array(group.path, len(group.variables), group.attributes)
             for name in group.variables:
                 stored_name(name)
             for name in group.dimensions:
@@ -151,12 +151,13 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout) -> None:
-        """Record that the target cannot express the content that `phrases` describe.
+        """Record content that the target cannot express. `phrases` describe this content.
 
         Raises
         ------
         UnsupportedError
-            If there is such content, now or from before, and it may not be left out.
+            If any such content has been recorded, in this call or earlier, and
+            ``changes.skip_unsupported`` is false.
         """
         self.skipped += phrases
         if self.skipped and not self.changes.skip_unsupported:
@@ -201,7 +202,7 @@ class ModelInput(Input):
             default_width=self.root.attributes.get(DEFAULT_WIDTH),
         )
         names = [dimension.name for dimension in variable.dimensions]
-        # Chunks that are longer than a dimension are kept.
+        # All dimensions count as growing, so that chunks longer than a dimension are kept.
         path = tree.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
         lazy, _ = unwrapped(values)
         if selected is None and isinstance(lazy, LazyArray):
@@ -296,7 +297,7 @@ def open_input(
 
 
 def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine. None chooses an engine for the file."""
+    """Open all groups of a file with an xarray engine. If it is None, xarray chooses an engine."""
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -309,7 +310,8 @@ def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, x
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    # `supports_groups` requires xarray after 2025.7. Engines with groups need all of AS_STORED.
+    # xarray 2025.7 does not have the attribute `supports_groups` yet. Engines that support groups
+    # need all options in AS_STORED.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
         return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
@@ -327,7 +329,7 @@ def _of_store(
             raise variable.error.located(store=opened.store.name)
         node = readable_node(variable)
         check_codec(node)
-        store = opened.store.narrowed(node.chunk_keys)  # pickled to dask workers
+        store = opened.store.narrowed(node.chunk_keys)  # so that little is pickled for dask workers
         stored = ChunkedArray(node, store, opened.options.reading)
         return SelectedArray(LazyArray(stored, node.dtype, variable.shape))
 
@@ -377,8 +379,10 @@ def _of_datasets(
         changes=changes,
         store=LocalStore(path),
         state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
-        # Small variables also become dask arrays, so that their values are released.
-        datasets={name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()},
+        # Small variables also become dask arrays, so that their values do not stay in memory.
+        datasets={
+            name: in_blocks(dataset, max_whole_bytes=0) for name, dataset in datasets.items()
+        },
     )
 
 
@@ -430,7 +434,7 @@ def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dic
     ]
     encoding: dict[str, Any] = {"chunks": chunks, "codecs": codecs}
     if layout.zarr.has_shards and len(node.shards) == 1 and not node.chunk_runs:
-        # Otherwise, each chunk becomes a separate object.
+        # In all other cases, each chunk becomes a separate object.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}
     if changes.codecs is not None:

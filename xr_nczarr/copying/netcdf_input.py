@@ -259,7 +259,7 @@ class Values(BackendArray):
         return native.astype(self.dtype, copy=False)
 
 
-# Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \\u.
+# Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "which contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}

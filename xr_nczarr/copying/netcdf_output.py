@@ -112,9 +112,9 @@ class _FileWriter:
     Attributes
     ----------
     dimensions
-        Mapping from the paths of the dimensions defined so far to netCDF-C's identifiers.
+        Mapping from the paths of the dimensions defined so far to their netCDF-C identifiers.
     variables
-        Mapping from the paths of the variables defined so far to these variables.
+        The variables defined so far, keyed by path.
     underway
         Counter of the assignments in progress. The file is not closed before they end.
     """

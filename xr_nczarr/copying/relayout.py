@@ -57,7 +57,7 @@ def relayout(
     attributes, dtype = dict(variable.attributes), variable.node.dtype
     kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
     if kind == "other" and not layout.pure:
-        return _by_xarray(variable, data, layout, encoding, explicit)
+        return _encode_with_xarray(variable, data, layout, encoding, explicit)
     fill = _fill_value(variable, layout, complete)
     if variable.kind == "string":
         data, dtype = _strings(variable, data, layout, default_width)
@@ -104,12 +104,12 @@ def _strings(
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In Zarr versions with an optional fill value, readers of plain Zarr treat it as a
+    - If fill values are optional in the Zarr version, readers of plain Zarr treat them as a
       ``_FillValue``. A number would therefore mask every element that equals it, whereas NaN masks
       only NaN.
     - In NCZarr, netCDF's default fill values never mask data.
-    - Without a fill value, missing chunks are read as zeros. In plain Zarr, an array that is
-      `complete`, which means that it has no missing chunks, therefore needs no fill value.
+    - Without a fill value, missing chunks are read as zeros. In plain Zarr, an array without
+      missing chunks (`complete`) therefore needs no fill value.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -124,7 +124,7 @@ def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     return fill
 
 
-def _by_xarray(
+def _encode_with_xarray(
     variable: Variable,
     data: Any,
     layout: Layout,

@@ -68,7 +68,7 @@ def copy_chunks(
                 objects += copied
         write_chunks(small, store, WriteOptions(), bar)
         for write in large:
-            # One by one, because dask keeps all values that it stores together in memory.
+            # One part at a time, because dask keeps all values of one call in memory.
             for part in rearranged(write):
                 write_chunks([*_missing_blocks(part, existing)], store, WriteOptions(), bar)
     return [node.path for _, node in as_bytes], objects
@@ -96,7 +96,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
         [
             (spec.name, {name: str(value) for name, value in spec.configuration.items()})
             for spec in node.codecs
-            if spec.name != "bytes" or _swaps(spec)
+            if spec.name != "bytes" or _swaps_bytes(spec)
         ],
         [
             (
@@ -108,8 +108,8 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
     )
 
 
-def _swaps(spec: CodecSpec) -> bool:
-    """Return whether a ``bytes`` codec has a non-native byte order."""
+def _swaps_bytes(spec: CodecSpec) -> bool:
+    """Return whether a ``bytes`` codec uses the byte order that is not native."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
@@ -157,7 +157,7 @@ def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
-        # Lengthen the axis along which most of a block would be read again for the next part.
+        # Double the axis along which the largest share of a block would be read again.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
         axis = max(growing, key=lambda dim: data.chunks[dim][0] / part[dim])
         grown = [*part]

@@ -1,4 +1,4 @@
-"""Check that an append fits what a store already contains: coordinates and other variables."""
+"""Check that an append fits the coordinates and the other variables of a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError if a variable that is not extended differs from the stored variable."""
+    """Raise ConflictError if a variable without the append dimension differs from the stored one.
+
+    Floats are equal if they differ only by the rounding that storing them causes.
+    """
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):
@@ -31,11 +34,11 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
     if new_values.dtype.kind == "f" and stored_values.dtype.kind == "f":
         dtype = np.dtype(stored.encoding.get("dtype", stored_values.dtype))
         eps = 2 * np.finfo(dtype).eps if dtype.kind == "f" else 0.0
-        step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
-        same = np.isclose(new_values, stored_values, rtol=eps, atol=step, equal_nan=True)
+        half_step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
+        same = np.isclose(new_values, stored_values, rtol=eps, atol=half_step, equal_nan=True)
     else:
         same = equal(new_values, stored_values)
-        if stored_values.dtype.kind in "OU":  # missing text is stored as empty
+        if stored_values.dtype.kind in "OU":  # missing text is stored as an empty string
             same = same | ((stored_values == "") & new.copy(data=new_values).isnull().to_numpy())
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
@@ -51,11 +54,11 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
 def check_coordinate(
     dim: str, stored: Variable, new_coordinate: Variable, size: int, object_size: int
 ) -> None:
-    """Raise ConflictError if appended coordinate values repeat or overlap stored values.
+    """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
-    If the stored values increase, each new value must be greater than the last stored value. Only
-    the last few stored objects are read, so the cost of an append does not depend on the length of
-    the store.
+    If the stored values increase, each new value must be greater than the last stored value.
+    Otherwise, the order is not checked. Only the last few stored objects are compared, so the cost
+    of an append does not depend on the length of the coordinate.
 
     Parameters
     ----------
@@ -100,7 +103,7 @@ def check_coordinate(
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
-        # Times that are not multiples of the units become floats.
+        # xarray warns about times that are not multiples of the units, which become floats.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values

@@ -1,8 +1,8 @@
-"""Divide lazily opened variables into blocks, and find the stored arrays that they read.
+"""Divide lazily opened variables into blocks, and find the arrays from which they are read.
 
-Writing a lazily opened variable reads it block by block. Only the blocks that are about to be
-stored are in memory, and each source chunk is decoded once. A write must not overwrite an array
-from which it still reads.
+A lazily opened variable is read and written block by block. Only the blocks that are about to be
+stored are in memory, and each source chunk is decoded once. The source arrays must be known,
+because a write must not overwrite an array from which it still reads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.encoding.blockwise import OPENED
 from xr_nczarr.storage import Store
 
-_TASKS_LOOKED_INTO = 3
-_LOADED_WHOLE_BYTES = 1 << 20
+_MAX_INSPECTED_TASKS = 3
+_MAX_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
-_NOMINAL_BYTES = 64  # assumed size of an object
-_TEXTS = "OSUT"
+_NOMINAL_BYTES = 64  # assumed size of a Python object
+_TEXT_KINDS = "OSUT"  # kinds of dtypes
 
 _Lengths = npt.NDArray[np.int64]
 
@@ -39,37 +39,41 @@ def in_blocks(
     dataset: Dataset,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    whole_below: int = _LOADED_WHOLE_BYTES,
+    max_whole_bytes: int = _MAX_WHOLE_BYTES,
 ) -> Dataset:
-    """Return a dataset in which lazily opened variables are dask arrays if they are large.
+    """Return a dataset with dask arrays in place of large, lazily opened variables.
 
-    Writing then reads these variables block by block. Variables of at most `whole_below` bytes are
-    left unchanged, as are arrays of Python objects other than text, and times whose encoding
-    specifies only one of units and dtype.
+    Writing then reads these variables block by block. Some variables are left unchanged:
 
-    Zero-dimensional dask arrays of text or objects are loaded, because dask would replace their
-    only block with its item, and bytes would lose their trailing NULs.
+    - variables of at most `max_whole_bytes` bytes,
+    - times that might be encoded with different units in each block,
+    - Python objects other than text and times.
+
+    Zero-dimensional dask arrays of text or objects are loaded. Otherwise, dask would replace their
+    only block with the item in it, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
         for name, variable in dataset.variables.items()
         if not variable._in_memory
         and not hasattr(variable._data, "dask")
-        and variable.size * _itemsize(variable) > whole_below
+        and variable.size * _itemsize(variable) > max_whole_bytes
         and (
             variable.dtype.kind in "biufcS"
             or is_unicode_dtype(variable.dtype)
-            or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
+            or _has_uniform_units(variable, (encoding or {}).get(str(name), variable.encoding))
         )
     }
     blocks |= {
         name: np.array(variable.to_numpy(), variable.dtype)
         for name, variable in dataset.variables.items()
-        if not variable.dims and variable.dtype.kind in _TEXTS and hasattr(variable._data, "dask")
+        if not variable.dims
+        and variable.dtype.kind in _TEXT_KINDS
+        and hasattr(variable._data, "dask")
     }
     if blocks:
         dataset = dataset.copy()
-        for name, data in blocks.items():  # assign() would create indexes for them
+        for name, data in blocks.items():  # assign() would create indexes for these variables
             dataset.variables[name].data = data
     return dataset
 
@@ -82,20 +86,22 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
     chunks
         For each dimension, the length of the stored chunks, or a sequence with the length of each
         chunk.
+    name
+        Name of the variable, which becomes part of the dask array's name.
     """
     dims = [f"dimension {axis}" for axis in range(len(values.shape))]
     sizes = dict(zip(dims, chunks, strict=True))
     stored = Variable(dims, values, encoding={"preferred_chunks": sizes})
-    if not dims and stored.dtype.kind in _TEXTS:
+    if not dims and stored.dtype.kind in _TEXT_KINDS:
         return np.array(stored.to_numpy(), stored.dtype)
     return _in_blocks(stored, name).data
 
 
-def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether all blocks of an array of times would be encoded with the same units.
+def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
+    """Return whether all blocks of an array of times are certain to be encoded with equal units.
 
-    This is certain if the encoding specifies both units and dtype. If it specifies neither, xarray
-    chooses both by the resolution of the dtype, so NumPy times are safe too.
+    This is certain if the encoding specifies both the units and the dtype. If it specifies neither,
+    xarray derives both from the resolution of NumPy times, which all blocks share.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
@@ -119,16 +125,16 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
-    stored = lengths is not None or "preferred_chunks" in variable.encoding
+    has_chunks = lengths is not None or "preferred_chunks" in variable.encoding
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
         lengths = [np.diff(_chunk_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
     itemsize = _itemsize(variable)
     raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
-    if raw or not stored:
+    if raw or not has_chunks:
         lengths = _split_large(lengths, itemsize)
-    if variable.dtype.hasobject and stored:
+    if variable.dtype.hasobject and has_chunks:
         return tuple(tuple(axis.tolist()) for axis in lengths)
     return _merge_small(lengths, itemsize)
 
@@ -136,9 +142,10 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many elements a variable selects from each stored chunk, along each dimension.
+    """Return how many elements of each stored chunk a variable contains, along each dimension.
 
-    Return None if these counts are unknown, for example with pointwise indexing.
+    `array` and `selection` are the result of `unwrapped`. Return None if the numbers of elements
+    are unknown, for example with pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -152,7 +159,8 @@ def _selected_lengths(
             return None
         if axes:
             lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size))
-    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # joined characters have no axis
+    # Decoding joins characters into strings, so their dimension has no axis in the variable.
+    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]
     selected = [item for item in by_axis if item is not None]
     return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
@@ -170,15 +178,18 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the length of each run of selected elements within a single chunk."""
+    """Return the lengths of the runs of selected elements that are in the same chunk.
+
+    `selected` contains the selected positions along a dimension, and `ends` the ends of its chunks.
+    """
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
         return np.diff([0, *changes, len(selected)])
-    upwards = selected if selected.step > 0 else selected[::-1]
-    reached = -((upwards.start - ends) // upwards.step)
-    lengths = np.diff(np.unique([0, *reached.clip(0, len(upwards)), len(upwards)]))
-    lengths = lengths if len(upwards) else np.zeros(1, np.int64)
+    ascending = selected if selected.step > 0 else selected[::-1]
+    reached = -((ascending.start - ends) // ascending.step)
+    lengths = np.diff(np.unique([0, *reached.clip(0, len(ascending)), len(ascending)]))
+    lengths = lengths if len(ascending) else np.zeros(1, np.int64)
     return lengths if selected.step > 0 else lengths[::-1]
 
 
@@ -197,7 +208,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks as long as they fit in a block, beginning with the last axis."""
+    """Merge adjacent chunks while they fit in a block, beginning with the last axis."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -221,23 +232,23 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy arrays of this engine inside a dask graph or inside xarray's wrappers."""
+    """Yield the lazy arrays of this engine that a dask graph or xarray's wrappers contain."""
     if not hasattr(data, "dask"):
         yield from _in_task(data)
         return
     for layer in data.dask.layers.values():
-        # Arrays are in separate layers, or literals of a layer that creates its tasks on demand.
+        # An array is in its own layer, or is a literal in a layer that creates tasks on demand.
         literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
-        # All tasks of a layer are alike: the first few show the arrays that it reads.
-        tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _TASKS_LOOKED_INTO)
+        # All tasks of a layer are alike, so the first few refer to all arrays that it reads.
+        tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _MAX_INSPECTED_TASKS)
         yield from _in_task([*literals, *tasks])
 
 
 def chunked_values(data: Any) -> Any:
-    """Return the lazily opened values that a dask array divides into chunks.
+    """Return the lazily indexed array that a dask array merely divides into chunks.
 
     Return None if the dask graph contains any other operation, or if another engine opened the
-    values.
+    array.
     """
     layers, original = data.dask.layers, f"original-{data.name}"
     if not layers.keys() <= {data.name, original}:
@@ -255,14 +266,13 @@ def chunked_values(data: Any) -> Any:
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array that a variable contains completely and in order, or None.
+    """Return the lazy array whose values a variable contains completely and in order, or None.
 
-    The variable may be decoded, and may be a dask array that only divides the lazy array into
-    blocks.
+    The variable may decode the values, and a dask array may divide them into blocks.
     """
     data: Any = variable._data
     if hasattr(data, "dask"):
-        # Without the layer that from_array adds, the array could be one of several literals.
+        # Unless from_array added a layer for the array, it could be one of several literals.
         data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None
     array, selection = unwrapped(data)
     if not isinstance(array, LazyArray) or selection is None:
@@ -272,9 +282,9 @@ def whole_array(variable: Variable) -> LazyArray | None:
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
+    """Return the array inside xarray's wrappers, and the selection that they apply to it.
 
-    The selection is None if there is no selection, or if it is pointwise.
+    The selection is None if the wrappers do not index the array, or if they index it pointwise.
     """
     selecting: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):

@@ -42,7 +42,7 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        Describes each variable that could not keep the codecs inherited from its source.
+        Descriptions of the variables that could not keep the codecs of their source.
     """
 
     layout: Layout
@@ -56,9 +56,9 @@ class Tree:
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
-                made = Group(path=child_path(group.path, stored_name(name)), dialect=group.dialect)
-                group.groups[name] = made
-                self.groups.append(made.path)
+                child = Group(path=child_path(group.path, stored_name(name)), dialect=group.dialect)
+                group.groups[name] = child
+                self.groups.append(child.path)
             group = group.groups[name]
         return group
 
@@ -66,12 +66,16 @@ class Tree:
         """Add a group with the variables and attributes of a dataset."""
         group = self.group(request.path)
         encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
-        self.check_single(request.path, len(encoded), attributes)
+        self.check_single_array(request.path, len(encoded), attributes)
         group.attributes.update(attributes)
         self.add_variables(request, encoded)
 
-    def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError if a dataset does not fit in a Zarr version without groups."""
+    def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
+
+        A store of a Zarr version without groups is a single array. It can only contain a root group
+        that has one variable and no attributes.
+        """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"group {path} has {count} variables and {len(attributes)} attributes; a store of "
@@ -171,7 +175,7 @@ class Tree:
             )
 
     def _retyped_attributes(self) -> Iterator[str]:
-        """Describe each written attribute whose type NCZarr does not support."""
+        """Yield a description of each attribute whose type NCZarr does not support."""
         for group in self.root.walk():
             holders: list[Group | Variable] = [group, *group.variables.values()]
             for holder in holders:

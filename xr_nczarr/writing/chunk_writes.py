@@ -36,9 +36,9 @@ class ArrayWrite:
     Attributes
     ----------
     appended
-        Whether the region makes the array longer.
+        Whether the region extends the array.
     write_empty_chunks
-        The key ``write_empty_chunks`` of the variable's encoding, or None if it is not set.
+        Value of ``write_empty_chunks`` in the variable's encoding, or None if it is not set.
     """
 
     node: ArrayNode
@@ -49,10 +49,10 @@ class ArrayWrite:
 
     @property
     def stores_fill_chunks(self) -> bool:
-        """Whether to store chunks that contain only the fill value.
+        """Whether to store chunks even if they contain only the fill value.
 
-        This is necessary for fixed-width bytes, because netCDF-C would read the Base64 text of
-        their fill value as their value.
+        This is necessary for fixed-width bytes, whose metadata contains the fill value as Base64.
+        For missing chunks, netCDF-C would return the Base64 text without decoding it.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
@@ -69,7 +69,7 @@ class ArrayWrite:
     def aligned(self) -> ArrayWrite:
         """Return this write with its data rechunked so that no two blocks share a stored object.
 
-        Along each dimension, a block becomes longer by less than the length of a stored object.
+        Along each dimension, a block grows by less than the length of a stored object.
 
         Raises
         ------
@@ -93,7 +93,9 @@ class ArrayWrite:
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
-    """Round the boundaries between blocks up to multiples of `cell`, and return the block sizes.
+    """Round the ends of blocks up to multiples of `cell`, and return the new block sizes.
+
+    The last block keeps its end.
 
     Parameters
     ----------
@@ -106,15 +108,15 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 
     Examples
     --------
-    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13
+    >>> aligned_blocks((4, 4), 5, 4)  # blocks 5:9 and 9:13 become 5:12 and 12:13
     (7, 1)
     >>> aligned_blocks((2, 2, 2, 2), 0, 4)
     (4, 4)
     """
     end = offset + sum(sizes)
     ends = itertools.accumulate(sizes, initial=offset)
-    raised = {min(-(-place // cell) * cell, end) for place in itertools.islice(ends, 1, None)}
-    bounds = [offset, *sorted(raised)]
+    rounded = {min(-(-stop // cell) * cell, end) for stop in itertools.islice(ends, 1, None)}
+    bounds = [offset, *sorted(rounded)]
     return tuple(after - before for before, after in itertools.pairwise(bounds)) or (0,)
 
 
@@ -132,13 +134,13 @@ def write_chunks(
     ----------
     progress
         The progress bar of an operation that includes this write. If None, the write shows its own
-        bar if `options` request one.
+        bar if ``options.progress`` is true.
 
     Returns
     -------
     None if `options.compute` is true. Otherwise, a dask object that writes the caller's dask
-    arrays. All other values have been written when this function returns, including those of
-    variables that the caller opened without dask.
+    arrays. All other values have been written when this function returns, including variables that
+    the caller opened without dask.
     """
     if not writes and options.compute:
         return None
@@ -166,7 +168,7 @@ def write_chunks(
 
 
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
-    """Assign the values of each write to its region of the target at the same position.
+    """Assign the values of each write to its region of the corresponding target.
 
     NumPy arrays are assigned one after another, and then all dask arrays in one graph. `keywords`
     are arguments of `dask.array.store`, whose result is returned.
@@ -188,16 +190,16 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to the disk.
 
-    The other arguments are ignored. They are the results of writing the chunks, so that dask calls
-    this function last.
+    The other arguments are the results of writing the chunks. They are ignored, but because of
+    them, dask calls this function last.
     """
     store.flush()
 
 
 class _BlockTarget:
-    """The target to which dask stores the blocks of one write.
+    """The target to which the blocks of one write are assigned.
 
-    It is pickled for workers.
+    It is pickled if dask sends it to worker processes.
     """
 
     def __init__(
@@ -210,8 +212,8 @@ class _BlockTarget:
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
-            # Region writes do not lock out appends, so partial chunks at the edge are merged with
-            # chunks that an append has written.
+            # These writes hold no lock, so an append may have extended the last, partial chunk. If
+            # the shape ends with a whole chunk, the appended values in that chunk are kept.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
@@ -267,13 +269,13 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if dtype.hasobject:
         return block.astype(dtype)
     if block.dtype.kind == "S" and dtype.kind != "S":
-        return block.view(dtype)  # bytes, stored as raw bytes of version 3
+        return block.view(dtype)  # bytes, which Zarr version 3 stores as raw bytes
     computed, declared = block.dtype.kind, dtype.kind
     fits = computed == declared or (computed in _REAL and declared in _NUMBERS)
     if fits:
         with np.errstate(all="ignore"):
             converted = block.astype(dtype)
-        if declared in "fc":  # float types, which round
+        if declared in "fc":  # these types round, but must not overflow
             fits = np.array_equal(np.isfinite(converted), np.isfinite(block))
         else:
             fits = np.array_equal(converted, block, equal_nan=declared in "mM")

@@ -60,14 +60,15 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
 
 
 class _Planner:
-    """Collects the changes to an existing store, group by group.
+    """The changes to an existing store, collected group by group.
 
     Attributes
     ----------
     plan
-        The values to write and the checks, as far as planned. `finish` adds all documents.
+        The values to write and the checks that have been planned so far. `finish` adds the
+        documents.
     grown
-        The growing dimensions with their new sizes, keyed by path.
+        The dimensions that an append extends, with their new sizes, keyed by path.
     widened
         For each array of fixed-width text that is too narrow for the new text, its stored node and
         a wider copy of that node.
@@ -100,7 +101,7 @@ class _Planner:
 
     def find_unchanged(self) -> None:
         """Record the variables that would be written back to the array from which they are read."""
-        # The same URL can name different stores at two endpoints.
+        # Remote stores are skipped, because one URL can name different stores at two endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:
             return
@@ -147,7 +148,10 @@ class _Planner:
                     raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if `new` names anything to add to a store that is a single array."""
+        """Raise ConflictError if the store is a single array, which cannot contain the `new` items.
+
+        `new` contains the names of the variables, groups and attributes to add, if any.
+        """
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -157,7 +161,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of any unreadable group at or above `path` that will not be replaced."""
+        """Raise the error of an unreadable group at or above `path`, unless it will be replaced."""
         while path not in self.kept:
             node = self.opened.hierarchy.nodes.get(path)
             if isinstance(node, BrokenNode) and path not in self.replaced:
@@ -191,7 +195,7 @@ class _Planner:
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # The bounds of stored coordinates need their own units: the stored ones can differ.
+            # New bounds need their own units, because their coordinate can be stored with others.
             added = {key: value for key, value in variables.items() if str(key) in new}
             self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
@@ -213,7 +217,8 @@ class _Planner:
             error = group.variables[name].error
             if error is not None:
                 raise error
-        # Bounds of times can have the units of their coordinate, even if it is not in the dataset.
+        # Bounds without units are decoded with those of their coordinate, even if the dataset does
+        # not contain the coordinate.
         others = {
             name: variable
             for name, variable in variables.items()
@@ -267,7 +272,7 @@ class _Planner:
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Check that a group can be extended along `dim`, and plan to check the coordinate.
+        """Check that a group can be extended along `dim`, and plan the check of its coordinate.
 
         `new` contains the names of the variables that the dataset adds to the group.
         """
@@ -310,9 +315,9 @@ class _Planner:
         target
             The stored variable in the netCDF data model.
         new, stored
-            The new and the stored values, decoded by xarray.
+            The new and the stored variable, decoded by xarray.
         region
-            The slice to write along each dimension. Other dimensions are written completely.
+            Maps dimensions to the slices to write. All other dimensions are written completely.
         """
         dim, name, node = self.options.append_dim, target.name, target.node
         assert node is not None
@@ -336,7 +341,7 @@ class _Planner:
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, target, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # with the notation of its document
+            array = self.opened.hierarchy.nodes[node.path]  # as its document declares it
             assert isinstance(array, ArrayNode)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
@@ -350,12 +355,13 @@ class _Planner:
             shape = (*shape[:axis], size, *shape[axis + 1 :])
             self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
-        where = tuple([pieces[str(name)] for name in new.dims])
-        where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
-        if self.options.safe_chunks and self.options.mode == "r+" and where:
-            check_shared_objects(node, where, self.opened.store)
+        written = tuple([pieces[str(name)] for name in new.dims])
+        # Encoding adds a dimension to variables of characters.
+        written += tuple([slice(0, size) for size in data.shape[len(written) :]])
+        if self.options.safe_chunks and self.options.mode == "r+" and written:
+            check_shared_objects(node, written, self.opened.store)
         empty = new.encoding.get("write_empty_chunks")
-        self.plan.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
+        self.plan.writes.append(ArrayWrite(node, written, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
         self._check_all_appended()
@@ -366,7 +372,8 @@ class _Planner:
             group = self.request.path
             chunks = zarr.chunk_keys(group).prefix
             below = {zarr.listing_prefix(group), chunks[: chunks.rindex("/") + 1]}
-            # A reader that opens the group while its chunks are removed would read fill values.
+            # The documents are removed before the chunks. Otherwise, a reader that opens the group
+            # in the meantime would read fill values.
             plan.removed += [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
@@ -383,15 +390,17 @@ class _Planner:
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
-            made = self.tree.hierarchy()
+            additions = self.tree.hierarchy()
             # Existing groups, and nodes that cannot be read, are not written again.
             added = [
-                path for path in made.nodes if path in self.replaced or path not in hierarchy.nodes
+                path
+                for path in additions.nodes
+                if path in self.replaced or path not in hierarchy.nodes
             ]
-            check_names(store, zarr, {path: made.nodes[path] for path in added}, kept)
+            check_names(store, zarr, {path: additions.nodes[path] for path in added}, kept)
             for path in sorted(added, key=children_first):
-                plan.documents.update(zarr.render_node(made.nodes[path]))
-            plan.writes += self.tree.writes(made)
+                plan.documents.update(zarr.render_node(additions.nodes[path]))
+            plan.writes += self.tree.writes(additions)
         self.tree.report_changes()
         if self.widened:
             plan.first = plan_widening(self.opened, self.widened, self.tree.layout.consolidated)
@@ -401,7 +410,7 @@ class _Planner:
         changes.sort(key=lambda change: children_first(change.node.path))
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.tree.layout.consolidated or hierarchy.consolidated):
-            # The plan has all documents of new nodes, and removes stored documents at their keys.
+            # The documents of new nodes come from the plan, and those of kept nodes from the store.
             plan.documents.update(refresh_consolidated(hierarchy, kept, plan.documents))
         return plan
 
@@ -426,17 +435,17 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if the dataset lacks a variable along the growing dimension."""
+        """Raise ConflictError if the dataset lacks a stored variable along the append dimension."""
         appended = {write.node.path for write in self.plan.writes if write.appended}
-        left = [
+        missing = [
             variable.path
             for variable in self.opened.root.all_variables()
             if variable.path not in appended
             and any(dimension.path in self.grown for dimension in variable.dimensions)
         ]
-        if left:
+        if missing:
             raise ConflictError(
-                f"the stored variables {', '.join(left)} have dimension "
+                f"the stored variables {', '.join(missing)} have dimension "
                 f"{self.options.append_dim!r}, but are not in the dataset",
                 remedy="Append all variables along the dimension together",
                 store=self.opened.store.name,

@@ -38,8 +38,7 @@ def resolve_region(
 ) -> dict[str, slice]:
     """Return the slice to write along each dimension of `region`.
 
-    A slice of ``"auto"`` is found by comparing the coordinates of the dataset with those of the
-    store.
+    For ``"auto"``, the slice is found by comparing the coordinates of the dataset and the store.
 
     Parameters
     ----------
@@ -70,12 +69,12 @@ def resolve_region(
         if piece.step not in (1, None):
             raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
     dims = set(slices)
-    apart = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
-    if slices and apart:
+    unrelated = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
+    if slices and unrelated:
         raise ConflictError(
             "when setting `region` explicitly, all variables in the dataset to write must have at "
             f"least one dimension in common with the region's dimensions {list(slices)}",
-            remedy=f"Drop the other variables first: .drop_vars({apart!r})",
+            remedy=f"Drop the other variables first: .drop_vars({unrelated!r})",
         )
     if append_dim in slices:
         raise ConflictError(
@@ -114,7 +113,13 @@ def slices_to_write(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return the slice of a stored array to write along each dimension, in elements."""
+    """Return the slice of a stored array to write along each dimension, in elements.
+
+    Raises
+    ------
+    ConflictError
+        If the sizes of the new variable differ from those of the slices.
+    """
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -124,7 +129,7 @@ def slices_to_write(
     sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
     new_sizes = dict(new.sizes)
     if sizes != new_sizes:
-        # xarray has the first words for Zarr, and those behind the sizes for netCDF.
+        # The message begins like xarray's message for Zarr, and ends like its message for netCDF.
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: "
             f"{sizes} != {new_sizes}. Unable to update size for existing dimension",

@@ -120,10 +120,10 @@ def normalize(
     """
     base, encoding = group_path(group), encoding or {}
     if isinstance(obj, DataTree):
-        strange = set(encoding) - {node.path for node in obj.subtree}
-        if strange:
+        unknown_paths = set(encoding) - {node.path for node in obj.subtree}
+        if unknown_paths:
             raise ValueError(
-                f"encoding contains groups that are not in the DataTree: {sorted(strange)}"
+                f"encoding contains groups that are not in the DataTree: {sorted(unknown_paths)}"
             )
         parts = [
             (
@@ -195,10 +195,14 @@ def unlimited_dimensions(
 ) -> set[str]:
     """Return the names of a dataset's unlimited dimensions.
 
-    These are the `requested` names or, if `requested` is None, the names in the dataset's encoding,
-    which is set when a store is opened. Names that are not dimensions of the dataset are left out.
-    If `required` is true, such a name raises ValueError if it was requested, and causes a warning
-    if it comes from the encoding.
+    If `requested` is None, the names are taken from the dataset's encoding, which is set when a
+    store is opened. Names that are not dimensions of the dataset are left out. If `required` is
+    true, such a name in the encoding causes a warning.
+
+    Raises
+    ------
+    ValueError
+        If `required` is true, and a requested name is not a dimension of the dataset.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)
@@ -219,7 +223,7 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
     These are the `declared` dimensions. If the dataset has none of them, they are the dimensions
-    that have time coordinates, and the first dimension of each variable of the highest rank.
+    that have time coordinates, and the first dimension of each variable with the most dimensions.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:

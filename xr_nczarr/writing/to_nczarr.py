@@ -127,7 +127,7 @@ def to_nczarr(
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
         are always written now.
     consolidated
-        Whether to write consolidated metadata. None writes them to new stores of Zarr v2 only, and
+        Whether to write consolidated metadata. None writes it to new stores of Zarr v2 only, and
         updates any consolidated metadata of an existing store.
     append_dim
         Dimension to append along. All variables along this dimension must be in both the dataset
@@ -152,8 +152,8 @@ def to_nczarr(
     progress
         Whether to show a progress bar.
     atomic
-        Whether to make a whole append or overwrite atomic on local disks. To do so, a copy of the
-        store that consists of hard links is changed, and then replaces the store.
+        Whether to make a whole append or overwrite atomic on local disks. The write then changes a
+        copy of the store, made of hard links, which replaces the store at the end.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.

@@ -8,10 +8,10 @@ The methods of `Transaction` are the steps of this protocol, in order:
    The documents are restored, unless all of them had been changed already.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
    complete, so a request that does not fit the store leaves it untouched.
-4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
-   replaces it at the end. If the process is killed, either the old or the new store remains.
+4. **Stage.** New local stores and all zip files are written beside the target, and atomically
+   replace it at the end. If the process is killed, either the old or the new store remains.
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
-   objects that it replaces are removed, beginning with the documents by which readers recognize it.
+   objects of the old store are removed, beginning with the documents that make it a store.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
 7. **Journal.** If several documents change in place, one object stores their earlier content.
    Readers use it while only some of the documents have changed.
@@ -76,8 +76,8 @@ class WritePlan:
     first
         A plan to complete before this plan writes its first chunk; see `plan_widening`.
     checks
-        Functions that check whether an append continues its coordinates. They read stored values,
-        and are called just before anything is written.
+        Functions that check appended coordinate values against stored values. They are called just
+        before anything is written.
     """
 
     zarr_format: str
@@ -100,8 +100,8 @@ class Transaction:
     target
         The store as it was before the change. Its documents are updated as they are written.
     applied
-        If `roll_back` finds that an interrupted append is complete, the regions that it has
-        written: for each array path, the start and the (exclusive) end along each dimension. The
+        The regions that an interrupted append has written, if `roll_back` finds that the append is
+        complete. Maps array paths to the start and the (exclusive) end along each dimension. The
         journal of the append is kept until `execute` removes it.
     """
 
@@ -155,9 +155,14 @@ class Transaction:
         """Undo the incomplete change of a killed writer, or complete it if only the end is missing.
 
         - If only some documents have been changed, they are restored.
-        - The regions of a complete append are recorded in `applied`.
-        - If only the consolidated metadata of a new store are missing, they are written.
-          `consolidated` is whether the store has any; None means the default of the Zarr version.
+        - If an append is complete, its regions are recorded in `applied`.
+        - If a new store lacks only its consolidated metadata, this metadata is written.
+
+        Parameters
+        ----------
+        consolidated
+            Whether new stores have consolidated metadata. None means the default of the Zarr
+            version.
         """
         if self.store.single_file:
             return
@@ -193,7 +198,7 @@ class Transaction:
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan. If `options.compute` is false, return a dask object that completes it.
 
-        If an error occurs, its remedy or a note describes the state of the store and how to
+        If an error occurs, its remedy or a note on it describes the state of the store, and how to
         continue.
 
         Raises
@@ -214,7 +219,7 @@ class Transaction:
         if self.applied:
             repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
             self.store.delete(JOURNAL)
-            if repeated:  # the writer was killed after writing everything
+            if repeated:  # the killed writer had already written everything
                 plan = WritePlan(plan.zarr_format)
         for check in plan.checks:
             check()
@@ -284,7 +289,8 @@ class Transaction:
             for key in self.store.list_keys()
             if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
         }
-        # Readers must not recognize an older store, of any version, while it is removed.
+        # Root documents of all Zarr versions are removed first. Otherwise, readers would recognize
+        # an old store of which some objects are missing.
         for root in (key for zarr in FORMATS.values() for key in zarr.root_keys()):
             if root in keys:
                 del keys[root]
@@ -295,7 +301,8 @@ class Transaction:
         """Write the documents of a plan. The root's documents are written last, one by one."""
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
-        # A single object changes atomically. The journal of an append also records its regions.
+        # A single object changes atomically, without a journal. An append always has a journal,
+        # which records its regions.
         journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
         if journaled:
             unread = [key for key in objects if key not in self.target.documents]
@@ -397,7 +404,7 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether the stored values equal the new values, bit for bit.
+    """Return whether the values stored in the region `bounds` equal those of a write, bit for bit.
 
     Only a few chunks are compared at a time, to limit memory use.
     """

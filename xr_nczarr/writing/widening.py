@@ -63,7 +63,7 @@ def plan_widening(
     for node, wider in arrays:
         with Place(variable=node.path):
             plan.chunks.update(_widened_chunks(node, wider, store))
-    # The size of the journal as readers count it.
+    # An estimate of what readers count toward their limit on metadata; see `Document`.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
@@ -80,7 +80,7 @@ def plan_widening(
 
 
 def _width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes to the document of an array that replace `node` by `wider`."""
+    """Yield the changes that turn the document of `node` into that of `wider`."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:

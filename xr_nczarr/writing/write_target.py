@@ -58,7 +58,7 @@ class WriteTarget:
     def shows_store(self) -> bool:
         """Whether the listing of the root shows a complete store.
 
-        `open` can find a store that the listing does not show.
+        If it does not, `open` may still find one, such as a store of a rarely used Zarr version.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
@@ -67,7 +67,7 @@ class WriteTarget:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether the root may contain an object. If the store cannot be listed, it may."""
+        """Return whether `key` is listed at the root, or True if the store cannot be listed."""
         return self.names is None or key in self.names.objects
 
     def open_for(self, request: WriteRequest) -> OpenedStore | None:
@@ -81,8 +81,8 @@ class WriteTarget:
         NotFoundError
             If the mode is ``"r+"`` and there is no store.
         ConflictError
-            If `append_dim` is not a dimension of the new data, or another write is replacing
-            chunks.
+            If `append_dim` is not a dimension of the new data, if a variable has the path of a
+            group to write, or if another write is replacing chunks.
         """
         options, store = request.options, self.store
         if request.replaces_store:
@@ -93,7 +93,7 @@ class WriteTarget:
         if opened is None:
             if options.mode == "r+":
                 raise NotFoundError("the store does not exist", store=store.name)
-            self.check_empty()
+            self.check_not_foreign()
             dim, groups = options.append_dim, request.groups
             if dim is not None and not any(dim in group.dataset.dims for group in groups):
                 raise ConflictError(
@@ -135,8 +135,8 @@ class WriteTarget:
         consolidated = hierarchy.consolidated or is_consolidated(hierarchy)
         return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
 
-    def check_empty(self) -> None:
-        """Raise ExistsError if the target contains objects that do not belong to a Zarr store."""
+    def check_not_foreign(self) -> None:
+        """Raise ExistsError if the target contains objects, but not even a part of a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
                 "the target contains objects that do not belong to a Zarr store",
@@ -151,7 +151,7 @@ def is_empty(store: Store) -> bool:
 
 
 def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target contains objects that do not belong to a Zarr store."""
+    """Raise RefusedError if the target contains objects, but not even a part of a Zarr store."""
     if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
