@@ -307,7 +307,7 @@ def test_chunks_are_counted_if_server_rejects_head_requests(
 ) -> None:
     url = serve_over_http()
     http_server.fault("status", path="*/t/0", status=405, times=1)
-    assert xr_nczarr.info(url).census["/t"].present == 1
+    assert xr_nczarr.info(url).stored_chunks["/t"].present == 1
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])

@@ -104,14 +104,14 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    Dimensions along which the selection skips chunks are drawn first, then those with the most
+    Dimensions along which the selection skips chunks are preferred, then dimensions with the most
     chunks. Returns an empty string for a scalar or an array without elements.
 
     Parameters
     ----------
     names
-        Names of the dimensions, for the caption. Unless there is a name for each dimension, the
-        caption contains only numbers.
+        Names of the dimensions, for the caption. If a dimension has no name, the caption contains
+        only numbers.
     touched
         For each dimension, the indices of the chunks that a selection touches. These chunks are
         highlighted. None if there is no selection.

@@ -43,7 +43,7 @@ class StoreInfo(Result):
     zarr_format
         Zarr version of the store: ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
-        Whether consolidated metadata were read instead of individual documents.
+        Whether consolidated metadata was read instead of individual documents.
     dialect
         Name of the layout of the NCZarr metadata, or ``"zarr"`` if the store has no NCZarr
         metadata.
@@ -51,7 +51,7 @@ class StoreInfo(Result):
         The group that was requested, or the root group.
     layout
         The releases of netCDF-C that write NCZarr metadata in this layout. Empty for plain Zarr.
-    census
+    stored_chunks
         Mapping from the path of each variable to its stored chunks. None if counting was not
         requested, and empty if the chunks could not be counted.
     unlisted
@@ -65,7 +65,7 @@ class StoreInfo(Result):
     dialect: str
     root: Group
     layout: str
-    census: dict[str, StoredChunks] | None = field(default=None, compare=False)
+    stored_chunks: dict[str, StoredChunks] | None = field(default=None, compare=False)
     unlisted: str = field(default="", compare=False)
 
     @property
@@ -87,7 +87,7 @@ class StoreInfo(Result):
             "groups": sum(1 for _ in self.root.walk()),
             "variables": len(items),
         }
-        counted = ("objects", "objects_present", "stored_bytes") if self.census else ()
+        counted = ("objects", "objects_present", "stored_bytes") if self.stored_chunks else ()
         for name in ("raw_bytes", *counted):
             sizes = [item[name] for item in readable]
             totals[name] = None if None in sizes else sum(sizes)
@@ -98,7 +98,7 @@ class StoreInfo(Result):
         groups = f" in {totals['groups']:,} groups" if totals["groups"] != 1 else ""
         parts = [count_text(totals["variables"] or 0, "variable") + groups]
         raw = f"{byte_text(totals['raw_bytes'])} uncompressed"
-        if not self.census:
+        if not self.stored_chunks:
             return f"{parts[0]}, {raw}"
         chunks = count_text(totals["objects"] or 0, "chunk")
         parts.append(f"{totals['objects_present']:,} of {chunks}")
@@ -163,7 +163,7 @@ class StoreInfo(Result):
             "codecs": [codec.name for codec in node.codecs if codec.name != "bytes"],
             "raw_bytes": raw,
         }
-        stored = (self.census or {}).get(variable.path)
+        stored = (self.stored_chunks or {}).get(variable.path)
         if stored is not None:
             # Missing chunks take no space, so they do not count toward the compression ratio.
             decoded = (raw or 0) * stored.present / max(1, stored.total)
@@ -179,7 +179,8 @@ class StoreInfo(Result):
         incomplete = [
             variable
             for variable in group.variables.values()
-            if (stored := (self.census or {}).get(variable.path)) and stored.present < stored.total
+            if (stored := (self.stored_chunks or {}).get(variable.path))
+            and stored.present < stored.total
         ]
         zeros = [item for item in incomplete if item.node and item.node.fill_value is None]
         coordinates = [item for item in incomplete if item.is_coordinate]
@@ -195,7 +196,7 @@ class StoreInfo(Result):
         if group.dimensions:
             yield f"dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
         head = [["variable", "chunks", "codecs", "size"]]
-        if self.census:
+        if self.stored_chunks:
             head[0].insert(3, "stored")
         rows = [_cells(self.describe(item)) for item in group.variables.values()]
         if rows:
@@ -211,7 +212,7 @@ class StoreInfo(Result):
         variables = list(group.variables.values())
         if variables:
             head = ["variable", "type", "shape", "chunks", "codecs", "size"]
-            head += ["stored"] if self.census else []
+            head += ["stored"] if self.stored_chunks else []
             listed = variables[:_MAX_VARIABLES]
             parts.append(table(head, [_row(item, self.describe(item), largest) for item in listed]))
         if len(variables) > _MAX_VARIABLES:

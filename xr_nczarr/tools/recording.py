@@ -114,11 +114,13 @@ def record_read(
     if not array.node.shards:
         absent = None if fetched is None else chunks - store.present
         return RecordedRead(touched, chunks, requests, False, fetched, absent)
-    if not store.indices:
+    if not store.shard_keys:
         return RecordedRead(touched, chunks, requests, False, fetched, None)
     # Only the index of a shard states which chunks the shard contains and how long they are.
     key_of = array.layout.key_of
-    located = chunks if plan is None else sum(key_of(part.chunk) in store.indices for part in plan)
+    located = (
+        chunks if plan is None else sum(key_of(part.chunk) in store.shard_keys for part in plan)
+    )
     return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
@@ -140,7 +142,7 @@ class _RecordingStore(Store):
         Total number of bytes requested, or None if a size is unknown.
     present
         Number of requested objects that exist in the other store.
-    indices
+    shard_keys
         Keys of the shards from which byte ranges were requested.
     """
 
@@ -149,7 +151,7 @@ class _RecordingStore(Store):
         self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
-        self.indices: set[str] = set()
+        self.shard_keys: set[str] = set()
         self._sizes = partial(sizes.of, one_by_one=one_by_one)
         self._count_requests = sizes.store.count_requests
         self._holds_objects = holds_objects
@@ -164,7 +166,7 @@ class _RecordingStore(Store):
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
             if not self._holds_objects and item.length >= 0:
-                self.indices.add(item.key)
+                self.shard_keys.add(item.key)
             if size == 0:
                 yield None
                 continue

@@ -59,15 +59,15 @@ class Subset:
         groups: dict[str, Group] = {}
         sources: dict[str, Variable] = {}
         for group in top.walk():
-            made = replace(group, path=self._moved(group.path), variables={}, groups={})
-            made.dimensions = {n: self._dimension(d) for n, d in group.dimensions.items()}
+            new_group = replace(group, path=self._moved(group.path), variables={}, groups={})
+            new_group.dimensions = {n: self._dimension(d) for n, d in group.dimensions.items()}
             for name, variable in group.variables.items():
                 if variable.path in wanted:
-                    path = child_path(made.path, name)
+                    path = child_path(new_group.path, name)
                     dimensions = tuple([self._dimension(item) for item in variable.dimensions])
-                    made.variables[name] = replace(variable, path=path, dimensions=dimensions)
+                    new_group.variables[name] = replace(variable, path=path, dimensions=dimensions)
                     sources[path] = variable
-            groups[made.path] = made
+            groups[new_group.path] = new_group
         inherited = [dim for variable in sources.values() for dim in variable.dimensions]
         for dimension in inherited:
             if not self._is_below(dimension.path):

@@ -95,7 +95,7 @@ def upgrade(
     ------
     ConflictError
         If the dialect cannot express all metadata of the store. Also if the store is plain Zarr,
-        unless `annotate` is True or `dialect` is ``"zarr"``. In both cases, nothing is written.
+        unless `annotate` is true or `dialect` is ``"zarr"``. In both cases, nothing is written.
     NczarrError
         If a variable cannot be read.
     """
@@ -185,10 +185,10 @@ def _phases(
 ) -> Iterator[list[str]]:
     """Yield lists of document keys. All documents in one list must be written before the next.
 
-    The documents that receive the new annotations come first. Then come the documents from which
-    old annotations are removed, and finally the consolidated document. `in_attributes` states
-    whether the new annotations are in ``.zattrs``. Readers prefer annotations in ``.zattrs``, so
-    they never see a mixture of old and new annotations.
+    The documents that receive the new NCZarr metadata come first. Then come the documents from
+    which old NCZarr metadata is removed, and finally the consolidated document. `in_attributes`
+    states whether the new NCZarr metadata is in ``.zattrs``. Readers prefer NCZarr metadata in
+    ``.zattrs``, so they never see a mixture of old and new.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -235,8 +235,8 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
     """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must keep.
 
-    This metadata consists of reserved attributes other than annotations. In addition, an array
-    without a fill value stays without one.
+    This metadata consists of the reserved attributes that are not rewritten for the new layout. In
+    addition, an array without a fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():

@@ -90,7 +90,7 @@ def verify(
     except MetadataError as error:
         if error.key != JOURNAL:
             raise
-        # Only the journal, which is damaged, states which documents are valid.
+        # Only the journal states which documents are valid, and it is damaged.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
     strays: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
@@ -165,7 +165,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     store = MemoizingStore(opened.store, documents)
     if opened.options.consolidated is True or key is None:
         return
-    if not any(store.fetch_present(zarr.node_keys("/"))):  # only consolidated metadata exist
+    if not any(store.fetch_present(zarr.node_keys("/"))):  # there is only consolidated metadata
         return
     (data,) = store.fetch([key])
     try:
