@@ -171,14 +171,14 @@ def copy(
         If the target exists and is not an interrupted copy. With `overwrite`, this is raised only
         if the target is not a store.
     NotFoundError
-        If the source, the engine, or a requested group, variable, dimension or label does not
-        exist. Also if the parent folder of a netCDF file to write does not exist.
+        If the source, the engine, the parent folder of a netCDF file to write, or a requested
+        group, variable, dimension or label does not exist.
     RefusedError
         If the target is the source, or inside it.
     ConflictError
-        If a chunk length is invalid, or another write is changing the target in an object store.
-        Also if the source changes during the copy. In that case, the target is not yet a store, and
-        the next run starts over.
+        If a chunk length is invalid, another write is changing the target in an object store, or
+        the source changes during the copy. In the last case, the target is not yet a store, and the
+        next run starts over.
     UnsupportedError
         If the target lacks a type. Nothing was written.
     StorageError

@@ -50,7 +50,7 @@ def copy_chunks(
     for write in writes:
         node, array = write.node, arrays.get(write.node.path)
         recoded = any(level.codecs for level in node.shards)
-        recoded |= write.stores_fill_chunks  # store the chunks that netCDF-C left out
+        recoded |= write.stores_fill_chunks  # to add the chunks that netCDF-C left out
         if array is not None and not recoded and _storage_key(array.node) == _storage_key(node):
             as_bytes.append((array, node))
         elif _is_large(write):
@@ -116,7 +116,7 @@ def _swaps_bytes(spec: CodecSpec) -> bool:
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches, and yield how many objects were checked and copied."""
+    """Copy missing objects in batches, and yield the numbers of checked and copied objects."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*node.object_counts)

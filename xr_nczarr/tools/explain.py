@@ -22,10 +22,10 @@ from xr_nczarr.options import OpenOptions
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.results import Result
-from xr_nczarr.tools.slabs import counts
+from xr_nczarr.tools.slabs import grid_shape
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 from xr_nczarr.tools.subset import positions_of
-from xr_nczarr.tools.text import byte_text, columns, extent_text
+from xr_nczarr.tools.text import byte_text, columns, shape_text
 
 if TYPE_CHECKING:
     from xarray import Dataset, Variable
@@ -321,12 +321,12 @@ def _html_row(reading: VariableReading) -> list[str]:
 
 def _cells(reading: VariableReading) -> list[str]:
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
-    within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
+    within = f" in {shape_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
         f"{quote(reading.name)}({', '.join(map(quote, reading.dimensions))})",
-        extent_text(reading.selected),
+        shape_text(reading.selected),
         f"{reading.chunks:,} of {reading.all_chunks:,}{absent}",
-        extent_text(reading.chunk_shape) + within,
+        shape_text(reading.chunk_shape) + within,
         f"{'≤' if reading.at_most else ''}{reading.requests:,}",
         byte_text(reading.fetched_bytes),
         byte_text(reading.decoded_bytes),
@@ -383,7 +383,7 @@ def _reading(
         raise ConflictError(str(error), variable=name) from error
     except NczarrError as error:
         return _unreadable(error)
-    totals = counts(node.shape, node.chunk_shape) if node.shards else node.object_counts
+    totals = grid_shape(node.shape, node.chunk_shape) if node.shards else node.object_counts
     return VariableReading(
         name=name,
         dimensions=dimensions,

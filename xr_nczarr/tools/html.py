@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from xr_nczarr.errors import quote
-from xr_nczarr.tools.slabs import counts
+from xr_nczarr.tools.slabs import grid_shape
 
 _MAX_CELLS = 48  # along each side of a drawn grid; if there are more chunks, they share cells
 _MAX_SIDE, _MIN_SIDE = 220, 14
@@ -118,7 +118,7 @@ def grid_svg(
     """
     if not shape or 0 in shape:
         return ""
-    totals = counts(shape, chunk_shape)
+    totals = grid_shape(shape, chunk_shape)
     if touched is not None and not touched:  # the selection touches no chunks
         touched = [()] * len(shape)
 

@@ -22,7 +22,7 @@ from xr_nczarr.tools.text import (
     columns,
     count_text,
     dimension_text,
-    extent_text,
+    shape_text,
     wrapped,
 )
 
@@ -296,8 +296,8 @@ def _cells(item: dict[str, Any]) -> list[str]:
     variable = f"{quote(item['name'])}({', '.join(map(quote, item['dimensions']))})"
     if "error" in item:
         return [f"{variable}  unreadable: {item['error']}"]
-    shards = f" in shards {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
-    chunks, codecs = extent_text(item["chunk_shape"]) + shards, " ".join(item["codecs"])
+    shards = f" in shards {shape_text(item['shard_shape'])}" if item["shard_shape"] else ""
+    chunks, codecs = shape_text(item["chunk_shape"]) + shards, " ".join(item["codecs"])
     cells = [f"{item['type']} {variable}", chunks, codecs]
     if "objects" not in item:
         return [*cells, byte_text(item["raw_bytes"])]
@@ -311,15 +311,15 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
     if "error" in item:
         return [name, f'<span class="nz-problem">unreadable: {text(item["error"])}</span>']
     drawn = grid_svg(variable.shape, item["chunk_shape"], item["dimensions"])
-    shards = f" in {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
+    shards = f" in {shape_text(item['shard_shape'])}" if item["shard_shape"] else ""
     raw = item["raw_bytes"] or 0
     stored = (item.get("stored_bytes") or 0) / raw if raw else 0.0
     _, _, codecs, *present, size = _cells(item)
     return [
         details(name, _attributes(variable.attributes) + drawn),
         text(item["type"]),
-        extent_text(item["shape"]),
-        extent_text(item["chunk_shape"]) + shards,
+        shape_text(item["shape"]),
+        shape_text(item["chunk_shape"]) + shards,
         text(codecs),
         bar(raw / largest, stored) + size,
         *present,

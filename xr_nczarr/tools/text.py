@@ -28,7 +28,7 @@ def byte_text(count: int | None) -> str:
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
 
 
-def extent_text(shape: Sequence[int] | None) -> str:
+def shape_text(shape: Sequence[int] | None) -> str:
     """Format a shape, such as ``4×5``. None becomes an empty string."""
     return "×".join(map(str, shape or ()))
 

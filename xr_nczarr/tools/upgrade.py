@@ -94,8 +94,8 @@ def upgrade(
     Raises
     ------
     ConflictError
-        If the dialect cannot express all metadata of the store. Also if the store is plain Zarr,
-        unless `annotate` is true or `dialect` is ``"zarr"``. In both cases, nothing is written.
+        If the dialect cannot express all metadata of the store, or if the store is plain Zarr,
+        `annotate` is false and `dialect` is not ``"zarr"``. In both cases, nothing is written.
     NczarrError
         If a variable cannot be read.
     """

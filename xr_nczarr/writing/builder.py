@@ -73,8 +73,8 @@ class Tree:
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
 
-        A store of a Zarr version without groups is a single array. It can only contain a root group
-        that has one variable and no attributes.
+        In a Zarr version without groups, a store is a single array. It can only represent a root
+        group with one variable and no attributes.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(

@@ -234,7 +234,7 @@ class _BlockTarget:
 
     def __setitem__(self, selection: Region, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
-        if self.scalar:  # netCDF stores a scalar along one dimension
+        if self.scalar:  # NCZarr stores a scalar as an array of one element
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])

@@ -195,7 +195,7 @@ class _Planner:
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # New bounds need their own units, because their coordinate can be stored with others.
+            # New bounds need their own units, because the stored coordinate can have other units.
             added = {key: value for key, value in variables.items() if str(key) in new}
             self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
