@@ -101,7 +101,7 @@ class ChunkedArray:
     def codec(self) -> ChunkCodec:
         """The compiled codec chain of the array.
 
-        Accessing this property raises the errors of `compile_codec`.
+        Accessing this property can raise the errors of `compile_codec`.
         """
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
@@ -131,7 +131,7 @@ class ChunkedArray:
         """The store, wrapped so that it rejects objects that are too large to be a chunk.
 
         The limit is twice the maximum encoded size of a chunk, plus 1 MiB. The store is not wrapped
-        if the chunks are in shards, or if their size depends on the values.
+        if the chunks are in shards, or if the size of a decoded chunk depends on its values.
         """
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
@@ -266,7 +266,10 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether to use as many threads as the store allows, each for one chunk at a time."""
+        """Whether the store, instead of the caller, determines the number of threads.
+
+        Each thread then reads one chunk at a time.
+        """
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -284,7 +287,7 @@ class ChunkedArray:
     ) -> None:
         """Call `work` with batches of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of elements to read, or 0 if chunks can be read only as a whole.
+        `elements` is the number of elements to read, or 0 if every chunk is read as a whole.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -292,8 +295,8 @@ class ChunkedArray:
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
         # Make the batches so small that every thread has work.
-        fair = -(-plan.count // threads)
-        size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
+        per_thread = -(-plan.count // threads)
+        size = max(1, min(_BATCH_PARTS, per_thread, _BATCH_BYTES // max(1, part_bytes)))
         if self.store.remote:  # requests overlap within a batch, or between threads
             size = 1 if self._is_pooled else _BATCH_PARTS
         batches = self.layout.batches(plan, size)

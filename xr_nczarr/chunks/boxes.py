@@ -49,12 +49,19 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within one run along each axis that the selector indexes.
+    """The part of a selector that lies within one run along each of the indexed axes.
 
-    A selector usually indexes one axis, but index arrays that select points together are treated as
-    one selector for several axes. `runs` contains the run along each of these axes, and `source`
-    the selected positions relative to the start of that run. `target` contains the positions of the
-    same elements in the result.
+    A selector usually indexes one axis. Index arrays that select points together are treated as one
+    selector for several axes.
+
+    Attributes
+    ----------
+    runs
+        For each axis that the selector indexes, the run that contains the selected positions.
+    source
+        For each of these axes, the selected positions, relative to the start of the run.
+    target
+        Positions of the same elements in the result.
     """
 
     runs: tuple[_Run, ...]

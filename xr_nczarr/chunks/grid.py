@@ -152,8 +152,8 @@ def plan_selection(
         elif isinstance(selector, np.ndarray):
             length = len(selector)
             pieces.append(_split_positions(size, chunk, selector))
-            shares = (*pieces[-1].sources, *pieces[-1].targets)
-            sliced = sliced and np.ndarray not in map(type, shares)
+            items = (*pieces[-1].sources, *pieces[-1].targets)
+            sliced = sliced and np.ndarray not in map(type, items)
             result.append(length)
         else:
             length = 1
@@ -337,9 +337,9 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     order = np.argsort(numbers, kind="stable")
     numbers = numbers[order]
     starts = [0, *(1 + np.flatnonzero(numbers[1:] != numbers[:-1])).tolist()]
-    shares = list(map(slice, starts, [*starts[1:], len(order)]))
+    runs = list(map(slice, starts, [*starts[1:], len(order)]))  # one for each chunk
     chunks, inner = numbers[starts].tolist(), positions[order] - numbers * chunk
-    sources, targets = ([slice_or_self(of[share]) for share in shares] for of in (inner, order))
+    sources, targets = ([slice_or_self(array[run]) for run in runs] for array in (inner, order))
     sources = _shared(sources)
     wholes = [
         _covers(source, chunk, size, number) for number, source in zip(chunks, sources, strict=True)

@@ -20,8 +20,9 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    The first item of `keys` contains the chunk keys in the form that the metadata declares. If some
-    writers use another form for the same metadata, the second item contains that form.
+    The first item of `keys` contains the chunk keys with the separator that the metadata declares
+    or implies. If some writers use another separator without declaring it, the second item contains
+    the chunk keys with that separator.
     """
 
     def __init__(self, node: ArrayNode) -> None:

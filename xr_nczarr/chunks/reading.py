@@ -108,9 +108,11 @@ class PartReader:
                 raise
 
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
-        """Yield the data of each chunk, and the codec that decodes them.
+        """Yield the codec and the data of each chunk. The codec decodes the data.
 
-        If it is faster, the chunks of `_DECODED_TOGETHER_BYTES` are partly decoded in one call.
+        If decoding several chunks in one call is faster, `decode_many` first undoes the last codec
+        of the chain. It receives chunks with a total of about `_DECODED_TOGETHER_BYTES`, but at
+        least two. The yielded codec is then the rest of the chain.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -277,9 +279,8 @@ class PartReader:
     ) -> tuple[list[ChunkPart], list[Window]]:
         """Read windows of chunks into a buffer, and copy the selected elements to the result.
 
-        Return the parts whose chunks are missing, and the windows of these parts. The buffer is
-        reused while consecutive parts have the same window. Otherwise, the system would have to
-        allocate memory for each part.
+        Return the parts whose chunks are missing, and the windows of these parts. Consecutive parts
+        with the same window use the same buffer, so that no new memory is allocated for each part.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []

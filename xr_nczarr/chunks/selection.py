@@ -1,7 +1,7 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can also combine selections, but it wraps indices below ``-size`` around instead of rejecting
-them. It also treats each element of a transposed array as a separate point.
+xarray can also combine selections, but it does not reject indices below ``-size``. Instead, they
+wrap around. It also treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ReadRequest(NamedTuple):
         Arguments of `ChunkedArray.read`.
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, each dimension with a single index becomes an additional axis of length
-        1, which is not listed here.
+        `pointwise` is True, each dimension with a single index adds an axis of length 1 to the
+        values. These axes are not listed.
     """
 
     selection: list[Any]
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
         For each dimension of the array, an index, a range, or an array of positions.
     axes
         For each dimension of the array, the axes of the result along which its selector varies. An
-        index varies along no axis. A range varies along one axis, along which no other selector
-        varies. An array varies along as many axes as it has dimensions.
+        index is constant, so it has no axes. A range has one axis, which it shares with no other
+        selector. An array has one axis for each of its dimensions.
     """
 
     shape: tuple[int, ...]
@@ -189,11 +189,11 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return the positions that a selector has at the given points.
+    """Index a selector with points, and return the resulting positions in the array.
 
-    `spanned` contains the axes along which the selector varies, and `points` maps some or all of
-    these axes to the indices of the points. In the result, the axes of the points come first,
-    followed by the selector's other axes.
+    `spanned` contains the axes along which the selector varies. `points` maps axes to the indices
+    of the points along them, and contains at least one axis from `spanned`. In the result, the axes
+    of the points come first, followed by the selector's other axes.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

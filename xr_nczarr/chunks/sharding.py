@@ -167,10 +167,10 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
-        `number` is the level, which is 0 for the outermost shards. `places` contains the byte range
-        of the shard at this level that contains each chunk. Above the innermost level, the results
-        are the ranges of the nested shards that contain the chunks. The range of a missing chunk or
-        shard is None.
+        `number` is the level, which is 0 for the outermost shards. For each chunk, `places` has the
+        byte range of the shard at this level that contains the chunk. Above the innermost level,
+        the results are the ranges of the nested shards that contain the chunks. The range of a
+        missing chunk or shard is None.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -263,7 +263,7 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing, because the shard index comes from the same open file as the chunks."""
+        """Do nothing, because an index that is read from the open file cannot be outdated."""
 
 
 class _OneVersion:
@@ -275,7 +275,7 @@ class _OneVersion:
     Parameters
     ----------
     again
-        Whether to fetch indices again even if they are cached.
+        Whether to fetch shard indices even if they are cached.
     """
 
     def __init__(self, store: Store, *, again: bool) -> None:

@@ -39,8 +39,8 @@ def byte_window(
 ) -> Window | None:
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
-    Return None if the whole chunk must be read. This is always the case for fixed-width strings,
-    because only the chunk's size shows whether their width has changed.
+    Return None if the whole chunk must be read. This is always the case for fixed-width strings. If
+    another program has increased their width, only the size of the whole chunk reveals it.
 
     Parameters
     ----------
