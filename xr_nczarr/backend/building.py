@@ -17,7 +17,7 @@ from xr_nczarr.backend.decoding import (
     PASSING,
     decode_variables,
     find_undecodable,
-    strictly,
+    require_chunks,
     undecodable,
     without_frames,
 )
@@ -141,18 +141,20 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
         raise
     except Exception as error:
         failure = without_frames(error)
-    again = source.reopened()  # decoding has changed the variables in `source`
+    unchanged = source.reopened()  # decoding has changed the variables in `source`
     path = failure.variable if isinstance(failure, NczarrError) else None
-    failed = {name: failure for name in again.variables if source.path_of(name) == path}
-    problems = find_undecodable(again.variables, again.arrays, decoding, again.inert, failed)
+    failed = {name: failure for name in unchanged.variables if source.path_of(name) == path}
+    problems = find_undecodable(
+        unchanged.variables, unchanged.arrays, decoding, unchanged.inert, failed
+    )
     raise _UndecodableError(problems) if problems else failure
 
 
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
     """Read the dimension coordinates, and return their values, keyed by name.
 
-    If a coordinate stays undecoded (`source.as_stored`), and one of its chunks is missing or
-    unreadable, the coordinate is left out.
+    A coordinate that is opened without decoding (`source.as_stored`) is left out of the result if
+    one of its chunks is missing or unreadable.
 
     Raises
     ------
@@ -167,7 +169,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
         array = source.arrays[name]
         data: Any = variable._data
         if name in source.as_stored:
-            data = SelectedArray(strictly(array))
+            data = SelectedArray(require_chunks(array))
         try:
             values[name] = data.get_duck_array()
         except PASSING:
@@ -190,19 +192,20 @@ def _assemble(
     messages = _leave_out_scalars(source, variables)
     coordinates: dict[Hashable, tuple[Any, Any]] = {}
     data_variables: dict[Hashable, tuple[Any, Any]] = {}
-    ordinary = set(source.unreadable)
+    demoted = set(source.unreadable)  # coordinates that become data variables
     for name, variable in variables.items():
         data: Any = variable._data
         if name in values:
             data = indexing.as_indexable(values[name])
         elif name in decoded.variables and variable is not source.variables[name]:
             data = CodedArray.around(data, source.opened.store.name, source.path_of(name))
-        along_itself = variable.dims == (name,)
-        is_coordinate = along_itself or name in decoded.coordinates
+        is_dimension_coordinate = variable.dims == (name,)
+        is_coordinate = is_dimension_coordinate or name in decoded.coordinates
         (coordinates if is_coordinate else data_variables)[name] = (variable.dims, data)
         if name in source.as_stored:
-            has_index = name in values or not (indexed and along_itself and variable.size)
-            ordinary |= set() if has_index else {name}
+            needs_index = indexed and is_dimension_coordinate and variable.size
+            has_index = name in values or not needs_index
+            demoted |= set() if has_index else {name}
             qualifiers = [] if name in source.unreadable else ["without decoding"]
             qualifiers += [] if has_index else ["without an index"]
             if qualifiers:
@@ -217,9 +220,9 @@ def _assemble(
     for name, item in dataset.variables.items():
         # Attributes are set afterwards, because xarray copies variables with attributes once more.
         item.attrs, item.encoding = variables[name].attrs, variables[name].encoding
-    ordinary &= coordinates.keys()
-    if ordinary:
-        dataset = dataset.reset_coords(ordinary)
+    demoted &= coordinates.keys()
+    if demoted:
+        dataset = dataset.reset_coords(demoted)
     dataset.encoding = source.encoding
     dataset.set_close(_nothing_to_close)
     return dataset, messages
@@ -232,7 +235,8 @@ def _nothing_to_close() -> None:
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
     """Remove scalar variables with the same name as a dimension, and return warnings to issue.
 
-    A Dataset cannot contain both. The variables are removed in place.
+    A Dataset cannot contain such a variable together with the dimension. `variables` is changed in
+    place.
 
     Raises
     ------

@@ -4,7 +4,7 @@ xarray first decodes the metadata of a variable, which determines its dtype, att
 encoding. If the values only need to be masked, scaled or byte-swapped, xarray's operations on the
 whole array are replaced with the same operations on each chunk. The thread that decompresses a
 chunk applies them while the chunk is still in the processor's cache. The resulting values are
-bitwise identical.
+bitwise identical to those of xarray.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
 most variables agree in both. xarray then decodes the metadata of only one of these variables, and
@@ -77,7 +77,11 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """A function that converts numbers to booleans, and raises an error for `missing` values."""
+    """A function that converts numbers to booleans, and raises an error for missing values.
+
+    0 becomes False, and every other number becomes True. `missing` contains the stored values that
+    mark missing data, which a boolean cannot represent.
+    """
 
     missing: tuple[Any, ...]
 
@@ -139,10 +143,10 @@ def decode_variables(
             alike.setdefault(kind, []).append(name)
     # Dropped variables are passed on too, because attributes of other variables may refer to them.
     later = {name for names in alike.values() for name in names[1:]}
-    once, remaining, coordinates = decode_cf_variables(
+    representatives, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
     )
-    decoded = dict(once)
+    decoded = dict(representatives)
     for names in alike.values():
         stored, first, array = variables[names[0]], decoded[names[0]], arrays.get(names[0])
         unpacking = None if array is None else find_unpacking(first, array)
@@ -197,11 +201,11 @@ def find_undecodable(
     def failure(
         name: Any, *owners: Any, without: str | None = None, zeros: bool = False
     ) -> Exception | None:
-        """Return the error that decoding the variable raises, or None if decoding succeeds.
+        """Return the error that decoding a variable raises, or None if decoding succeeds.
 
-        The variable is decoded alone or, if it contains the bounds of `owners`, together with
-        these. If `without` is passed, the attribute with that name is removed first. If `zeros` is
-        True, the values are replaced with zeros.
+        The variable is decoded alone, or together with the variables `owners` whose bounds it
+        contains. If `without` is passed, the attribute with that name is removed first. If `zeros`
+        is True, the values are replaced with zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -308,7 +312,7 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
         selections = [(slice(None),) * len(shape)]
     try:
         for selection in selections if 0 not in shape else ():
-            strictly(array).stored.read(selection)
+            require_chunks(array).stored.read(selection)
     except MissingChunkError as error:
         return error
     except NczarrError:
@@ -316,7 +320,7 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
     return None
 
 
-def strictly(array: LazyArray) -> LazyArray:
+def require_chunks(array: LazyArray) -> LazyArray:
     """Return a copy of a lazy array that raises MissingChunkError if a chunk is missing."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
 # Options of the zarr engine that have no effect in this engine: the values that it accepts, and
 # what to do instead of passing another value.
-_OF_ENGINE_ZARR: Mapping[str, tuple[tuple[Any, ...], str]] = {
+_ZARR_ENGINE_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "mode": (("r", None), "Write with to_nczarr; open_dataset only reads"),
     "cache_members": ((True, False), "Leave out this option"),
     "store": ((None,), "Pass the target as the first argument"),
@@ -251,7 +251,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     TypeError
         If an option of xarray's zarr engine has a value that this engine does not support.
     """
-    for name, (accepted, remedy) in _OF_ENGINE_ZARR.items():
+    for name, (accepted, remedy) in _ZARR_ENGINE_OPTIONS.items():
         value = arguments[name]
         if value not in accepted:
             raise TypeError(f"the nczarr engine does not support {name}={value!r}. {remedy}")

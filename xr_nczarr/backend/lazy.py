@@ -167,7 +167,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        xarray's lazy array wrappers, innermost first, each detached from the array that it wrapped.
+        The lazy arrays with which xarray decodes values, innermost first. Each is detached from the
+        array that it wrapped.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name

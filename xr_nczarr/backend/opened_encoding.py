@@ -44,8 +44,8 @@ class Opening:
     options: OpenOptions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        travels = isinstance(self.target, str | os.PathLike)
-        return Opening, (self.target if travels else None, self.options)
+        is_location = isinstance(self.target, str | os.PathLike)
+        return Opening, (self.target if is_location else None, self.options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -93,10 +93,10 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
     These are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs`` lists
     numcodecs configurations in encoding order, so that a copy can be written with the same codecs.
-    Other writers ignore ``codecs``, but apply the netCDF-style keys, and fail on those that they do
-    not support. If `plain` is True, these keys are therefore set only for compressors that every
-    build of HDF5 supports. No key is set for Blosc, because netCDF writers would also require the
-    name of Blosc's internal compressor.
+    Other writers ignore ``codecs``. They apply the netCDF-style keys instead, and fail on keys that
+    they do not support. If `plain` is True, a netCDF-style key is therefore set only for a codec
+    that every build of HDF5 supports. No key is set for Blosc, because netCDF writers would also
+    require the name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

@@ -219,8 +219,8 @@ class StoredGroup:
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr, a NumPy number becomes a Python number. In plain Zarr v2, this applies only
-        to arrays that have no fill value of their own. All other values are returned unchanged.
+        In plain Zarr v3, a NumPy number becomes a Python number. In plain Zarr v1 and v2, it does
+        so only if the array has no fill value of its own. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
@@ -295,8 +295,8 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":
-        # Use native byte order, because xarray byte-swaps nothing but numbers. It does so too late
-        # to interpret the big-endian fill value of an `_Unsigned` variable correctly.
+        # Use native byte order. xarray byte-swaps only numbers, and does so too late to interpret
+        # the big-endian fill value of an `_Unsigned` variable correctly.
         return stored.newbyteorder("=")
     if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
         return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas does not support multiples of a unit
