@@ -19,7 +19,7 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """Raised if the arguments of a command are invalid, regardless of the contents of a store."""
+    """The arguments of a command are invalid, whatever the store contains."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -120,14 +120,17 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
     )
-    add_storage_options(parser)
+    add_storage_options(parser, "storage")
     add_limits(parser)
     about = "any other option of the engine, such as consolidated=false or group=/model"
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
 
-def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
-    """Add the option ``--storage-option``, or ``--NAME-option`` if another `name` is passed."""
+def add_storage_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the option ``--NAME-option``, where NAME is `name`.
+
+    The help text mentions the argument called `name`, unless `name` is ``"storage"``.
+    """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
@@ -151,10 +154,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
-    """Call a function with the parsed arguments that have the names of its parameters.
+    """Call a function, and pass it each parsed argument that has the name of a parameter.
 
-    If the function has a `progress` parameter, progress is shown if standard error is a terminal
-    and ``--quiet`` was not passed.
+    A function with a `progress` parameter shows its progress if standard error is a terminal and
+    ``--quiet`` was not passed.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -166,7 +169,7 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options that `add_target` defines as keyword arguments for a function.
+    """Convert the parsed options from `add_target` to keyword arguments for a function.
 
     Raises
     ------
@@ -196,16 +199,16 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     return options
 
 
-def add_subset(parser: argparse.ArgumentParser, *, places: str = "select") -> None:
-    """Add options that select part of a dataset by variables and by positions or labels.
+def add_subset(parser: argparse.ArgumentParser, *, parameter: str = "select") -> None:
+    """Add the options ``-v`` and ``--select``, which select part of a dataset.
 
-    The parameter `places` of the called function takes the positions and labels.
+    `parameter` is the name of the function parameter that takes the value of ``--select``.
     """
     variables = "select only these variables, and the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
     parser.add_argument(
-        "--select", dest=places, type=selection, default={}, metavar="DIM=PLACES,...", help=select
+        "--select", dest=parameter, type=selection, default={}, metavar="DIM=VALUE,...", help=select
     )
 
 

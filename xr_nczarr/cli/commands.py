@@ -27,7 +27,9 @@ from xr_nczarr.cli.arguments import (
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
 """Mapping from codecs to the parameter for the compression level, if it is not called ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
-_DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
+_DIALECTS = (
+    "metadata layout: nczarr (default), zarr, universal, or an older layout such as nczarr-4.8.1"
+)
 
 
 def dump(parser: argparse.ArgumentParser) -> Run:
@@ -61,10 +63,10 @@ def info(parser: argparse.ArgumentParser) -> Run:
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
-    """Predict how many requests, bytes and chunks reading a selection takes."""
+    """Predict how many requests, bytes and chunks it takes to read a selection."""
     add_target(parser)
     add_json(parser)
-    add_subset(parser, places="selection")
+    add_subset(parser, parameter="selection")
     return lambda parsed: call(xr_nczarr.explain, parsed)
 
 
@@ -77,7 +79,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
         "--sample", type=_number, metavar="N", help="read at most N random chunks of each array"
     )
     parser.add_argument(
-        "--readers", action="store_true", help="also report what other programs misread"
+        "--readers", action="store_true", help="also report what other programs would misread"
     )
     return lambda parsed: call(xr_nczarr.verify, parsed)
 
@@ -103,7 +105,9 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk length along each dimension"
     )
-    codecs = "codecs in encoding order, such as shuffle,zstd:3, or as JSON; none disables all"
+    codecs = (
+        "codecs in encoding order, such as shuffle,zstd:3, or as JSON; 'none' disables all codecs"
+    )
     parser.add_argument("--codecs", type=_codecs, metavar="NAME[:LEVEL],...", help=codecs)
     level = "zlib level from 0 to 9; short for --codecs zlib:LEVEL"
     parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
@@ -133,7 +137,9 @@ def diff(parser: argparse.ArgumentParser) -> Run:
         parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
     add_subset(parser)
     _add_opening(parser)
-    parser.add_argument("--metadata", action="store_true", help="do not compare values")
+    parser.add_argument(
+        "--metadata", action="store_true", help="compare only the metadata, not the values"
+    )
     parser.add_argument(
         "-s", dest="special", action="store_true", help="also compare how values are stored"
     )
@@ -146,7 +152,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
 
 def upgrade(parser: argparse.ArgumentParser) -> Run:
     """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change."""
-    parser.add_argument("target", metavar="STORE", help="a path or URL")
+    parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
         "--annotate", action="store_true", help="add NCZarr metadata to a plain Zarr store"
@@ -160,7 +166,7 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
     """Write the consolidated metadata of a store."""
-    parser.add_argument("target", metavar="STORE", help="a path or URL")
+    parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     _add_common(parser)
     return lambda parsed: call(xr_nczarr.consolidate, parsed)
 
@@ -173,9 +179,9 @@ def references(parser: argparse.ArgumentParser) -> Run:
         "--compact",
         dest="generators",
         action="store_true",
-        help="describe regularly spaced chunks by generators (gen). nczarr can read generators, "
-        "fsspec and kerchunk only with simple_templates=False, and VirtualiZarr not at all. "
-        "Programs that cannot read generators find no values there",
+        help="describe regularly spaced chunks by generators (gen). nczarr can read generators. "
+        "fsspec and kerchunk can read them only with simple_templates=False. VirtualiZarr cannot "
+        "read them. Programs that cannot read generators treat these chunks as missing",
     )
     parser.add_argument(
         "--inline-below",
@@ -207,15 +213,16 @@ COMMANDS = {
 
 
 def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> None:
-    """Add the options of a command that writes, or that reads two stores.
+    """Add the options that all commands share if they write data or compare two datasets.
 
     Parameters
     ----------
     second
-        Name of the second store in the flag of its filesystem options. None if there is only one.
+        Name of the second store in the flag for its fsspec options: with ``"target"``, the flag is
+        ``--target-option``. None if the command takes only one store.
     """
     add_quiet(parser)
-    add_storage_options(parser)
+    add_storage_options(parser, "storage")
     if second is not None:
         add_storage_options(parser, second)
         add_limits(parser)
@@ -224,7 +231,7 @@ def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> N
 
 def _add_opening(parser: argparse.ArgumentParser) -> None:
     """Add the options for opening any kind of source: group, engine, and byte order of chunks."""
-    parser.add_argument("--group", metavar="GROUP", help="select this group as the root")
+    parser.add_argument("--group", metavar="GROUP", help="path of the group to use as the root")
     engine = "xarray engine for a file that is neither a store nor a netCDF file"
     parser.add_argument("--engine", help=engine)
     order = "byte order of the chunks, overriding the metadata of the store"

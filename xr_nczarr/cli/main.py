@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: complain(None, f"warning: {message}")
             if parser is None:
-                code = _other(command, words)
+                code = _run_option(command, words)
             else:
                 result, display = parser.run(words)
                 code = _show(result, **display)
@@ -92,10 +92,10 @@ def overview() -> str:
     )
 
 
-def _other(option: str, words: Sequence[str]) -> int:
-    """Handle an option that takes the place of a subcommand, such as ``--version``.
+def _run_option(option: str, words: Sequence[str]) -> int:
+    """Run an option that takes the place of a subcommand, such as ``--version``.
 
-    Returns the exit code.
+    Return the exit code.
 
     Raises
     ------
