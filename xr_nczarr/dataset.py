@@ -43,7 +43,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target that was resolved to a location and an open store, with the access options used."""
+    """The location and the open store to which a target was resolved, and the options used."""
 
     location: Location
     access: Access

@@ -2,7 +2,7 @@
 
 Each of them also derives from a built-in exception. An error is raised where it is detected, and
 gains context as it propagates. For example, the codec pipeline adds the place of the codec in the
-metadata, the chunk engine adds the key and the chunk index, and the store adds its name. The
+metadata, the package `chunks` adds the key and the chunk index, and the store adds its name. The
 message is formatted only when the error is printed.
 """
 

@@ -1,4 +1,4 @@
-"""Thread locks and thread limits that are safe to use after a fork.
+"""Define thread locks and thread limits that are safe to use after a fork.
 
 In a forked child, all locks are free and no limit is in use, because the threads that held them
 exist only in the parent.

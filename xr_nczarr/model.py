@@ -142,7 +142,7 @@ class Attributes(dict[str, Json]):
         self.source = source
 
     def literal(self, name: str) -> str:
-        """Return the stored JSON text of an attribute, or render it if the attribute is new."""
+        """Return the stored JSON text of an attribute, or render the value of a new attribute."""
         if self.source is None:
             return json.dumps(self[name], ensure_ascii=False)
         return self.source(name)
@@ -294,17 +294,17 @@ class ArrayNode:
         pairs = zip(self.shape, self.object_shape, strict=True)
         return tuple([-(-size // length) for size, length in pairs])
 
-    def placed(self, path: str, **own: Any) -> ArrayNode:
+    def placed(self, path: str, **changes: Any) -> ArrayNode:
         """Return a copy of this array at another path.
 
-        The path of this array must be ``"/"``, because `path` is prepended to the chunk keys. `own`
-        contains the fields of the copy that can differ, such as its `attributes`.
+        The path of this array must be ``"/"``, because `path` is prepended to the chunk keys.
+        `changes` contains new values for other fields of the copy, such as `attributes`.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         keys = ChunkKeys(
             prefix + keys.prefix, keys.separator, prefix + keys.scalar, keys.alternative
         )
-        return replace(self, path=path, chunk_keys=keys, **own)
+        return replace(self, path=path, chunk_keys=keys, **changes)
 
     def without_annotations(self) -> ArrayNode:
         """Return a copy that has only the fields needed to read and write chunks."""
@@ -365,9 +365,9 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     before
-        Earlier content of all objects (documents and chunks) that an unfinished write replaces.
-        Maps keys to bytes, or to None for an object that did not exist. Empty if no unfinished
-        write replaces chunks.
+        If an unfinished write replaces chunks, the earlier content of all objects that it replaces,
+        including metadata documents. Maps keys to bytes, or to None for an object that did not
+        exist. Otherwise empty.
     documents
         The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
         for a document that does not exist.

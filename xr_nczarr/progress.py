@@ -79,7 +79,7 @@ class Progress:
 class _RemoteProgress:
     """The unpickled form of a `Progress`, which a worker uses to advance the bar in the client.
 
-    Each count is sent to the client as a `distributed` event on the given topic.
+    Each count is sent to the client as a `distributed` event with the topic `topic`.
     """
 
     def __init__(self, topic: str) -> None:
