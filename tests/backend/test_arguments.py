@@ -53,7 +53,7 @@ def document():
     ],
     ids=str,
 )
-def test_other_engine_arguments_without_effect_are_accepted(stored, options):
+def test_arguments_of_other_engines_that_have_no_effect_are_accepted(stored, options):
     assert read(stored, **options) == VALUES
 
 
@@ -68,7 +68,7 @@ def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
 
-def test_open_dataset_options_are_passed_to_open_dataset(document):
+def test_entries_of_open_dataset_options_act_as_direct_arguments(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"
@@ -94,7 +94,7 @@ def test_unsupported_argument_error_suggests_fix(stored, options, message):
 
 
 @pytest.mark.parametrize("group", [None, "", "/", "a", "/a", "a/", "a/b"])
-def test_group_names_match_other_engines(tmp_path, group):
+def test_open_groups_returns_same_group_names_as_other_engines(tmp_path, group):
     dataset = xr.Dataset({"v": ("x", [1, 2])})
     paths = dict.fromkeys(("/", "/a", "/a/b", "/c"), dataset)
     tree = xr.DataTree.from_dict(paths)

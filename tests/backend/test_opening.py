@@ -77,7 +77,7 @@ def test_local_store_opens_from_every_kind_of_target(name, stored):
 
 @pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
 @pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
-def test_zip_file_opens_with_keys_at_root_or_in_one_folder(prefix, spell, stored, tmp_path):
+def test_zip_file_opens_if_store_is_at_its_root_or_in_one_folder(prefix, spell, stored, tmp_path):
     path = zipped(stored, tmp_path / "store.zip", prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
@@ -286,7 +286,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_unnamed_broken_variable_raises_its_error(tmp_path):
+def test_loading_broken_variable_with_name_none_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]

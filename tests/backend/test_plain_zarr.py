@@ -79,7 +79,7 @@ PRODUCERS = [
 
 
 @pytest.mark.parametrize("produce", PRODUCERS)
-def test_missing_packed_values_are_masked_for_every_producer(tmp_path, produce):
+def test_missing_packed_values_are_masked_regardless_of_writer(tmp_path, produce):
     dataset = xr.open_dataset(produce(tmp_path), engine="nczarr").t
     np.testing.assert_allclose(dataset, TEMPERATURE.t, atol=1e-4)
     assert dataset.encoding["_FillValue"] == -32767
@@ -88,7 +88,7 @@ def test_missing_packed_values_are_masked_for_every_producer(tmp_path, produce):
     np.testing.assert_array_equal(xr.open_dataset(again, engine="nczarr").t, dataset)
 
 
-def test_masked_zeros_in_image_stay_masked_after_rewriting(tmp_path):
+def test_masked_zeros_in_uint8_array_stay_masked_after_rewriting(tmp_path):
     image = xr.Dataset({"b": ("x", [1.0, np.nan, 3.0])})
     encoding = {"b": {"dtype": "u1", "_FillValue": np.uint8(0)}}
     image.to_zarr(tmp_path / "a", zarr_format=2, encoding=encoding)
@@ -155,7 +155,7 @@ def test_unmasked_zero_fill_value_in_reference_set_is_logged_once(tmp_path, capl
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_zero_fill_value_is_not_masked_in_any_reference_target(tmp_path):
+def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -411,7 +411,7 @@ def test_datetimes_with_multiple_of_unit_are_converted_to_unit():
     np.testing.assert_array_equal(dataset, data)
 
 
-def test_scalar_encoding_has_empty_chunks():
+def test_encoding_of_scalar_has_empty_chunks_tuple():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
@@ -499,7 +499,7 @@ def store_of_swapped_numbers(path):
     return put(path, names)
 
 
-def test_big_endian_values_in_old_nczarr_layouts_warn_once(tmp_path):
+def test_opening_big_endian_values_in_old_nczarr_layouts_warns_once(tmp_path):
     store = store_of_swapped_numbers(tmp_path / "s")
     with pytest.warns(UserWarning, match="declared as big-endian .*/v, /w.*assume_endian") as seen:
         wrong = xr.open_dataset(store, engine="nczarr").v

@@ -183,7 +183,7 @@ def test_plain_store_can_be_named_like_reference_set(memory, tmp_path):
         assert read(target) == VALUES
 
 
-def test_opening_unflushed_references_raises_unsupported_error(memory):
+def test_opening_reference_mapper_with_unflushed_changes_raises_unsupported_error(memory):
     memory.pipe("/data.bin", data())
     out = put_records(memory, "/refs/set", "memory://data.bin")
     out["t/1"] = ["memory://data.bin", 8, 16]
@@ -405,7 +405,7 @@ def zipped(folder, target):
     return target
 
 
-def test_open_file_object_opens_store_at_its_path(stored, tmp_path, s3_server, groups):
+def test_file_opened_with_fsspec_is_accepted_as_target(stored, tmp_path, s3_server, groups):
     path = zipped(stored, tmp_path / "store.zip")
     s3_server.upload(tmp_path, "deep")
     s3_server.put("deep/set.json", json.dumps(groups).encode())
@@ -535,7 +535,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", TOO_MANY)
 @pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")
-def test_target_with_inapplicable_part_is_rejected(places, name, s3_server):
+def test_target_with_path_or_fragment_that_does_not_apply_is_rejected(places, name, s3_server):
     target = TOO_MANY[name].format(**places)
     options = {"s3": s3_server.storage_options} if "s3:" in target else None
     with pytest.raises(NczarrError) as caught:
@@ -554,7 +554,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_whose_parts_all_apply_can_be_opened(places, s3_server):
+def test_targets_can_combine_paths_urls_chains_and_fragments(places, s3_server):
     """This shows that the inapplicable parts cause the errors of the other tests."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (

@@ -64,14 +64,14 @@ def test_store_with_index_pages_matches_zarr_engine(tmp_path):
     assert result[0].identical(result[1])
 
 
-def test_old_store_at_web_server_root_is_found(tmp_path):
+def test_netcdf_c_4_8_0_store_at_web_server_root_is_found(tmp_path):
     write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
     with IndexServer(tmp_path / "store", hidden=True) as server:
         dataset = xr.open_dataset(server.url, engine="nczarr")
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_listing_of_nonexistent_folders_is_probed_with_one_request(served):
+def test_only_one_request_checks_how_server_lists_nonexistent_folders(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]
@@ -300,7 +300,7 @@ def test_values_resembling_web_page_are_read(http_server):
         assert opened_dataset.identical(dataset)
 
 
-def test_web_page_from_http_mapper_raises_error(http_server):
+def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
     xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
     mapper = fsspec.get_mapper(f"{http_server.url}/store")
     assert opened(mapper).identical(tree())

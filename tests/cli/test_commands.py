@@ -129,7 +129,7 @@ def test_comma_separated_arguments_can_contain_spaces(tmp_path, capsys):
     assert " 1×1 " in str(xr_nczarr.info(tmp_path / "two"))
 
 
-def test_unknown_name_error_is_one_line(tmp_path, monkeypatch, capsys):
+def test_commands_print_one_line_error_for_unknown_names(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")

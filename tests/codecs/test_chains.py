@@ -152,7 +152,7 @@ def test_variable_length_items_encoded_by_numcodecs_are_decoded(name, shape):
     assert codec.decode(bytes(codec.encode(array))).tolist() == array.tolist()
 
 
-def test_vlen_array_items_are_arrays_as_in_numcodecs():
+def test_vlen_array_codec_matches_numcodecs():
     array = np.empty(3, dtype=object)
     array[:] = [np.arange(n, dtype="<i2") for n in (0, 3, 1)]
     codec = make_codec(object, (3,), ("vlen-array", {"dtype": "<i2"}))
@@ -324,7 +324,7 @@ def zstd_without_size(data):
 
 
 @pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=["", "shuffle"])
-def test_many_zstd_chunks_decode_to_the_same_values_as_one_by_one(filters):
+def test_zstd_chunks_decoded_together_match_separate_decoding(filters):
     pytest.importorskip("zstandard")
     arrays = [np.arange(first, first + 1000, dtype="<i4") for first in range(3)]
     specs = (*filters, ("zstd", {"level": 3, "checksum": True}))

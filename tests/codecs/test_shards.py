@@ -106,7 +106,7 @@ def test_parsing_damaged_shard_index_raises_chunk_error(damage):
         index.parse(damage(stored))
 
 
-def test_invalid_inner_shapes_and_index_codecs_are_rejected():
+def test_invalid_inner_chunk_shapes_and_index_codecs_are_rejected():
     with pytest.raises(UnsupportedError, match="variable size"):
         make_index(index_codecs=(*INDEX, CodecSpec("gzip")))
     with pytest.raises(MetadataError, match="inner chunks"):

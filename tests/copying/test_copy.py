@@ -466,7 +466,7 @@ def test_rerun_completes_killed_copy_without_repeating_chunks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
 )
-def test_interrupted_command_prints_how_to_continue(
+def test_interrupted_copy_command_prints_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys
 ) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / target)

@@ -54,7 +54,7 @@ def hostile_stores(draw):
     }
 
 
-def test_hostile_stores_open_or_raise_errors_with_store_and_key():
+def test_hostile_stores_open_or_raise_errors_that_name_store_and_key():
     errors = []
 
     @settings(

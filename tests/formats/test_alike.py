@@ -69,7 +69,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_arrays_with_equal_metadata_parse_as_if_alone(version, consolidated):
+def test_array_parses_equally_with_or_without_similar_arrays(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():
@@ -128,7 +128,7 @@ def test_group_with_same_metadata_as_array_is_parsed_as_group():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_moving_array_to_another_path_changes_only_path_fields():
+def test_placing_array_at_another_path_changes_only_fields_derived_from_path():
     array = ArrayNode(
         path="/",
         shape=(4,),

@@ -50,7 +50,7 @@ BARE = {
 
 # Regression D14
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_unquoted_text_from_netcdf_c_is_parsed_with_its_literal(literal, value):
+def test_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_kept(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value
@@ -183,7 +183,7 @@ def test_error_messages_truncate_long_values():
     assert len(str(raised.value)) < 300
 
 
-def test_literal_ignores_nested_members_with_same_name():
+def test_literal_returns_text_of_top_level_member_only():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

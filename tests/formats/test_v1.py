@@ -51,7 +51,7 @@ def documents(meta, attrs=None, prefix=""):
     return {key: Document(key, json.dumps(value).encode()) for key, value in held.items()}
 
 
-def test_spec_example_is_parsed():
+def test_example_from_v1_spec_is_parsed():
     assert v1.recognizes(documents(BLOSC))
     assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
         path="/",
@@ -123,7 +123,7 @@ def test_arrays_in_nested_directories_are_parsed():
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
-def test_metadata_of_other_versions_is_not_recognized(meta):
+def test_metadata_of_other_versions_is_not_recognized_as_v1(meta):
     assert not v1.recognizes(documents(meta))
     assert not v1.recognizes({})
     assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)

@@ -81,7 +81,7 @@ def failure(**members):
     return node.error
 
 
-def test_spec_example_round_trips():
+def test_example_from_v3_spec_round_trips():
     node = parse(EXAMPLE)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert node.type_name == "float64"
@@ -552,7 +552,7 @@ def test_broken_array_keeps_shape_and_attributes():
     assert dict(node.attributes) == EXAMPLE["attributes"]
 
 
-def test_limit_applies_to_chunks_but_not_shards():
+def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     limits = Limits(max_chunk_bytes=100_000)
     assert isinstance(parse(EXAMPLE, limits=limits).error, LimitError)
     codecs = [sharded([100, 10], [LITTLE])]
@@ -769,7 +769,7 @@ def test_attributes_keep_json_literals():
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_child_names_are_listed_prefixes():
+def test_every_listed_prefix_is_child_of_v3_group():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]

@@ -105,7 +105,7 @@ def test_first_draft_example_array_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_second_draft_example_array_contains_dates():
+def test_second_draft_example_array_has_datetime_dtype():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None

@@ -16,7 +16,7 @@ MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "2000"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mutants_return_result_or_raise_nczarr_error(target):
+def test_mutated_inputs_yield_result_or_raise_nczarr_error(target):
     files = corpus(target)
     outcomes = set()
     for number in range(MUTANTS):
@@ -29,7 +29,7 @@ def test_mutants_return_result_or_raise_nczarr_error(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_corpus_of_each_target_contains_valid_file(target):
+def test_corpus_of_each_fuzz_target_contains_valid_file(target):
     def accepted(path):
         return judge(TARGETS[target], path.read_bytes())
 

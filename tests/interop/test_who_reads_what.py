@@ -30,6 +30,6 @@ def test_reader_tables_match_measured_results(reader: str, stores: Stores) -> No
     assert section(reader, stores) in page
 
 
-def test_matrix_summarizes_all_reader_tables() -> None:
+def test_overview_on_reader_page_matches_detailed_tables() -> None:
     page = PAGE.read_text()
     assert matrix(sections(page)) in page

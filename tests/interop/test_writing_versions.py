@@ -216,7 +216,7 @@ def test_zarr_readers_read_written_text_as_strings(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_xarray_zarr_engine_decodes_same_tree(path, version, dialect):
+def test_xarray_zarr_engine_decodes_written_tree_identically(path, version, dialect):
     write_sample(path, version, dialect)
     original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
@@ -469,7 +469,7 @@ def converted_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_draft_after_metadata_conversion(path, tmp_path, codecs):
+def test_gdal_reads_draft_store_with_metadata_converted_for_gdal(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -631,7 +631,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_both_nczarr_forms_of_v3_can_be_read_and_appended_to(appendix_e):
+def test_v3_stores_with_or_without_appendix_e_can_be_read_and_appended_to(appendix_e):
     store = preview_store(appendix_e)
     opened = xr.open_datatree(store, engine="nczarr").load()
     assert opened.identical(preview_tree())
@@ -821,7 +821,7 @@ def test_rewriting_attributes_preserves_json(path, version):
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_rewriting_attribute_with_same_value_changes_type(path):
+def test_rewriting_attribute_with_equal_value_of_other_type_changes_its_type(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"

@@ -201,7 +201,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_registered_codecs_of_each_kind_are_decoded(kind, tmp_path, strange_module):
+def test_registered_codecs_of_each_kind_decode_values(kind, tmp_path, strange_module):
     codecs, stored = WHOLE[kind]
     dataset = opened(store_of(tmp_path, *codecs, stored=stored))
     np.testing.assert_array_equal(dataset.v, VALUES)

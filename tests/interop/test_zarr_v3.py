@@ -242,7 +242,7 @@ def test_scalars_round_trip(tmp_path):
     assert read_all(opened(tmp_path)) == 2.5
 
 
-def test_written_array_metadata_is_json(tmp_path):
+def test_sharded_array_metadata_is_written_as_json(tmp_path):
     written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
     members = json.loads((tmp_path / "zarr.json").read_bytes())
     assert members["codecs"][0]["name"] == "sharding_indexed"

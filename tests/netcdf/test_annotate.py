@@ -102,7 +102,7 @@ def assert_same_variable(result, expected):
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
-def test_interpret_inverts_annotate(zarr_format, dialect, top):
+def test_interpreting_annotated_groups_returns_original_groups(zarr_format, dialect, top):
     stored = annotated(top, zarr_format=zarr_format, dialect=dialect)
     root = interpret(stored)
     assert_same_group(root, top)

@@ -112,7 +112,7 @@ def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(di
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_both_nczarr_forms_of_v3_are_read(form):
+def test_v3_stores_with_or_without_appendix_e_are_interpreted(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_nczarr_metadata_objects_are_sidecars():
+def test_sidecar_names_match_additional_metadata_objects_of_nczarr():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
@@ -348,7 +348,7 @@ def test_variable_with_invalid_dimension_references_is_marked_broken(wrong):
     assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_undefined_outer_dimension_sizes_are_taken_from_arrays():
+def test_sizes_of_dimensions_outside_opened_groups_are_taken_from_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
     dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
@@ -380,19 +380,19 @@ def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
 
 
 # Regression D21
-def test_missing_listed_array_becomes_broken_variable():
+def test_array_that_is_listed_but_missing_becomes_broken_variable():
     dataset = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
     assert isinstance(dataset.variables["v"].error, NotFoundError)
     assert ["/v" in dataset.reports[0], "/g" in dataset.reports[1]] == [True, True]
 
 
-def test_unlisted_child_is_kept_and_reported():
+def test_child_not_listed_in_annotation_is_kept_and_reported():
     dataset = interpret(hierarchy(root(), group("/g"), array("/v")))
     assert (list(dataset.variables), list(dataset.groups)) == (["v"], ["g"])
     assert len(dataset.reports) == 2
 
 
-def test_group_listing_itself_has_no_children():
+def test_group_that_lists_itself_as_child_has_no_children():
     nodes = root(groups=["g"]), group("/g", {"_nczarr_group": {"arrays": [], "groups": ["g"]}})
     assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
 

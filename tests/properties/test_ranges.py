@@ -50,7 +50,7 @@ def test_adjacent_ranges_are_merged_into_one_request(ranges: list[ByteRange]) ->
 
 
 @given(RANGES, st.integers(1, 5), st.integers(1, 100))
-def test_windows_splits_ranges_within_count_and_byte_limits(
+def test_ranges_are_split_into_batches_within_count_and_byte_limits(
     ranges: list[ByteRange], max_count: int, max_bytes: int
 ) -> None:
     pieces = list(split_into_batches(ranges, max_count=max_count, max_bytes=max_bytes))

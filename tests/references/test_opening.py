@@ -420,7 +420,7 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_protocol_aliases_refer_to_document_host(self, document, url, expected):
+    def test_protocol_aliases_refer_to_host_of_reference_document(self, document, url, expected):
         targets = Targets(
             document, Trust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )
@@ -579,7 +579,7 @@ class TestOptions:
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
-    def test_filesystem_for_targets_is_not_used_for_document(self, data):
+    def test_reference_document_can_be_opened_with_filesystem_for_its_protocol(self, data):
         filesystem = fsspec.filesystem("memory")
         filesystem.pipe("/folder/data.bin", data.read_bytes())
         document = json.dumps(version0("memory://folder/data.bin"))
@@ -591,12 +591,12 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_missing_status_applies_to_document(self, served, options, error):
+    def test_missing_status_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
 
-    def test_target_options_apply_to_document_and_its_folder(self, served):
+    def test_target_options_apply_to_reference_document_and_its_folder(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}

@@ -68,7 +68,7 @@ def generator(**changes):
 
 
 # Regressions D35, D36
-def test_spec_example_expands_as_printed():
+def test_example_from_reference_spec_expands_to_its_printed_result():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
@@ -196,7 +196,7 @@ def test_invalid_inline_data_raises_only_when_read(text):
         references.resolve("a")
 
 
-def test_generator_error_includes_key():
+def test_error_in_generator_includes_generated_key():
     document = version1(gen=[generator(), generator(key="w/{{i}}", offset="{{i - 1}}")])
     with pytest.raises(ReferenceSetError) as caught:
         parse_references(document)
@@ -382,7 +382,7 @@ def test_expand_accepts_limits_as_object_or_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_method_lists_children_of_one_level():
+def test_names_returns_children_of_one_level():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},

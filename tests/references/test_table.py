@@ -91,7 +91,7 @@ def test_scanning_document_yields_same_references_as_parsing(name, layout):
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_dictionary_and_document_are_scanned_into_same_columns(monkeypatch):
+def test_references_in_dictionary_are_scanned_into_columns(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
@@ -238,7 +238,7 @@ def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     ]
 
 
-def test_templates_in_column_urls_are_rendered():
+def test_templates_in_urls_of_scanned_references_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
@@ -257,7 +257,7 @@ def test_pickled_subset_contains_only_its_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_chunk_references_in_columns_are_not_listed():
+def test_chunks_of_scanned_arrays_are_not_listed():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])

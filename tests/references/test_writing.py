@@ -127,7 +127,7 @@ def test_rewritten_reference_set_points_to_same_bytes(tmp_path):
     assert all(fourth[key] == entry for key, entry in first.items() if isinstance(entry, list))
 
 
-def test_regular_references_become_generators_and_small_chunks_are_inlined(tmp_path):
+def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(range(256)) * 100)
     document = {f"t/{i}.{j}": ["data.bin", 64 * i + 2 * j, 2] for i in range(90) for j in range(30)}

@@ -54,7 +54,7 @@ def test_zip_file_without_zarr_metadata_is_not_a_store(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_zip_file_with_undecodable_names_is_damaged(tmp_path):
+def test_opening_zip_file_with_undecodable_names_raises_storage_error(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("é", b"")
@@ -143,7 +143,7 @@ def test_shard_index_of_terabytes_is_rejected_before_allocation():
     [NotImplementedError(), KeyError("units"), AssertionError()],
     ids=lambda failure: type(failure).__name__,
 )
-def test_decoding_error_always_states_reason(failure):
+def test_error_from_xarray_decoding_always_states_reason(failure):
     with (
         pytest.raises(MetadataError, match=type(failure).__name__) as caught,
         decoder_errors_as_metadata("store", "/a"),
@@ -159,7 +159,7 @@ def test_memory_error_during_decoding_is_not_reported_as_metadata_error():
         raise MemoryError
 
 
-def test_damaged_reference_dictionary_error_starts_with_references():
+def test_error_for_damaged_reference_dictionary_starts_with_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 

@@ -270,7 +270,7 @@ def test_generator_over_long_dimension_uses_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_compared_in_declared_form(scaled):
+def test_fill_values_are_compared_with_values_decoded_by_filters(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.
@@ -292,7 +292,7 @@ def test_fill_values_are_compared_in_declared_form(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_possibly_packed_fill_value_causes_warning(fill, stored, expected):
+def test_fill_value_that_may_be_packed_causes_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")

@@ -20,7 +20,7 @@ WRAPPERS: dict[str, Callable[[Store], Store]] = {
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)
-def test_wrapped_stores_limit_size_of_objects(kind: str, tmp_path: Path) -> None:
+def test_object_size_limit_applies_to_wrapped_stores(kind: str, tmp_path: Path) -> None:
     source = LocalStore(str(tmp_path))
     source.put([("a", b"12345678")])
     wrapper = WRAPPERS[kind](source)

@@ -536,7 +536,7 @@ def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpSer
     assert http_server.most_in_flight == 8
 
 
-def test_connections_with_equal_options_share_an_obstore_store():
+def test_connections_to_one_bucket_with_equal_options_share_obstore_client():
     options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
     clients = [
         connection(f"s3://{path}", {**options, **more}).client()

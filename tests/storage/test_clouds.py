@@ -40,7 +40,7 @@ def test_cloud_store_supports_write_append_and_replace(cloud, zarr_format):
 
 
 @pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
-def test_written_reference_set_points_to_cloud_of_store(kind, request):
+def test_references_written_for_cloud_store_point_to_same_cloud(kind, request):
     dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
     url, options = new_store(kind, request)
     xr_nczarr.to_nczarr(dataset, f"{url}/store", storage_options=options)

@@ -370,7 +370,7 @@ def test_staged_copy_is_synced_file_by_file_without_syncfs(
     assert synced == [*copies, folder, "a", "*", os.path.basename(os.path.dirname(store.root))]
 
 
-def test_failing_staging_raises_one_error_and_leaves_nothing(
+def test_failure_to_create_staged_copy_leaves_no_files(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -571,7 +571,7 @@ def test_names_indistinguishable_on_some_file_systems_are_detected(
     assert list(name_collisions(new, there)) == alike
 
 
-def test_are_one_name_follows_file_system_name_equality(tmp_path: Path) -> None:
+def test_are_one_name_compares_names_as_file_system_does(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()

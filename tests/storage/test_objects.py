@@ -87,7 +87,7 @@ def test_datasets_round_trip_through_store_objects(
     assert xr.open_dataset(target, engine="nczarr").y.values.tolist() == [*range(8)]
 
 
-def test_foreign_local_stores_are_replaced_by_native_local_store(tmp_path: Path) -> None:
+def test_local_stores_of_other_packages_are_opened_as_local_store(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"

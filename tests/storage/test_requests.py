@@ -164,14 +164,14 @@ def similar(s3_server: S3Server, trees: dict[str, bytes]) -> S3Server:
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_a_third_consolidated_store_of_a_folder_takes_fewer_requests(similar, version):
+def test_opening_third_consolidated_store_in_folder_takes_fewer_requests(similar, version):
     with at_most(similar, 5, 2):
         dataset = opened(similar, f"f/{version}-consolidated", group="g1")
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_consolidated_metadata_are_expected_even_if_absent_objects_are_forbidden(
+def test_consolidated_metadata_is_expected_even_if_missing_objects_are_forbidden(
     similar, forbidden
 ):
     if forbidden:
@@ -183,7 +183,7 @@ def test_consolidated_metadata_are_expected_even_if_absent_objects_are_forbidden
 @pytest.mark.parametrize(
     ("name", "requests", "rounds"), [("v2-single", 307, 9), ("nczarr", 208, 7)]
 )
-def test_expecting_consolidated_metadata_in_vain_costs_one_round_trip_once(
+def test_wrongly_expecting_consolidated_metadata_costs_one_round_trip_once(
     similar, name, requests, rounds
 ):
     for expected_rounds in (rounds, rounds - 1):
@@ -192,14 +192,14 @@ def test_expecting_consolidated_metadata_in_vain_costs_one_round_trip_once(
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_a_version_3_document_takes_precedence_if_version_2_is_expected(similar):
+def test_v3_document_takes_precedence_if_v2_is_expected(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_a_missing_store_raises_the_same_error_if_consolidated_metadata_are_expected(similar):
+def test_missing_store_error_is_same_if_consolidated_metadata_is_expected(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -207,7 +207,7 @@ def test_a_missing_store_raises_the_same_error_if_consolidated_metadata_are_expe
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_a_forbidden_store_raises_the_same_error_if_consolidated_metadata_are_expected(similar):
+def test_forbidden_store_error_is_same_if_consolidated_metadata_is_expected(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
         opened(similar, "f/private")

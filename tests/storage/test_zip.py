@@ -49,7 +49,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_keys_can_be_at_root_or_in_one_folder(
+def test_store_can_be_at_root_or_in_one_folder_of_zip_file(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
@@ -76,7 +76,7 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
     ],
     ids=["stray", "no suffix", "name", "order", "attributes", "array", "no group", "version 3"],
 )
-def test_empty_group_beside_store_folder_is_ignored(
+def test_empty_root_group_is_ignored_if_zip_file_contains_store_in_folder(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
     """netcdf-c uses the folder of the first entry; its test suite has such an archive."""
@@ -86,7 +86,7 @@ def test_empty_group_beside_store_folder_is_ignored(
     assert result == [name.removeprefix(prefix) for name in expected]
 
 
-def test_root_group_with_metadata_is_not_ignored(tmp_path: Path) -> None:
+def test_root_group_with_nczarr_metadata_is_root_of_zipped_store(tmp_path: Path) -> None:
     group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'
     entries = [(name, group if name == ".zgroup" else b"{}") for name in STRAY]
     store = open_store(write(tmp_path / "power.zip", entries))

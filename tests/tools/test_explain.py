@@ -199,7 +199,7 @@ def test_accessor_explains_dataset_selection(chunks, inline):
         pytest.param(lambda lazy: lazy.chunk() + 1, None, id="computed"),
     ],
 )
-def test_explain_accepts_chunked_lazy_arrays_without_later_dask_operations(change, touched):
+def test_explain_analyzes_dask_arrays_only_if_they_merely_chunk_lazy_arrays(change, touched):
     lazy = xr.open_dataset(stored(), engine="nczarr")["v"]
     explanation = change(lazy).nczarr.explain({"y": slice(0, 2)}, variables=["v"])
     if touched is None:
@@ -276,7 +276,7 @@ def test_explain_lists_store_for_large_selection():
     assert len(sizes) < 10
 
 
-def test_lookup_limit_applies_only_to_selected_chunks():
+def test_explain_limit_counts_only_selected_chunks():
     document = {"zarr_format": 2, "shape": [10_001, 1000], "chunks": [1, 1], "dtype": "|u1"}
     document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
@@ -291,7 +291,7 @@ def test_lookup_limit_applies_only_to_selected_chunks():
 
 
 @pytest.mark.parametrize("step", [1, 3, 70])
-def test_chunks_above_limit_are_counted_without_planning(step):
+def test_explain_counts_chunks_above_limit_without_listing_them(step):
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000_002 * step, chunks=-1))})
     store = {}
     encoding = {"v": {"chunks": 2 * step}}

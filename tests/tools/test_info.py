@@ -191,7 +191,7 @@ def test_info_columns_stay_aligned_beside_long_variable_name():
     assert max(map(len, lines)) <= 80
 
 
-def test_info_notes_missing_chunks_only_for_coordinates(dataset, tmp_path):
+def test_info_prints_note_about_missing_chunks_only_for_coordinates(dataset, tmp_path):
     encoding = {"v": {"chunks": (10, 6)}}
     dataset.to_zarr(tmp_path, zarr_format=2, consolidated=False, encoding=encoding)
     (tmp_path / "v/1.0").unlink()

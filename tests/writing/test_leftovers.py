@@ -38,7 +38,7 @@ def test_changed_chunk_encoding_overrides_inherited_encoding():
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
 
 
-def test_changing_one_of_two_keys_in_explicit_encoding_changes_chunks(tmp_path):
+def test_changing_only_chunks_or_chunksizes_in_opened_encoding_changes_chunks(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as source:
         for key in ("chunks", "chunksizes"):

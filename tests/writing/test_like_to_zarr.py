@@ -74,7 +74,7 @@ def test_default_mode_depends_on_append_dim_and_region():
 
 
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_encoding_for_unwritten_variable_is_rejected(mode):
+def test_encoding_for_variable_not_in_dataset_is_rejected(mode):
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     to_nczarr(dataset, store)
     before = dict(store)

@@ -79,7 +79,9 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_write_started_before_append_stores_its_values(tmp_path, late, options, expected, layout):
+def test_delayed_write_computed_after_append_stores_its_values(
+    tmp_path, late, options, expected, layout
+):
     """The earlier write knows only the length of the array at its start."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
     to_nczarr(series(0), path, encoding=encoding, zarr_format=3 if layout else 2)

@@ -32,7 +32,7 @@ def path(tmp_path):
     ],
     ids=lambda values: str(values.dtype),
 )
-def test_variable_name_round_trips(path, values):
+def test_named_and_unnamed_variables_round_trip_in_v1(path, values):
     original = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
     to_nczarr(original, path, zarr_format=1)
     assert read(path).identical(original)
@@ -110,7 +110,7 @@ def test_zarr_python_root_array_can_be_appended_to(path, version):
         (DATASET, {"group": "new"}),
     ],
 )
-def test_adding_content_that_requires_group_is_rejected(path, obj, options, tree):
+def test_adding_content_that_requires_groups_is_rejected_in_v1(path, obj, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
