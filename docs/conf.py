@@ -1,4 +1,4 @@
-"""The documentation: ``python -m sphinx -W -b html docs docs/_build``."""
+"""Configuration of Sphinx: ``python -m sphinx -W -b html docs docs/_build``."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ html_title = f"xr_nczarr {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_logo = html_favicon = "_static/logo.svg"
-html_theme_options = {  # the link that edits a page
+html_theme_options = {  # for the link "Edit this page"
     "source_repository": "https://github.com/xr-nczarr/xr_nczarr/",
     "source_branch": "main",
     "source_directory": "docs/",
@@ -56,7 +56,7 @@ intersphinx_mapping = {
 }
 intersphinx_timeout = 10
 
-# Commands and code are copied without prompts and without what they print.
+# The copy button omits prompts and output.
 copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
@@ -65,12 +65,13 @@ copybutton_exclude = ".linenos, .go"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# The notebooks are kept without outputs: what a page shows, this version of the package gave.
+# The notebooks are stored without outputs. Every build executes them, so that the pages show the
+# outputs of this version of the package.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 
-autodoc_typehints = "none"  # signatures show them
+autodoc_typehints = "none"  # the signatures already show the types
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
@@ -78,10 +79,10 @@ default_role = "py:obj"
 
 
 class CommandHelp(Directive):
-    """``nczarr-help``: what ``--help`` prints, of the command and of each of its commands."""
+    """The directive ``nczarr-help``, which inserts the ``--help`` output of each command."""
 
     def run(self) -> list[nodes.Node]:
-        """Return a section for each command."""
+        """Return a section with the help of each command."""
         os.environ["COLUMNS"] = "90"
         sections: list[nodes.Node] = [literal(overview())]
         for name, add in COMMANDS.items():
@@ -92,19 +93,19 @@ class CommandHelp(Directive):
 
 
 def literal(text: str) -> nodes.literal_block:
-    """Return text as a block that is shown verbatim."""
+    """Return a literal block that contains the text."""
     return nodes.literal_block(text, text, language="text")
 
 
 def is_reachable(record: logging.LogRecord) -> bool:
     """Return False for the warning that an inventory of another project cannot be fetched.
 
-    Without a network the documentation is built without links to other projects.
+    Without a network, the documentation is built without links to other projects.
     """
     return "failed to reach any of the inventories" not in str(record.msg)
 
 
 def setup(app: Any) -> None:
-    """Register the directive, and let the documentation be built without a network."""
+    """Register the directive, and ignore the warnings of a build without a network."""
     app.add_directive("nczarr-help", CommandHelp)
     logging.getLogger("sphinx.sphinx.ext.intersphinx").addFilter(is_reachable)

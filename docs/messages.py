@@ -1,4 +1,4 @@
-"""The table of all error messages, read from the code: ``python docs/messages.py``."""
+"""Write the table of all error messages, read from the code: ``python docs/messages.py``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_error(node: ast.AST) -> bool:
 
 
 def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each name to which text is assigned, and this text."""
+    """Yield each name to which text is assigned, together with the text."""
     for node in ast.walk(holder):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
             for target in node.targets:
@@ -59,7 +59,7 @@ def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def text_of(node: ast.expr, names: dict[str, str]) -> str:
-    """Return a text with inserted values in braces."""
+    """Return the text of an expression, with the names of inserted values in braces."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
