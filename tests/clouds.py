@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure, through emulators of their servers."""
+"""Emulators of Google Cloud Storage and Azure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-# gcsfs reads this when it is imported. Otherwise it would request the type of a bucket with gRPC,
-# which the emulator lacks.
+# gcsfs reads this when it is imported. Otherwise, it would request the type of a bucket with gRPC,
+# which the emulator does not support.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 KINDS = ("fsspec gs", "fsspec az", "obstore az")
 _CONTAINER = "container"

@@ -17,14 +17,14 @@ from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.hierarchy.similar_stores import similar_stores
 
-# The load of the machine affects no test.
+# The load of the machine must not affect any test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_objects() -> None:
-    """Exclude objects of earlier modules from garbage collection, which they would slow down."""
+    """Exclude objects of earlier test modules from garbage collection, to keep it fast."""
     gc.collect()
     gc.freeze()
 

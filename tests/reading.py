@@ -1,4 +1,4 @@
-"""Open stores in three ways, and compare the result with their content."""
+"""Open stores eagerly, with threaded dask or with dask workers, and compare their content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(target: Any, way: Any = "eager", **options: Any) -> xr.Dataset:
 
 
 def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr.Dataset]:
-    """Return all groups by path, loaded in one of the three ways."""
+    """Return all groups by path, loaded as in `read`."""
     opened = xr.open_groups(target, engine="nczarr", **chunked(way), **options)
     return {path: load(dataset, way) for path, dataset in opened.items()}
 

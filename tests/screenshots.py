@@ -86,7 +86,7 @@ def representations(folder: Path) -> dict[str, str]:
 
 
 def draw(name: str, figure: int) -> None:
-    """Run a notebook and keep one of its plots."""
+    """Run a notebook and save one of its plots."""
     import matplotlib as mpl
 
     mpl.use("agg")

@@ -84,7 +84,7 @@ class Fault:
         )
 
 
-# Storage options with time limits longer than a batch under load.
+# Storage options whose time limits are not exceeded while a batch is held.
 PATIENT = {"retry": {"timeout_seconds": 300, "total_seconds": 600}}
 _TASKS = Path("/proc/self/task")
 
@@ -163,7 +163,7 @@ def _is_any_awake(ignored: set[str]) -> bool:
 
 
 class _Counted:
-    """A log of requests, and the largest number of concurrent ones."""
+    """A log of requests, with the largest number of concurrent requests."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -288,7 +288,7 @@ class _QuietServer(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up, which is part of the tests."""
+        """Ignore clients that close the connection, as some tests do."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -409,7 +409,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class IndexServer(_Counted):
-    """Python's own web server, which lists directories, as ``python -m http.server``.
+    """Python's own web server, which lists directories as ``python -m http.server`` does.
 
     With `hidden`, it serves pages like nginx, without names that begin with a dot.
     """

@@ -1,7 +1,8 @@
-"""Stores from every writer and vintage, written on demand, with their content as plain values.
+"""Write stores with every writer and NCZarr layout, and return their content as plain values.
 
 netcdf-c, ncgen, zarr-python and xarray write their own layouts. Layouts that no installed program
-writes any more are written by hand from the table `VINTAGES`. All functions create a directory.
+writes any more are written by hand from the table `VINTAGES`. All functions that write a store
+create its directory.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ _NC_TYPES = {kind: number for number, kind in enumerate(_NETCDF_TYPES, 1)}
 
 
 class Bare(str):
-    """Text that is written to the JSON without quotes."""
+    """Text that is written to JSON without quotes."""
 
 
 def spell(value: Any, quoted_nan: bool = True) -> str:
@@ -168,7 +169,7 @@ def spell(value: Any, quoted_nan: bool = True) -> str:
 
 
 def _is_json_like(text: str) -> bool:
-    # The texts in these tests that netcdf-c's lenient parser reads as JSON.
+    # The texts in these tests that netcdf-c's lenient parser accepts as JSON.
     return text[:1] in tuple("0123456789+-[{") or text in ("nan", "TRUE")
 
 
@@ -439,7 +440,7 @@ def read_with_netcdf4(dataset: Any) -> Group:
 
 
 def _read_attributes(target: Any) -> dict[str, Any]:
-    # Virtual attributes, or annotations unknown to this netcdf-c; users did not write them.
+    # Virtual attributes, and annotations that this netcdf-c does not know. No user wrote them.
     return {
         name: target.getncattr(name)
         for name in target.ncattrs()
@@ -448,7 +449,7 @@ def _read_attributes(target: Any) -> dict[str, Any]:
 
 
 def write_with_ncgen(path: Path, cdl: str, options: str = "") -> Path:
-    """Write a store by Debian's ncgen 4.9.0 from a CDL file."""
+    """Write a store from a CDL file with Debian's ncgen 4.9.0."""
     url = file_url(path, f"nczarr{options}")
     command = ["ncgen", "-4", "-lb", "-o", url, str(FIXTURES / "cdl" / cdl)]
     subprocess.run(command, check=True, timeout=60)

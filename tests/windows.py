@@ -216,7 +216,7 @@ class _Disk:
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")
-            except FileNotFoundError:  # of a process that has ended
+            except FileNotFoundError:  # the process has ended
                 continue
             for number in numbers:
                 try:

@@ -555,7 +555,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
 
 
 def test_targets_can_combine_paths_urls_chains_and_fragments(places, s3_server):
-    """This shows that the inapplicable parts cause the errors of the other tests."""
+    """Each of these targets is valid; `TOO_MANY` adds a part that does not apply."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

@@ -1,1 +1,1 @@
-"""Measurements compared with peers: ``python -m tests.benchmarks``. They never pass or fail."""
+"""Compare the speed with that of other libraries: ``python -m tests.benchmarks``."""

@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> int:
-    """Measure and print the rows; write the results so far after each family."""
+    """Measure and print the rows, and save all results after each family."""
     record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
     results: list[Result] = []
     failures: list[str] = []
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Return the conditions that the numbers depend on."""
+    """Return the hardware and the versions on which the results depend."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,4 +1,4 @@
-"""Rows: dask's graphs and means, and the start of a fresh process."""
+"""Rows for dask graphs, means computed by dask, and the start of a new process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENGINES = {OURS: "nczarr", "engine zarr": "zarr"}
 
 
 def computing(directory: Path) -> Iterator[Row]:
-    """Yield the graph of 100,000 chunks, and means over all chunks on threads and two processes."""
+    """Yield rows for the graph of 100,000 chunks, and for means on threads and two processes."""
     empty = data.zarr_store(
         directory, "many_chunks", np.empty((100_000, 8), "f4"), (1, 8), None, fill=False
     )
@@ -75,7 +75,7 @@ def computing(directory: Path) -> Iterator[Row]:
 
 
 def threads(directory: Path) -> Iterator[Row]:
-    """Yield a hundred threads on one dataset, compared with one thread for the same work."""
+    """Yield rows that compare 100 threads on one dataset with one thread for the same work."""
     stores = {
         "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
@@ -86,7 +86,7 @@ def threads(directory: Path) -> Iterator[Row]:
 
 
 def _shipped(path: Path, engine: str) -> int:
-    """Return the longest task, and the objects that it names besides other tasks."""
+    """Return the longest task, and the objects other than tasks to which it refers."""
     with xr.open_dataset(path, engine=engine, chunks={"t": 10_000}) as dataset:
         return max(map(len, map(pickle.dumps, dict(dataset.field.data.__dask_graph__()).values())))
 
@@ -102,7 +102,7 @@ def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
 
 
 def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]:
-    """Return a mean by each engine, and as the limit a mean of chunks that need no reading."""
+    """Return the means computed with each engine, and a mean without reading as the limit."""
 
     def opened(engine: str) -> xr.DataArray:
         with xr.open_dataset(path, engine=engine, chunks={}) as dataset:
@@ -134,7 +134,7 @@ _ENTRY_POINTS = {
 
 
 def starting(directory: Path) -> Iterator[Row]:
-    """Yield the commands on a tiny store and the first opening, each in a fresh process."""
+    """Yield rows for commands on a tiny store and for the first open, each in a new process."""
     store = directory / "tiny"
     if not store.exists():
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store)

@@ -1,4 +1,4 @@
-"""Write the stores for the measurements, once per directory, by the writers of other programs."""
+"""Write the stores for the measurements with other programs, once per directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zarr
 from numcodecs import Blosc, Zlib, Zstd
 
 SHAPE = (64, 1024, 1012)
-FILL = 1e20  # no value of the field
+FILL = 1e20  # not a value of the field
 CHUNKS = (1, 1024, 1012)
 COMPRESSORS = {
     "raw": None,
@@ -67,14 +67,14 @@ def zarr_store(
 
 
 def large(directory: Path, name: str) -> Path:
-    """Write the 265 MB field in chunks of 4 MB with this compressor."""
+    """Write the 265 MB field in chunks of 4 MB, with the compressor called `name`."""
     made = (directory / f"{name}.zarr").exists()
     values = None if made else field()
     return zarr_store(directory, name, values, CHUNKS, COMPRESSORS[name])
 
 
 def masked(directory: Path) -> Path:
-    """Write the uncompressed field with a fill value that is a number."""
+    """Write the uncompressed field with a finite fill value."""
     values = np.empty(0) if (directory / "filled.zarr").exists() else field()
     return zarr_store(directory, "filled", values, CHUNKS, None, attributes={"_FillValue": FILL})
 
@@ -87,7 +87,7 @@ def small(directory: Path, name: str, count: int, elements: int) -> Path:
 
 
 def netcdf_store(directory: Path, name: str, values: np.ndarray, chunks, **options) -> Path:
-    """Write one variable ``field`` in an NCZarr store by netcdf-c."""
+    """Write one variable ``field`` in an NCZarr store with netcdf-c."""
     import netCDF4
 
     path = directory / f"{name}.nczarr"

@@ -60,7 +60,7 @@ def measured(
 
 
 def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
-    """Yield the rows of a family; if its data cannot be written, report that and continue."""
+    """Yield the rows of a family; if its data cannot be written, add the error to `failures`."""
     try:
         yield from FAMILIES[family](directory)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Run contestants in rotating rounds and compute ratios, which drift less than times."""
+"""Run contestants in turns and compute ratios, which vary less than times do."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ A single run of a millisecond depends on what the previous run left in the proce
 class Row:
     """One line of the table: a piece of work that all contestants do.
 
-    `goals` maps a contestant to the intended ratio (its time over ours). `values` extracts the
-    values of a contestant's result, which are compared within `tolerance`, and `discard` removes
-    the result; neither is timed. ``limit`` is the same work in plain Python. If `unit` is
-    not seconds, the results themselves are the measurement, taken once.
+    `goals` maps a contestant to the goal of its ratio: its time divided by that of xr_nczarr.
+    `values` extracts the values of a contestant's result, which are compared within `tolerance`.
+    `discard` removes the result. Neither of them is timed. The contestant ``limit`` does the same
+    work in as little Python as possible. If `unit` is not seconds, each contestant runs once, and
+    its result is the measurement.
     """
 
     name: str
@@ -43,9 +44,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians in seconds, and medians of the per-round ratios of each contestant to ours.
+    """Median times in seconds, and the median over all rounds of each contestant's ratio.
 
-    `failed` has the reasons for missing contestants. Only seconds have a processor time.
+    `failed` contains the reason for each contestant that is missing. If the unit is not seconds,
+    there are no processor times.
     """
 
     row: str
@@ -63,7 +65,7 @@ class Result:
         return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
 
     def unreachable(self, name: str) -> bool:
-        """Return whether the limit itself misses the goal against another contestant."""
+        """Return whether the bare work itself misses the goal for another contestant."""
         limits = [ratio for other, ratio in self.ratio.items() if other.startswith("limit")]
         if not limits or name.startswith(("limit", "at most")) or not self.missed(name):
             return False
@@ -71,17 +73,17 @@ class Result:
 
 
 def within(seconds: float) -> Callable[[], None]:
-    """Return a contestant that takes the permitted time, which turns a time into a ratio."""
+    """Return a contestant that takes a fixed time, so that a time limit becomes a ratio."""
     return lambda: time.sleep(seconds)
 
 
 def run(row: Row, rounds: int = 7) -> Result:
-    """Measure one row, without peers that fail.
+    """Measure one row, and omit the contestants that fail.
 
     Raises
     ------
     AssertionError
-        If the contestants' values differ in the warm-up.
+        If the contestants return different values in the warm-up.
     """
     contestants, failed = dict(row.contestants), {}
     reference = None
@@ -156,7 +158,7 @@ def _ratios(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def table(results: list[Result]) -> str:
-    """Return the results as a Markdown table of ratios; above 1, the peer is slower."""
+    """Return the results as a Markdown table of ratios; above 1, the contestant is slower."""
     lines = [
         "| work | ours | ratios (wall; processor) |",
         "| --- | --- | --- |",

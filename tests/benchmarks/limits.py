@@ -83,7 +83,7 @@ def in_turns(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
 def rows_of_files(
     files: Sequence[Path], rows: Sequence[int], row_bytes: int, wanted: int
 ) -> Callable[[], None]:
-    """Return a function that reads the `wanted` first bytes of some rows from each file."""
+    """Return a function that reads the first `wanted` bytes of some rows from each file."""
 
     def read() -> None:
         for file in files:
@@ -148,7 +148,7 @@ def documents(path: Path) -> Callable[[], None]:
 
 
 def listed_pieces(document: Path, target: Path) -> None:
-    """Parse a reference document and read its ranges of one file."""
+    """Parse a reference document, and read the ranges that it lists from one file."""
     out = np.empty(target.stat().st_size, "u1")
     descriptor = os.open(target, os.O_RDONLY)
     for key, entry in json.loads(document.read_bytes())["refs"].items():
@@ -189,7 +189,7 @@ def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None)
 
 
 def shuffled_deflated(chunk: np.ndarray) -> bytes:
-    """Encode like netcdf-c, but by libdeflate's level 3, which compresses like zlib's level 4."""
+    """Encode as netcdf-c does, but with libdeflate's level 3, which replaces zlib's level 4."""
     planes = np.empty((chunk.itemsize, chunk.size), "u1")
     planes[...] = chunk.reshape(-1).view("u1").reshape(chunk.size, chunk.itemsize).T
     return deflate.zlib_compress(planes.data.cast("B"), 3)

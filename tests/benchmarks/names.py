@@ -1,4 +1,4 @@
-"""Names of contestants for readers."""
+"""Names of contestants as shown to readers."""
 
 import re
 

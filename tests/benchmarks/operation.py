@@ -50,7 +50,7 @@ print((peak() - before) / 1e3)
 
 
 def operation(directory: Path) -> Iterator[Row]:
-    """Yield appends to stores of any length, copies, 5,000 variables, regions, and streams."""
+    """Yield rows for appends, copies, a store of 5,000 variables, region writes, and streams."""
     folder = directory / "operation"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -71,14 +71,14 @@ def operation(directory: Path) -> Iterator[Row]:
 
 
 def _steps(begin: int, count: int) -> xr.Dataset:
-    """Return hours of a field whose values are the number of the hour."""
+    """Return hourly steps of a field whose values are the number of the step."""
     hours = np.arange(begin, begin + count)
     values = np.broadcast_to(hours[:, None, None].astype("f4"), (count, 45, 90))
     return xr.Dataset({"t2m": (("time", "y", "x"), values)}, {"time": hours})
 
 
 def _appends(folder: Path) -> Iterator[Row]:
-    """Yield an append of one step to a store of 10, 1,000 and 10,000 steps."""
+    """Yield rows for appending one step to stores of 10, 1,000 and 10,000 steps."""
     encoding = {"t2m": {"chunks": CHUNKS}, "time": {"chunks": (512,)}}
     for length in (10, 1000, 10_000):
         stores = {OURS: folder / f"ours_{length}", "to_zarr": folder / f"theirs_{length}"}
@@ -119,7 +119,7 @@ def _fresh(folder: Path, write: Callable[[Path], object]) -> Callable[[], Path]:
 
 
 def _copies(folder: Path) -> Iterator[Row]:
-    """Yield copies of 265 MB in 1,000 chunks: as bytes, with other codecs, in other chunks."""
+    """Yield rows for copying 1,000 chunks: as bytes, with other codecs, and in other chunks."""
     values = data.field()
     chunks = (values.shape[0] // 10 or 1, *(max(1, size // 10) for size in values.shape[1:]))
     source = folder / "source"
@@ -210,7 +210,7 @@ def _write_region(writer: str, path: Path, number: int) -> None:
 
 
 def _regions(folder: Path) -> Row:
-    """Yield eight processes that fill a store concurrently."""
+    """Yield a row for eight processes that fill a store concurrently."""
     encoding = {"t2m": {"chunks": CHUNKS}}
     template = _steps(0, 96 * WRITERS).drop_vars("time").chunk()
     pool = ProcessPoolExecutor(WRITERS, get_context("spawn"))

@@ -1,4 +1,4 @@
-"""Draw results: a line for each row and a point for each peer.
+"""Draw results: a line for each row, with a point for each contestant.
 
 `python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg` draws `OVERVIEW`.
 """
@@ -34,7 +34,7 @@ PEERS = {
 
 
 def draw(results: list[Result], path: Path) -> None:
-    """Draw the ratios on a logarithmic axis; to the right of 1, peers are slower."""
+    """Draw the ratios on a logarithmic axis; to the right of 1, other libraries are slower."""
     rows = [result for result in results if result.ratio and result.unit == "s"]
     figure = Figure(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -60,7 +60,7 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def draw_overview(results: list[Result], path: Path) -> None:
-    """Draw six rows and four peers as bars from 1 to the ratio of the peer's time to ours."""
+    """Draw six rows with four other libraries, as bars from 1 to the ratio of each."""
     rows = {result.row: result.ratio for result in results}
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Rows: reading local stores."""
+"""Rows for reading local stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr.options import OpenOptions
 
 
 def ours(path: Path | str, storage_options: Mapping[str, Any] | None = None) -> ChunkedArray:
-    """Return the chunk engine's array, without xarray."""
+    """Return the array of xr_nczarr's chunk engine, without xarray."""
     opened = open_netcdf(path, OpenOptions(storage_options=storage_options))
     return ChunkedArray(readable_node(opened.root.variables["field"]), opened.store)
 
@@ -35,7 +35,7 @@ def by_zarr(path: Path) -> zarr.Array:
 
 
 def by_zarrs(path: Path) -> zarr.Array:
-    """Open with zarr-python and the Rust pipeline, which is selected when the array is opened."""
+    """Open an array with zarr-python and the codec pipeline of zarrs."""
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
         return by_zarr(path)
 
@@ -46,7 +46,7 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
 
 
 def _bare(path: Path, name: str, fill: np.floating | None = None) -> Callable[[], None]:
-    """Return the limit of the large field: all chunks read, decoded and masked on two threads."""
+    """Return the bare work for the large field: read, decode and mask chunks on two threads."""
     chunk_bytes = 4 * data.CHUNKS[1] * data.CHUNKS[2]
     return limits.reading(limits.chunk_files(path), limits.DECODERS[name], chunk_bytes, fill=fill)
 
@@ -64,7 +64,7 @@ def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
 
 
 def large_chunks(directory: Path) -> Iterator[Row]:
-    """Yield a 265 MB float32 field in chunks of 4 MB, by codec."""
+    """Yield rows for each codec that read a 265 MB float32 field in chunks of 4 MB."""
     for name in data.COMPRESSORS:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
@@ -108,7 +108,7 @@ def load(path: Path, engine: str, **options) -> np.ndarray:
 
 
 def by_pipeline(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
-    """Do the same through zarr-python with zarrs' pipeline."""
+    """Return a function that calls `read` with the codec pipeline of zarrs."""
 
     def run() -> np.ndarray:
         with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
@@ -134,7 +134,7 @@ def _through_xarray(path: Path, name: str, bare: Callable[[], None]) -> Iterator
 
 
 def netcdf_default(directory: Path) -> Iterator[Row]:
-    """Yield netcdf-c's default: zlib and shuffle."""
+    """Yield rows for the codecs that netcdf-c uses by default: zlib and shuffle."""
     path = directory / "shuffled.nczarr"
     if not path.exists():
         data.netcdf_store(directory, "shuffled", data.field(), data.CHUNKS, zlib=True, complevel=4)
@@ -160,7 +160,7 @@ def netcdf_default(directory: Path) -> Iterator[Row]:
 
 
 def packed(directory: Path) -> Iterator[Row]:
-    """Yield packed int16 with scale, offset and fill value, decoded."""
+    """Yield a row for decoding packed int16 values with scale, offset and fill value."""
     attributes = {"scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32767}
     made = (directory / "packed.zarr").exists()
     values = np.empty(0) if made else ((data.field() - 280) * 100).astype("i2")
@@ -177,7 +177,7 @@ def packed(directory: Path) -> Iterator[Row]:
 
 
 def small_chunks(directory: Path) -> Iterator[Row]:
-    """Yield many chunks of 4, 16 and 64 kB."""
+    """Yield rows for many chunks of 4, 16 and 64 kB."""
     cases = (
         ("raw", 16_000, 1024),
         ("raw", 100_000, 1024),
@@ -204,7 +204,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
         goals: dict[str, float] = {"zarrs": 1, "tensorstore": 1}
         if name == "raw":
             goals = {"zarrs": 2, "tensorstore": 1.5}
-        if count < 100_000:  # it takes half a minute
+        if count < 100_000:  # because it takes half a minute
             contestants["zarr-python"] = lambda zarr_array=zarr_array: zarr_array[...]
             goals["zarr-python"] = 15
         if name == "raw":
@@ -214,7 +214,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
 
 
 def selections(directory: Path) -> Iterator[Row]:
-    """Yield selections: a point in all chunks, a row or box of each, every fourth value, etc."""
+    """Yield rows for selections: a point, a row or a box of each chunk, every fourth value, etc."""
     rows = np.array([3, 77, 500, 1000])
     # By name, with the goal for blosc chunks.
     cases = {
@@ -246,7 +246,7 @@ def selections(directory: Path) -> Iterator[Row]:
 
 
 def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
-    """Return the limit of each selection: its bytes in each chunk, read without decoding."""
+    """Return the bare work of each selection: read its bytes of each chunk without decoding."""
     files, (_, _, row) = limits.chunk_files(path), data.CHUNKS
     series = sorted(files, key=lambda file: int(file.name.split(".")[0]))
     return {
@@ -259,7 +259,7 @@ def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
 
 
 def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
-    """Return the limit of each selection: one block of each chunk if it suffices, else all."""
+    """Return the bare work of each selection: decode one block of each chunk, or all if needed."""
     count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
     made = (directory / "eighths.zarr").exists()
     values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]
@@ -280,7 +280,7 @@ def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
 
 
 def opening(directory: Path) -> Iterator[Row]:
-    """Yield the opening of 500 variables."""
+    """Yield rows for opening 500 variables."""
     paths = data.many_variables(directory)
 
     def row(name: str, kind: str, peer: str, url: object, goal: float, **options) -> Row:
@@ -303,7 +303,7 @@ def opening(directory: Path) -> Iterator[Row]:
         return Row(f"open 500 variables{name}", contestants, goals, described, xr.Dataset.close)
 
     def variables(data: object) -> dict[str, xr.Variable]:
-        """Return undecoded variables that are built from `data` alone, by xarray's own work."""
+        """Return undecoded xarray variables that are built from `data` without a store."""
         return {
             f"v{number:03}": xr.Variable(
                 ("x",),

@@ -1,4 +1,4 @@
-"""Rows: reference sets, against engine kerchunk (fsspec with zarr-python)."""
+"""Rows for reference sets, compared with engine kerchunk (fsspec with zarr-python)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _by_virtualizarr(path: Path) -> int:
 
 
 def _resident(path: Path, engine: str, imported: str) -> float:
-    """Open in another process; return its peak memory above that after the imports, in MB."""
+    """Open in another process, and return by how many MB its peak memory exceeds the imports."""
     code = _RESIDENT.format(imported=imported, path=str(path), engine=engine)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)
@@ -117,7 +117,7 @@ def _looked_up(references: ReferenceSet, key: str) -> None:
 
 
 def references(directory: Path) -> Iterator[Row]:
-    """Yield a million listed references, 2,000 tiny ones that are read, and generators."""
+    """Yield rows for a million listed references, 2,000 tiny references, and generators."""
     million = _written(directory / "million.json", _listed)
     yield Row(
         "open 1,000,000 references",
@@ -147,7 +147,7 @@ def references(directory: Path) -> Iterator[Row]:
         {"at most 100 MB": 1},
         unit="MB",
     )
-    # No program writes spaces before the commas.
+    # No program writes spaces before commas, so these spaces are unusual.
     same = _written(directory / "same.json", lambda: _listed(300, 300))
     irregular = _written(
         directory / "irregular.json", lambda: _listed(300, 300), separators=(" , ", " : ")

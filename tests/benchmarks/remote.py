@@ -1,4 +1,4 @@
-"""Rows: stores behind nginx, with and without 20 ms of latency, and on S3.
+"""Rows for stores behind nginx, with and without 20 ms of latency, and on S3.
 
 As an S3 server, nginx checks no credentials, and the listing of every bucket is empty.
 """
@@ -132,7 +132,7 @@ async def _get_all(urls: list[str]) -> None:
 
 
 def remote(directory: Path) -> Iterator[Row]:
-    """Yield reads over HTTP without and with 20 ms of latency, points, openings, and S3."""
+    """Yield rows for reading and opening over HTTP, with and without latency, and for S3."""
     yield from _over_nginx(directory / "nginx")
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
@@ -191,7 +191,7 @@ def remote(directory: Path) -> Iterator[Row]:
 
 
 def _over_nginx(folder: Path) -> Iterator[Row]:
-    """Yield whole reads by fsspec, the default for HTTP, and obstore, with and without latency."""
+    """Yield rows for reading all chunks with fsspec and obstore, with and without latency."""
     sizes = {
         "64 chunks of 4 MB": ((64, 1024, 1024), (1, 1024, 1024)),
         "2,048 chunks of 64 kB": ((2048, 16384), (1, 16384)),
@@ -230,7 +230,7 @@ def _by_client(
 
 
 def _get_by_obstore(url: str, shape: tuple[int, ...], threads: int) -> np.ndarray:
-    """Fetch all chunks from this many threads, and copy each into the result."""
+    """Fetch all chunks on `threads` threads, and copy each into the result."""
     client = obstore.store.HTTPStore.from_url(f"{url}/field", client_options={"allow_http": True})
     out = np.empty(shape, "f4")
 
@@ -261,7 +261,7 @@ def _points(url: str) -> Row:
 
 
 def _many_stores(server: str, folder: Path) -> Row:
-    """Return the row of opening 100 stores, which lie in `folder`, from an S3 server."""
+    """Return the row for opening 100 stores, which an S3 server serves from `folder`."""
     for day in range(100):
         if not (folder / f"days/{day}").exists():
             time_of_day = np.datetime64("2026-01-01", "ns") + np.timedelta64(day, "D")
@@ -299,7 +299,7 @@ def _s3_options(server: str) -> dict[str, Any]:
 
 
 def _writing(server: str, folder: Path, label: str) -> Row:
-    """Return the row of writing 256 MB to a bucket of an S3 server, which stores it in `folder`."""
+    """Return the row for writing 256 MB to an S3 server, which stores the objects in `folder`."""
     values = np.random.default_rng(0).random((64, 1 << 20), "f4")
     dataset = xr.Dataset({"v": (("t", "y"), values)})
     encoding = {"v": {"chunks": (1, 1 << 20), "compressors": None}}
@@ -342,7 +342,10 @@ def _writing(server: str, folder: Path, label: str) -> Row:
 
 
 def _readers(url: str, client: str = "fsspec") -> dict[str, Callable[[], np.ndarray]]:
-    """Return functions that read the whole field at a URL, by library; ours uses `client`."""
+    """Return a function for each library that reads the field at a URL.
+
+    xr_nczarr uses `client`.
+    """
     array = ours(url, {"client": client})
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
     client = {"allow_http": True}

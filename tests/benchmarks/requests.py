@@ -1,4 +1,4 @@
-"""Rows: requests to and round trips with an S3 server, which are equal on every machine."""
+"""Rows that count requests and round trips to an S3 server, which every machine reproduces."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def sample(variables: int = 8) -> xr.Dataset:
 
 
 def make_objects(folder: Path) -> dict[str, bytes]:
-    """Write the stores that are read into `folder`; return their objects by key."""
-    shutil.rmtree(folder, ignore_errors=True)  # kept by --data from an earlier run
+    """Write the stores to read into `folder`, and return their objects by key."""
+    shutil.rmtree(folder, ignore_errors=True)  # from an earlier run with --data
     data = sample()
     chunks = {name: {"chunks": (10, 100)} for name in data.data_vars}
     for version in (2, 3):
@@ -64,13 +64,16 @@ def make_objects(folder: Path) -> dict[str, bytes]:
     xr_nczarr.to_nczarr(data, folder / "store.zip", encoding=chunks, dialect="zarr")
     shards = xr.Dataset({"v": (("t", "x"), np.ones((200, 100)))})
     encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
-    for name in ("shards", "shards-split"):  # a cached index serves only one piece of work
+    for name in (
+        "shards",
+        "shards-split",
+    ):  # so that no piece of work uses an index that another one cached
         shards.to_zarr(folder / name, zarr_format=3, consolidated=False, encoding=encoding)
     return {key: Path(path).read_bytes() for key, path in files_below(folder)}
 
 
 def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:
-    """Return a file with the chunks of a store, and sets that refer to its parts."""
+    """Return a file with the chunks of a store, and reference sets that refer to its ranges."""
     entries: dict[str, Any] = {}
     file = b""
     for key, data in sorted(objects.items()):

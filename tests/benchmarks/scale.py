@@ -1,4 +1,4 @@
-"""Rows: 1, 10 and 100 times as many variables, groups, chunks and references.
+"""Rows for 1, 10 and 100 times as many variables, groups, chunks and references.
 
 `python -m tests.benchmarks.scale FOLDER` prints the table of docs/scale.md.
 """
@@ -68,7 +68,7 @@ def write_records(folder: Path, references: int, record_size: int) -> str:
 
 
 def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str], int]]:
-    """Write stores at three sizes each; yield the kind, works, paths, and the limit for peers."""
+    """Write stores of three sizes; yield the kind, the work, the paths, and the limit for peers."""
     yield (
         "variables",
         ("open", "info"),
@@ -117,7 +117,7 @@ WORKS = {
 
 
 def scale(directory: Path) -> Iterator[Row]:
-    """Yield opening, one selection and the commands, at three sizes each."""
+    """Yield rows for opening, one selection and the commands, for three sizes each."""
     for kind, works, paths, max_peer in stores(directory / "scale"):
         for work, (size, path) in itertools.product(works, paths.items()):
             contestants = {
@@ -151,7 +151,7 @@ print(time.process_time() - started, (peak() - before) / 1e3)
 
 
 def curves(directory: Path) -> Iterator[str]:
-    """Yield a line for each work: processor seconds and peak memory (MB) at three sizes."""
+    """Yield a line for each kind of work: processor time (s) and peak memory (MB) for each size."""
     for kind, works, paths, max_peer in stores(directory):
         for work, engine in itertools.product(works, ("nczarr", "zarr")):
             if engine == "zarr" and ("engine" not in WORKS[work] or not max_peer):

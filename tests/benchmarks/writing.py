@@ -1,4 +1,4 @@
-"""Rows: writing the 265 MB field to a local directory, by each program in its own way."""
+"""Rows for writing the 265 MB field to a local directory, as each program does by default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[Path], object]
 
 
 def writing(directory: Path) -> Iterator[Row]:
-    """Yield writes by codec, compared with array writers and `to_zarr`; then netcdf-c's default."""
+    """Yield rows for writing with each codec, and with the codecs that netcdf-c uses by default."""
     values = data.field()
     dataset = xr.Dataset({"field": (("t", "y", "x"), values)})
     for name in ("raw", "blosc", "zstd"):

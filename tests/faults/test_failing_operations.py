@@ -91,7 +91,10 @@ def objects(path):
 
 
 def has_changed(path, original):
-    """Return whether the write changed anything; otherwise its error reports no leftovers."""
+    """Return whether the store differs from the original.
+
+    If it does not, the error need not explain how to continue.
+    """
     return objects(path) != objects(original)
 
 

@@ -77,7 +77,7 @@ def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
         return changed[:most]
 
     def test(data: bytes) -> None:
-        last.seek(0)  # save it first: running out of memory ends the process
+        last.seek(0)  # save the mutant first, because the process ends if it runs out of memory
         last.truncate()
         last.write(data)
         judge(TARGETS[target], data)
@@ -92,7 +92,7 @@ def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # By their folders: the package must not be imported before atheris can see it.
+    # The names come from folders, because the package must not be imported before atheris.
     targets = sorted(os.listdir(os.path.join(os.path.dirname(__file__), "corpus")))
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=[*targets, "all"])

@@ -218,7 +218,7 @@ def zip_files() -> dict[str, bytes]:
 
 
 def frames() -> dict[str, bytes]:
-    """Yield one chunk of each codec, preceded by the byte that identifies the codec."""
+    """Yield one encoded chunk for each codec, preceded by the byte that identifies the codec."""
     result = {}
     numbers = np.random.default_rng(0).integers(0, 9, ELEMENTS).astype("<i4")
     items = {"vlen-bytes": [b"", b"a", b"\xff", b"x" * 40]}

@@ -1,4 +1,4 @@
-"""Mutants of a corpus: changed bytes, and JSON in which any value replaces any other.
+"""Mutants of a corpus: changed bytes, and JSON documents with changed or exchanged values.
 
 The n-th mutant of a seed does not depend on earlier ones.
 """
@@ -40,7 +40,7 @@ def mutants(corpus: Sequence[bytes], name: str, seed: int, count: int) -> Iterat
 
 
 def mutant(corpus: Sequence[bytes], chance: random.Random) -> bytes:
-    """Return a mutant, more often with changed values of a document than with changed bytes."""
+    """Return a mutant; usually, values of a document are changed, otherwise bytes."""
     data = chance.choice(corpus)
     if data[:1] in (b"{", b"[") and chance.random() < 0.85:
         with suppress(ValueError, RecursionError):
@@ -124,7 +124,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Return bytes with random changes: flipped, cut, moved, or wrong numbers."""
+    """Return bytes with random changes: bits flipped, parts cut or moved, numbers replaced."""
     result = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         reach = chance.choice((24, 64, len(result), len(result)))

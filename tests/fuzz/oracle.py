@@ -24,7 +24,7 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class Broken(AssertionError):
-    """A mutant for which the promise does not hold."""
+    """Raised for input that is neither accepted nor rejected as promised."""
 
 
 class _Hang(BaseException):
@@ -32,7 +32,14 @@ class _Hang(BaseException):
 
 
 def judge(target: Callable[[bytes], None], data: bytes) -> bool:
-    """Return whether a target accepts or rejects its input; raise `Broken` for anything else."""
+    """Return True if a target accepts its input, and False if it raises an NczarrError.
+
+    Raises
+    ------
+    Broken
+        If the target raises another exception or an error without a location, or if it exceeds
+        the limits on time or memory.
+    """
     with warnings.catch_warnings(), _bounded_time(), _bounded_memory():
         warnings.simplefilter("ignore")
         try:
@@ -55,7 +62,7 @@ def judge(target: Callable[[bytes], None], data: bytes) -> bool:
 def _bounded_time() -> Iterator[None]:
     """Interrupt the block after `MAX_SECONDS`, and end the process if it cannot be interrupted.
 
-    Processor time is measured, so that other programs do not make a mutant look slow.
+    Processor time is measured, so that other programs do not affect the result.
     """
 
     def interrupt(_signal: int, frame: FrameType | None) -> None:
@@ -87,7 +94,7 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def _peak(*, reset: bool = False) -> int:
-    """Return the peak of resident memory in bytes; Linux can reset the earlier peak."""
+    """Return the peak resident memory in bytes; on Linux, `reset` first clears the earlier peak."""
     if not _RESET.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
             1 if sys.platform == "darwin" else 1024

@@ -63,7 +63,9 @@ def read_ends(target: Any, **options: Any) -> None:
     """
     error = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", xr.SerializationWarning)  # broken variables also raise
+        warnings.simplefilter(
+            "ignore", xr.SerializationWarning
+        )  # loading a broken variable raises its error
         dataset = xr.open_dataset(target, engine="nczarr", limits=LIMITS, **options)
     with dataset:
         for variable in dataset.variables.values():
@@ -79,17 +81,17 @@ def read_ends(target: Any, **options: Any) -> None:
 
 
 def zarray(data: bytes) -> None:
-    """``.zarray`` of Zarr v2."""
+    """Parse a ``.zarray`` of Zarr v2."""
     read_ends(Objects({".zarray": data, ".zattrs": b'{"_ARRAY_DIMENSIONS": ["y", "x"]}'}))
 
 
 def zarr_json(data: bytes) -> None:
-    """``zarr.json`` of Zarr v3: an array, or a group with consolidated metadata."""
+    """Parse a ``zarr.json`` of Zarr v3: an array, or a group with consolidated metadata."""
     read_ends(Objects({"zarr.json": data}))
 
 
 def zarr_draft(data: bytes) -> None:
-    """The document of an array of the draft of Zarr v3."""
+    """Parse the document of an array in the v3 draft."""
     root = {
         "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0",
         "metadata_encoding": "https://purl.org/zarr/spec/protocol/core/3.0",
@@ -101,12 +103,12 @@ def zarr_draft(data: bytes) -> None:
 
 
 def zarr_v1(data: bytes) -> None:
-    """``meta`` of Zarr v1."""
+    """Parse a ``meta`` of Zarr v1."""
     read_ends(Objects({"meta": data, "attrs": b'{"units": "m"}'}))
 
 
 def nczarr(data: bytes) -> None:
-    """All documents of an NCZarr store: single ones as nodes, consolidated ones with values."""
+    """Open an NCZarr store from its documents: parse single ones, and read consolidated ones."""
     consolidated = Objects({".zmetadata": data})
     consolidated.sizes = {"": 24, "c": 3, "s": 8}
     # Both share the code after parsing, so xarray opens only one of them.
@@ -141,7 +143,7 @@ def _folder() -> str:
 
 
 def references(data: bytes) -> None:
-    """A local reference document, next to a file that it may refer to."""
+    """Read a local reference document, which may refer to a file next to it."""
     try:
         result = parse_references(data, limits=Limits(**LIMITS))
     except NczarrError:
@@ -151,7 +153,7 @@ def references(data: bytes) -> None:
         places = [item.url for _, item in pairs if not isinstance(item, InlineBytes)]
         count = result.count
         result.subset("a/").names("a/")
-    # Only targets on this machine are requested.
+    # Only references to this machine are read.
     if all("://" not in url and "::" not in url for url in places) and count <= 300:
         path = os.path.join(_folder(), "set.json")
         Path(path).write_bytes(data)
@@ -159,7 +161,7 @@ def references(data: bytes) -> None:
 
 
 def templates(data: bytes) -> None:
-    """A template, used as the URL of a reference and of a generator, and by other templates."""
+    """Render a template that a reference, a generator and other templates use."""
     text = data.decode("utf-8", "replace")
     generated = {
         "key": "g/{{i}}",
@@ -182,7 +184,7 @@ def templates(data: bytes) -> None:
 
 
 def shard_index(data: bytes) -> None:
-    """A shard, whose first byte selects the location of the index and outer codecs."""
+    """Read a shard; the first byte selects the location of the index and the outer codecs."""
     kind = data[0] % 4 if data else 0
     index_codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
     configuration = {
@@ -209,7 +211,7 @@ def shard_index(data: bytes) -> None:
 
 
 def zip_file(data: bytes) -> None:
-    """A zip file that contains a store."""
+    """Read a zip file that contains a store."""
     path = os.path.join(_folder(), "store.zip")
     Path(path).write_bytes(data)
     read_ends(path)
@@ -265,7 +267,7 @@ def codec(number: int) -> ChunkCodec:
 
 
 def codecs(data: bytes) -> None:
-    """A chunk, whose first byte selects the codecs that decode the rest."""
+    """Decode a chunk; the first byte selects the codecs that decode the rest."""
     chosen = codec(data[0] if data else 0)
     chosen.decode(data[1:])
 

@@ -1,4 +1,4 @@
-"""Marks of xarray's own test suites."""
+"""Support for the marks in xarray's own test suites."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
-    """Skip the tests that xarray's own conftest, which is not installed, skips."""
+    """Skip the same tests as xarray's conftest, which is not installed with xarray."""
     for mark in item.iter_markers("skip_if_param"):
         words = dict(mark.kwargs)
         reason, condition = words.pop("reason"), words.pop("condition", True)

@@ -1,4 +1,4 @@
-"""Measure which programs read which stores: every layout and content, with every reader.
+"""Measure which programs read which stores, for every layout and every type of content.
 
 ``python -m tests.interop.readers`` measures and writes the table into the documentation;
 `test_who_reads_what` measures again and compares. Other wheels of netCDF4 contain other releases
@@ -171,7 +171,7 @@ def run(*command: str) -> str:
 
 
 @cache
-def _number(*command: str) -> str | None:
+def _version_of(*command: str) -> str | None:
     """Return the version of a program, or None if it is not installed."""
     if shutil.which(command[0]) is None:
         return None
@@ -181,12 +181,12 @@ def _number(*command: str) -> str | None:
 
 
 READERS: dict[str, tuple[Reader, Callable[[], str | None]]] = {
-    "netCDF-C (ncdump)": (by_ncdump, lambda: _number("ncdump", "-?")),
+    "netCDF-C (ncdump)": (by_ncdump, lambda: _version_of("ncdump", "-?")),
     "netCDF-C (netCDF4)": (by_netcdf4, lambda: netCDF4.__netcdf4libversion__),
     "xarray's zarr engine": (by_xarray, lambda: version("xarray")),
     "zarr-python": (by_zarr, lambda: version("zarr")),
     "tensorstore": (by_tensorstore, lambda: version("tensorstore")),
-    "GDAL": (by_gdal, lambda: _number("gdalinfo", "--version")),
+    "GDAL": (by_gdal, lambda: _version_of("gdalinfo", "--version")),
 }
 for other in os.environ.get("NCZARR_NETCDF4", "").split():
     ask = "import netCDF4; print(netCDF4.__version__, netCDF4.__netcdf4libversion__)"
@@ -227,12 +227,12 @@ def write_all(folder: Path) -> Stores:
 
 
 def measured(reader: str, stores: Stores) -> list[str]:
-    """Return the rows of a reader's table; layouts with equal results share a row."""
+    """Return the rows of a reader's table, in which layouts with equal results share a row."""
     function, _ = READERS[reader]
     read: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
     for (layout, content), (path, name) in stores.items():
         verdicts = read[layout]
-        if verdicts.get("numbers") != "refused":  # otherwise the layout is not readable at all
+        if verdicts.get("numbers") != "refused":  # the reader cannot read the layout at all
             verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
     alike: dict[tuple[str, str], list[str]] = {}
     for layout, verdicts in read.items():
@@ -252,7 +252,7 @@ def summary(verdicts: dict[str, str]) -> tuple[str, str]:
 
 
 def section(reader: str, stores: Stores) -> str:
-    """Return the section of the page on one reader."""
+    """Return the section of the page that describes one reader."""
     head = [f"## {reader} {READERS[reader][1]()}", "", HEADER, "| --- | --- | --- |"]
     return "\n".join([*head, *measured(reader, stores)]) + "\n"
 
@@ -264,7 +264,7 @@ def sections(page: str) -> dict[str, str]:
 
 
 def matrix(parts: dict[str, str]) -> str:
-    """Return the table of readers and layouts that summarizes their sections."""
+    """Return the table of readers and layouts that summarizes the sections."""
     verdicts = {
         heading.removeprefix("## "): {
             layout: (refused, wrong)
@@ -318,7 +318,7 @@ def main() -> None:
 
 
 def with_parts(page: str, parts: dict[str, str]) -> str:
-    """Return the page with these sections and their matrix between its two marks."""
+    """Return the page with the sections and their summary between its two marks."""
     begin, end = (page.index(mark) for mark in MARKS)
     ordered = {head: parts[head] for head in sorted(parts, key=str.casefold)}
     new = [MARKS[0], "\n\n", matrix(ordered), "\n", *ordered.values()]
