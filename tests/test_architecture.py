@@ -184,7 +184,7 @@ def test_only_formats_layer_compares_zarr_versions(path):
 def test_only_one_storage_module_depends_on_operating_system():
     asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
     result = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
-    # Other uses of `os` and `ctypes`: forks and processor counts, and netcdf-c.
+    # Other modules use `os` for forks and processor counts, and `ctypes` for netcdf-c.
     others = {"locks.py", "chunks/array.py"}
     others |= {f"copying/netcdf_{name}.py" for name in ("c", "input", "output")}
     assert result == {"storage/system.py", *others}

@@ -12,7 +12,7 @@ import xarray as xr
 import xr_nczarr
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what it imports
+    warnings.simplefilter("ignore")  # from the dependencies of intake-esm
     intake_esm = pytest.importorskip("intake_esm")
 
 pytestmark = pytest.mark.filterwarnings("ignore")

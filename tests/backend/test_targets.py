@@ -140,7 +140,7 @@ def test_parquet_reference_set_is_read_from_zip_file_or_mapping(tmp_path, monkey
         for key, content in objects.items():
             archive.writestr(key, content)
     assert read(tmp_path / "set.zip") == VALUES
-    monkeypatch.chdir(tmp_path)  # the base of relative URLs in a set in memory
+    monkeypatch.chdir(tmp_path)  # relative URLs in a dictionary start at this directory
     assert read(objects) == VALUES
     references = dict(LazyReferenceMapper(f"{tmp_path}/set", engine="pyarrow"))
     assert ".zmetadata" in references
@@ -415,7 +415,8 @@ def test_file_opened_with_fsspec_is_accepted_as_target(stored, tmp_path, s3_serv
         with fsspec.open(target, **options) as file:
             assert type(file).__name__ == "S3File"
             assert read(file) == VALUES
-            assert read(file, storage_options=options) == VALUES  # the options that it already has
+            # The file already has these options.
+            assert read(file, storage_options=options) == VALUES
         assert read(fsspec.open(target, **options)) == VALUES
     with fsspec.open(f"{url}/set.json", **options) as file:
         assert read(file, storage_options={"allow": ["memory://"]}) == [0, 1]
@@ -478,7 +479,7 @@ def places(stored, tmp_path, memory, http_server, s3_server, groups):
 
 
 TOO_MANY = {
-    # a path
+    # paths
     "path with a query": "{local}/store?a=b",
     "path with a fragment": "{local}/store#part",
     "path below a file": "{local}/store.zip/store",
@@ -488,7 +489,7 @@ TOO_MANY = {
     "file URL with a query": "file://{local}/store?a=b",
     "file URL of a host": "file://host{local}/store",
     "file URL with a fragment": "file://{local}/store#part=1",
-    # a URL
+    # URLs
     "http with a fragment": "{http}/store#part",
     "http that is a file": "{http}/store#mode=nczarr,file",
     "http with a profile": "{http}/store#mode=zarr&awsprofile=me",
@@ -502,7 +503,7 @@ TOO_MANY = {
     "memory with a profile": "memory://top/store#awsprofile=me",
     "s3 with a query": "{s3}/store?versionId=1",
     "s3 that is a file": "{s3}/store#mode=nczarr,file",
-    # a chain
+    # chained URLs
     "two places": "memory://top/store::file://{local}/store",
     "two places on the web": "{http}/store::{http}/store",
     "a place behind S3": "{s3}/store::memory://top/store",
@@ -515,7 +516,7 @@ TOO_MANY = {
     "a profile of a chain": "simplecache::{s3}/store#mode=s3&awsprofile=me",
     "references behind a cache": "simplecache::reference::file://{local}/set.json",
     "references within a zip file": "zip://x::reference://::file://{local}/set.json",
-    # references
+    # reference sets
     "document that is a zip file": "{local}/set.json#mode=zarr,zip",
     "document that is a directory": "{local}/set.json#mode=zarr,file",
     "document with a fragment": "reference::{local}/set.json#part=1",

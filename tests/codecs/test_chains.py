@@ -290,7 +290,7 @@ def test_zstd_chunks_with_multiple_or_skippable_frames_are_decoded():
 
 
 def test_zstandard_and_numcodecs_decode_zstd_identically(monkeypatch):
-    """Decode frames with and without a checksum, several frames, trailing bytes, and damage."""
+    """This includes checksums, several frames, trailing bytes, and damaged frames."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     frame = numcodecs.Zstd(3).encode(array)
@@ -340,7 +340,7 @@ def test_zstd_chunks_decoded_together_match_separate_decoding(filters):
 
 
 def test_unusual_zstd_chunks_are_not_decoded_together():
-    """Leave a single chunk, large chunks, and all chunks beside an unusual one to `decode`."""
+    """A single chunk, large chunks, and groups with an unusual chunk are left to `decode`."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     codec = make_codec("<i4", (1000,), ("zstd", {}))

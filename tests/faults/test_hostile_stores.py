@@ -45,7 +45,8 @@ def hostile_stores(draw):
         holder = documents
         for step in chosen[:-1]:
             holder = holder[step]
-        if len(chosen) == 1 and draw(st.booleans()):  # a document under the key of another one
+        if len(chosen) == 1 and draw(st.booleans()):
+            # Store the document under the key of another one.
             holder[draw(st.sampled_from(TEXTS)) + "/.zarray"] = holder.pop(chosen[-1])
         else:
             holder[chosen[-1]] = draw(VALUES)

@@ -27,13 +27,14 @@ from xr_nczarr.hierarchy import JOURNAL
 KILLS = int(os.environ.get("NCZARR_KILLS", "100"))
 pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 
-# Forks a writer for each line; a process with one thread and all imports done forks instantly.
-# Prints the status of the writer, its number of changes, and the seconds from first to last.
+# The process forks a writer for each line of its input. Forks are fast because the process has only
+# one thread and has already imported everything. It prints the status of the writer, the number of
+# its changes, and the seconds between the first and the last change.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
 from tests.faults.test_kill_the_writer import ACTIONS, USUAL, create, is_change
 
-with tempfile.TemporaryDirectory() as folder:  # what is loaded at first use is loaded now
+with tempfile.TemporaryDirectory() as folder:  # load all modules that are loaded on first use
     for layout in USUAL.values():
         for action in ACTIONS:
             path = f"{folder}/{action}-{layout}"
@@ -42,7 +43,7 @@ with tempfile.TemporaryDirectory() as folder:  # what is loaded at first use is 
                 ACTIONS[action](path, layout)
 for line in sys.stdin:
     action, layout, path, before_change, delay = line.split()
-    shared = memoryview(mmap.mmap(-1, 24)).cast("d")  # changes, when the first began and the last
+    shared = memoryview(mmap.mmap(-1, 24)).cast("d")  # changes, time of the first, time of the last
     begun, tell = os.pipe()
     assert threading.active_count() == 1
     pid = os.fork()

@@ -158,7 +158,7 @@ def test_full_disk_leaves_old_store_intact(tmp_path, size):
 def write_without_permission():
     """Replace, append and read without permission; root switches to the user nobody."""
     result = []
-    for nobody in (False, True):  # first import modules as root
+    for nobody in (False, True):  # the first pass imports modules as root
         if nobody and os.geteuid() == 0:
             os.setuid(65534)
         with tempfile.TemporaryDirectory() as folder:

@@ -197,7 +197,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
         variable.set_auto_chartostring(False)
         array = store[name]
         dims = getattr(array.metadata, "dimension_names", array.attrs.get("_ARRAY_DIMENSIONS"))
-        # netCDF4-python itself returns the nearest dimension in place of a hidden one.
+        # netCDF4-python itself returns the nearest dimension instead of a shadowed one.
         if not any(dim.startswith("/") for dim in dims or ()):
             assert tuple(dims or ()) == variable.dimensions
             expected, values = np.asarray(variable[...]), np.asarray(array[...])
@@ -224,11 +224,11 @@ def test_plain_zarr_references_shadowed_dimension_by_full_path(
 
 
 def check_attributes(holder: Any, node: Any) -> None:
-    """Compare attributes with those of a zarr-python node: names in order, and values."""
+    """Compare the names, order and values of attributes with those of a zarr-python node."""
     stored = dict(node.attrs)
     stored.pop("_ARRAY_DIMENSIONS", None)
     assert [*stored] == holder.ncattrs()
-    for name in set(stored) - {"_FillValue"}:  # which xarray encodes in its own way
+    for name in set(stored) - {"_FillValue"}:  # xarray encodes `_FillValue` in its own way
         np.testing.assert_array_equal(stored[name], holder.getncattr(name))
 
 

@@ -45,7 +45,7 @@ NUMBERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 TEXTS = np.array(["", "a", "bé", "日本語", "x" * 50, "001", "q"], object)
 CHARACTERS = np.array([b"abc", b"d", b"", b"ef", b"gh", b"i", b"jkl"])
 PACKING = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 2.0, "_FillValue": -99}
-CHUNKS = (2, 3)  # do not divide the shape, (5, 7)
+CHUNKS = (2, 3)  # not divisors of the shape (5, 7)
 
 
 def numbers():
@@ -189,7 +189,7 @@ def test_variables_are_stored_separately_in_v1(path):
     assert set(opened.variables) == set(original.variables)
     for name, variable in original.variables.items():
         xr.testing.assert_identical(opened[name].variable, variable)
-        assert opened[name].dtype == variable.dtype or variable.dtype == object  # text: <U50
+        assert opened[name].dtype == variable.dtype or variable.dtype == object  # text is <U50
 
 
 @pytest.mark.parametrize(("version", "dialect"), READERS)
@@ -747,7 +747,7 @@ def test_damaged_shard_error_includes_key(path, place, location):
         dataset.f8[:4, :6].load()
     assert caught.value.key == "f8/c/0/0"
     assert "crc32c" in str(caught.value) or place == "cut"
-    assert dataset.f8[4, 6].load() == 34  # of another shard
+    assert dataset.f8[4, 6].load() == 34  # in an undamaged shard
 
 
 # Changes ------------------------------------------------------------------------------------------
@@ -831,9 +831,8 @@ def test_rewriting_attribute_with_equal_value_of_other_type_changes_its_type(pat
 def test_variable_length_bytes_are_read_as_bytes(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
-    options = (
-        {"fill_value": None} if version == 2 else {}
-    )  # values equal to a fill value would be missing
+    # Values equal to a fill value would be masked.
+    options = {"fill_value": None} if version == 2 else {}
     array = group.create_array("v", shape=(4,), chunks=(2,), dtype=VariableLengthBytes(), **options)
     array[:] = items
     with xr.open_dataset(tmp_path / "source", engine="nczarr") as opened:

@@ -156,7 +156,7 @@ def zarr_arrays(draw, group, variable, name, dims):
         options = {"order": draw(st.sampled_from("CF"))}
         if dtype.kind in "iuf":
             dtype = dtype.newbyteorder(draw(st.sampled_from("<>")))
-    elif dims and name != "V3" and draw(st.booleans()):  # zarr-python fails for such shards
+    elif dims and name != "V3" and draw(st.booleans()):  # zarr-python cannot shard V3
         options["shards"] = tuple([2 * size for size in chunks])
     array = group.create_array(
         variable,
@@ -332,9 +332,8 @@ def assert_same_encoding(result, expected, name):
     encoding = {
         k: v for k, v in expected.items() if k not in ("compressors", "filters", "serializer")
     }
-    if (
-        encoding.get("shards") is not None
-    ):  # a block is a shard, also if xarray 2025.7 has no such encoding
+    # A dask block is a shard, although xarray 2025.7 has no encoding for shards.
+    if encoding.get("shards") is not None:
         names = encoding["preferred_chunks"]
         encoding["preferred_chunks"] = dict(zip(names, encoding["shards"], strict=True))
     dtype = encoding.pop("dtype", None)

@@ -412,7 +412,7 @@ def test_create_fails_if_object_already_exists(s3_server: S3Server, client: str)
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")
     assert not stores[1].create("x", b"second")
-    assert stores[1].create("x", b"first")  # as after an attempt whose response was lost
+    assert stores[1].create("x", b"first")  # a retry after a lost response sends the same bytes
     assert [bytes(data or b"") for data in stores[1].fetch(["x"])] == [b"first"]
     puts = [request for request in s3_server.requests if request.method == "PUT"]
     assert {request.headers.get("If-None-Match") for request in puts} == {"*"}

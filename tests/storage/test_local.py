@@ -419,7 +419,7 @@ def test_flush_empties_drive_cache_on_macos(
     monkeypatch.setattr(system, "_FULL_SYNC", 51)
     monkeypatch.setattr(system, "_fcntl", SimpleNamespace(fcntl=fcntl))
     store.flush()
-    store.flush()  # as on a file system without this call
+    store.flush()  # the second result imitates a file system that does not support the call
     with pytest.raises(StorageError):
         store.flush()
     assert calls == [51, 51, 51]

@@ -80,7 +80,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     for version in (2, 3):
         for consolidated in (True, False):
             name = f"v{version}-{'consolidated' if consolidated else 'single'}"
-            with warnings.catch_warnings():  # from zarr, about consolidated metadata in v3
+            with warnings.catch_warnings():  # zarr warns about consolidated metadata in v3
                 warnings.simplefilter("ignore")
                 tree().to_zarr(folder / name, zarr_format=version, consolidated=consolidated)
     xr_nczarr.to_nczarr(tree(), folder / "nczarr", consolidated=False)

@@ -412,7 +412,8 @@ def _replaced(path: str) -> None:
             r"C:\data\store", engine="nczarr", chunks={}, consolidated=consolidated
         ) as dataset:
             assert dataset.b.values.tolist() == [3]
-            if not {"a", "A"}.issubset(dataset):  # one variable is missing without a trace
+            if not {"a", "A"}.issubset(dataset):
+                # The directory does not show that one variable was overwritten.
                 assert not consolidated
                 continue
             for name in ("a", "A"):

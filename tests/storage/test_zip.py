@@ -146,7 +146,7 @@ CENTRAL = b"PK\x01\x02"
         (b"PK\x03\x04", 26, b"\xff\xff"),  # length of the local name
         (b"PK\x05\x06", 12, b"\xff\xff\xff\x7f"),  # size of the directory
         (b"PK\x05\x06", 0, b"XX"),
-        (b"a/0", 5, b"\x99\x99"),  # the data
+        (b"a/0", 5, b"\x99\x99"),  # data
     ],
 )
 def test_damaged_zip_file_error_includes_file_name(
@@ -358,7 +358,7 @@ def test_large_zip_file_with_damaged_end_raises_storage_error(tmp_path: Path, pl
 
 
 def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> None:
-    end = ("end", bytes(1 << 16))  # read and cached together with the directory
+    end = ("end", bytes(1 << 16))  # these bytes are cached together with the zip directory
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
     assert fetch(store, "b") == [b"2" * 50]

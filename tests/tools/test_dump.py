@@ -156,7 +156,7 @@ variables:
 
 @needs_ncgen
 def test_dump_special_attributes_match_ncdump(tmp_path, capsys):
-    """Attributes that describe the file itself differ."""
+    """`dump` omits the attributes that describe the file itself."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
     run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
@@ -337,7 +337,7 @@ def test_dump_reports_names_rejected_by_ncgen(role, name, tmp_path, capsys):
     (tmp_path / "x.cdl").write_text(printed)
     command = ["ncgen", "-4", "-o", str(tmp_path / "x.nc"), str(tmp_path / "x.cdl")]
     refused = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
-    assert refused or (role, name) == ("attribute", "_DeflateLevel")  # ncgen drops it
+    assert refused or (role, name) == ("attribute", "_DeflateLevel")  # ncgen drops this attribute
 
 
 def array(dtype, fill="null", shape="[2]"):

@@ -328,7 +328,7 @@ def test_references_to_unlistable_store_include_its_chunks(
 
 def damage_chunk(store: Path) -> None:
     data = bytearray((store / "a/1.1").read_bytes())
-    data[-1] ^= 1  # of the checksum
+    data[-1] ^= 1  # a byte of the checksum
     (store / "a/1.1").write_bytes(data)
 
 
@@ -484,7 +484,7 @@ def test_verify_does_not_suggest_removing_chunks_of_unreadable_array(
     assert not [item for item in report.findings if item.remedy.startswith("Remove")]
     assert damage is not no_json or "the parts that are not valid JSON" not in str(
         report
-    )  # upgrade creates some of them
+    )  # `upgrade` creates some of them
 
 
 @pytest.mark.parametrize("gone", ["a/.zarray", "g/.zgroup"])

@@ -255,7 +255,8 @@ def test_annotations_shown_as_attributes_by_zarr_engine_are_not_written(tmp_path
     dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
     to_nczarr(dataset, tmp_path / "a", zarr_format=version)
     group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)
-    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c also writes this in version 3
+    # netcdf-c also writes this attribute in version 3.
+    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]
     with xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False) as shown:
         assert ("_nczarr_array" in shown.v.attrs) == (version == 3)
         shown = shown.drop_encoding()

@@ -19,7 +19,8 @@ ALL = bool(os.environ.get("NCZARR_S3_FAULTS"))
 ENCODING = {"a": {"chunks": (4,)}}
 RETRY = {"first_wait": 0.001}
 CLIENTS = {
-    "fsspec": {"config_kwargs": {"retries": {"total_max_attempts": 1}}},  # botocore would wait
+    # Otherwise, botocore would wait between its own retries.
+    "fsspec": {"config_kwargs": {"retries": {"total_max_attempts": 1}}},
     "obstore": {"client": "obstore"},
 }
 

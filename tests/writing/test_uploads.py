@@ -17,7 +17,7 @@ def test_total_size_of_concurrent_uploads_is_limited():
         with lock:
             running.add(number)
             most.append(len(running))
-        meeting.wait()  # two of 25 MiB fit into 64 MiB
+        meeting.wait()  # two uploads of 25 MiB fit into 64 MiB
         with lock:
             running.remove(number)
 
