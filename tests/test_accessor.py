@@ -98,7 +98,7 @@ def test_accessor_on_datatree_finds_store(store):
     assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))
 
 
-def test_object_without_store_error_suggests_fix(store):
+def test_accessor_error_for_dataset_without_store_suggests_fix(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
         with pytest.raises(NotFoundError, match=r"does not record the store.*Call the method on"):
             other.nczarr.info()

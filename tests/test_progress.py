@@ -41,7 +41,7 @@ def test_progress_without_total_shows_count(kind, capsys, monkeypatch):
     assert "%" not in shown
 
 
-def test_failed_operation_progress_does_not_reach_100_percent(capsys):
+def test_progress_of_failed_operation_does_not_reach_100_percent(capsys):
     def fail():
         with Progress(True, 100) as progress:
             progress.advance(50)

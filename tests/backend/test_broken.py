@@ -132,7 +132,7 @@ def test_on_unsupported_raises_or_skips_undecodable_variables(attribute, store):
     ],
     ids=str,
 )
-def test_disabling_decoding_avoids_warning(options, store):
+def test_disabling_decoding_avoids_warning_about_undecodable_variable(options, store):
     change(store, "t", **IMPOSSIBLE["units"])
     dataset = xr.open_dataset(store, engine="nczarr", **options)
     assert sorted(dataset.xindexes) == ["time", "x"]

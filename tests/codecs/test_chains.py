@@ -242,7 +242,7 @@ def test_crc32c_works_without_crc32c_library(monkeypatch):
 
 
 # Regression D66
-def test_incompressible_data_round_trips():
+def test_incompressible_data_round_trips_through_every_compressor():
     array = np.random.default_rng(0).integers(0, 256, 100, dtype="u1")
     for name, configuration in COMPRESSORS:
         codec = make_codec("|u1", (100,), (name, configuration))
@@ -573,7 +573,7 @@ def test_chunk_above_size_limit_is_rejected_before_allocation():
         make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
 
 
-def test_item_above_size_limit_is_rejected():
+def test_variable_length_item_above_size_limit_is_rejected():
     codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
     good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
     assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()

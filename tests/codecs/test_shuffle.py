@@ -20,7 +20,7 @@ def shuffle(data, size):
 @pytest.mark.parametrize(
     "stored", [{"elementsize": 0}, {"elementsize": "0"}, {}, {"elementsize": 4}]
 )
-def test_zero_element_size_means_dtype_item_size(stored):
+def test_shuffle_uses_dtype_item_size_if_element_size_is_zero_or_missing(stored):
     array = np.array([0, 1, 2, 3], "<f4")
     data = zlib.compress(shuffle(array.tobytes(), 4))
     codec = make_codec("<f4", (4,), ("shuffle", stored), ("zlib", {"level": "4"}))

@@ -394,7 +394,7 @@ def test_rerun_completes_interrupted_copy(changed: dict) -> None:
             assert not set(copied) & set(second.puts) or limit < 2
 
 
-def test_copy_does_not_mix_two_source_states() -> None:
+def test_copy_does_not_mix_old_and_new_states_of_changed_source() -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
     target: dict[str, bytes] = {}

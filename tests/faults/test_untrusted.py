@@ -207,7 +207,7 @@ def test_max_nodes_counts_only_consolidated_nodes_in_opened_group():
     "options",
     [{"codecs": {"pickle": numcodecs.Pickle}}, {"storage_options": {"templates": "jinja2"}}],
 )
-def test_options_that_require_trust_are_rejected(folder, options):
+def test_options_that_require_trust_are_rejected_for_untrusted_stores(folder, options):
     with pytest.raises(ValueError, match="is not allowed with"):
         values(reference_set(folder, "data.bin"), **options)
 

@@ -157,7 +157,7 @@ def test_read_lengths_limits_rank_and_element_count():
         read_lengths([0], "chunks", least=1)
 
 
-def test_read_chunk_shape_limits_chunk_bytes():
+def test_read_chunk_shape_limits_bytes_per_chunk():
     arguments = {"dtype": np.dtype("f8"), "rank": 1, "limits": Limits(max_chunk_bytes=800)}
     assert read_chunk_shape([100], "chunks", **arguments) == (100,)
     with pytest.raises(LimitError, match="max_chunk_bytes"):

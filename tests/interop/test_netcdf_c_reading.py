@@ -76,7 +76,7 @@ def test_netcdf_c_store_content_matches_netcdf_c(written: Any, way: str) -> None
     assert_reads_as(read_groups(store, way, **RAW), content)
 
 
-def test_netcdf_c_urls_open_same_dataset(written: Any) -> None:
+def test_stores_open_by_same_urls_as_in_netcdf_c(written: Any) -> None:
     store, mode, content = written
     assert_reads_as(read_groups(file_url(store, mode), **RAW), content)
 

@@ -108,7 +108,7 @@ def test_references_from_every_parquet_library_are_found(tmp_path, monkeypatch, 
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_lookup_reads_only_its_record_file_once(tmp_path):
+def test_looking_up_references_reads_only_needed_record_file_and_only_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -236,7 +236,7 @@ def test_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_parquet_references_to_same_url_share_string(tmp_path, monkeypatch, reader):
+def test_parquet_references_to_same_url_share_one_string_object(tmp_path, monkeypatch, reader):
     count, url = 10_000, "s3://" + "x" * 10_000
     pd.DataFrame({"path": [url] * count}).to_parquet(tmp_path / "refs.0.parq", engine="pyarrow")
     hide_other_libraries(monkeypatch, reader)

@@ -446,7 +446,7 @@ def test_s3_folder_markers_are_not_objects(s3_server: S3Server, s3_store: Remote
     assert dict(s3_store.sizes("")) == before
 
 
-def test_sizes_are_not_taken_from_earlier_listing(
+def test_object_sizes_are_not_taken_from_earlier_listing(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     # A zip file created after the listing of its folder was once reported missing.
@@ -543,7 +543,7 @@ def test_suffix_request_distinguishes_missing_objects_from_failures(
         list(store.fetch_ranges([ByteRange("a/100", -4, length)]))
 
 
-def test_remove_continues_after_missing_object(tmp_path: Path) -> None:
+def test_removing_several_objects_continues_after_missing_object(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("absent", "a", "b")]
     for path in paths[1:]:
         path.write_bytes(b"1")

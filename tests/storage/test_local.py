@@ -67,7 +67,7 @@ def test_reading_non_regular_file_raises_storage_error(store: LocalStore) -> Non
                 assert caught.value.key == key
 
 
-def test_key_below_object_is_missing(store: LocalStore) -> None:
+def test_key_below_existing_object_is_treated_as_missing(store: LocalStore) -> None:
     store.put([("a", b"1")])
     assert fetch(store, "a/b") is None
 
@@ -397,7 +397,7 @@ def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> 
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_flush_syncs_file_system(store: LocalStore) -> None:
+def test_flush_syncs_whole_file_system(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")

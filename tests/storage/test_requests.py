@@ -409,7 +409,7 @@ def test_refused_object_deletion_raises_storage_error(s3_server, written):
         xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
 
 
-def test_existing_store_is_rejected_after_one_list_request(s3_server, written):
+def test_rejecting_existing_store_takes_three_requests(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
         xr_nczarr.to_nczarr(steps(0, 30), **written)

@@ -223,7 +223,7 @@ def test_zip_file_preceded_by_other_bytes_is_read(tmp_path: Path) -> None:
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
 
 
-def test_remote_zip_file_read_sends_one_request_plus_one_per_object(
+def test_reading_remote_zip_file_sends_one_request_plus_one_per_object(
     http_server: HttpServer,
 ) -> None:
     entries = [(f"a/{index}", bytes(200_000)) for index in range(4)]
@@ -371,7 +371,7 @@ def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> No
             action()
 
 
-def test_listing_one_level_does_not_iterate_over_other_levels() -> None:
+def test_listing_one_level_of_zip_file_does_not_iterate_over_other_levels() -> None:
     class Counted(list[str]):
         looked_at = 0
 

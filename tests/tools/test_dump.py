@@ -67,7 +67,7 @@ def copy_with_netcdf_c(source, path):
 
 
 @pytest.mark.parametrize("header", [False, True])
-def test_group_dump_contains_only_group_and_inherited_dimensions(tmp_path, header):
+def test_dump_of_group_contains_only_group_and_inherited_dimensions(tmp_path, header):
     tree = {
         "/": xr.Dataset({"a": (("t", "x"), [[1, 2]])}, attrs={"title": "all"}),
         "/g": xr.Dataset({"b": (("x", "y"), [[1.5], [2.5]])}),
@@ -237,7 +237,7 @@ def test_dump_shows_netcdf_c_maxstrlen_attributes(tmp_path):
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"]])
-def test_netcdf_c_4_9_0_store_dump_matches_its_ncdump(options, tmp_path):
+def test_dump_of_netcdf_c_4_9_0_store_matches_ncdump(options, tmp_path):
     store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
     expected = run("ncdump", *options, file_url(store, "nczarr"))
     assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected
@@ -370,7 +370,7 @@ def test_dump_prints_or_reports_values_without_netcdf_type():
     assert len(text.left_out) == 2
 
 
-def test_incomplete_dump_exits_with_code_1(tmp_path, capsys):
+def test_dump_exits_with_code_1_if_output_is_incomplete(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     (tmp_path / "x\x1b[31m").mkdir()
     (tmp_path / "x\x1b[31m" / ".zarray").write_bytes(array("<c8"))

@@ -186,7 +186,7 @@ def test_inherited_chunk_larger_than_dimension_is_kept():
         ),
     ],
 )
-def test_chunk_choice_is_logged(caplog, leftover, level, message):
+def test_chosen_chunks_are_logged_with_reason(caplog, leftover, level, message):
     made, store = STEPS.copy(), {}
     made.t.encoding = leftover
     with caplog.at_level("DEBUG", "xr_nczarr"):

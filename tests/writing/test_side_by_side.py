@@ -109,7 +109,7 @@ def test_write_empty_chunks_controls_storage_of_fill_value_chunks(tmp_path, empt
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
 
 
-def test_zip_file_and_netcdf_c_4_8_0_errors_suggest_fix(tmp_path):
+def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
     with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
