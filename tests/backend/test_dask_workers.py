@@ -11,7 +11,7 @@ import xarray as xr
 from distributed import Client, LocalCluster
 from distributed.scheduler import KilledWorker
 
-from tests.faults.test_kill_the_writer import contents
+from tests.faults.test_killed_writers import contents
 from xr_nczarr import to_nczarr
 
 

@@ -58,7 +58,7 @@ _TABLES = {
     "Reading small chunks": "chunks of",
     "Other work": "",
 }
-"""Headings of the tables, and what the names of their rows contain; the first match counts."""
+"""Headings of the tables, and patterns for the names of their rows; the first match counts."""
 
 
 def replaced(

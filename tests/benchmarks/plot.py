@@ -23,14 +23,14 @@ OVERVIEW = {
     "1,000 chunks of 16 kB over HTTP, 20 ms": "read 1,000 chunks over HTTP, 20 ms",
     "write 265 MB, blosc": "write 265 MB, Blosc",
 }
-"""Rows of the figure for users, and how it names them."""
+"""Rows of the figure for users, with the names that it shows."""
 PEERS = {
     "xarray and zarr-python": ("engine zarr", "to_zarr"),
     "zarr-python": ("zarr-python", "zarr-python, obstore"),
     "zarrs": ("zarrs",),
     "tensorstore": ("tensorstore",),
 }
-"""Peers of that figure, by their names in the rows."""
+"""Contestants of the figure for users, by their names in the rows."""
 
 
 def draw(results: list[Result], path: Path) -> None:

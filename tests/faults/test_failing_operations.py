@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.faults.test_kill_the_writer import contents, same
+from tests.faults.test_killed_writers import contents, same
 from xr_nczarr import ChunkError, ConflictError, NczarrError, NotFoundError, to_nczarr
 from xr_nczarr.storage import MemoryStore
 

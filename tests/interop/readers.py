@@ -1,7 +1,7 @@
 """Measure which programs read which stores, for every layout and every type of content.
 
 ``python -m tests.interop.readers`` measures and writes the table into the documentation;
-`test_who_reads_what` measures again and compares. Other wheels of netCDF4 contain other releases
+`test_reader_tables` measures again and compares. Other wheels of netCDF4 contain other releases
 of netCDF-C: ``NCZARR_NETCDF4`` lists the interpreters of environments with such a wheel.
 """
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 # its changes, and the seconds between the first and the last change.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
-from tests.faults.test_kill_the_writer import ACTIONS, USUAL, create, is_change
+from tests.faults.test_killed_writers import ACTIONS, USUAL, create, is_change
 
 with tempfile.TemporaryDirectory() as folder:  # load all modules that are loaded on first use
     for layout in USUAL.values():
