@@ -1,4 +1,4 @@
-"""Write the table of all error messages, read from the code: ``python docs/messages.py``."""
+"""Print the table of all error messages, read from the code: ``python docs/messages.py``."""
 
 from __future__ import annotations
 
