@@ -130,8 +130,8 @@ def test_parsing_references_uses_less_than_30_megabytes_per_million():
 def test_references_of_scanned_arrays_are_stored_in_columns():
     references = parse_references(json.dumps(SETS["two arrays"]))
     assert sorted(references.entries) == ["g/u/.zarray", "t/.zarray"]
-    assert [len(column.urls) for column in references.columns.values()] == [7, 7]
-    assert all(column.codes is None for column in references.columns.values())
+    assert [len(table.urls) for table in references.tables.values()] == [7, 7]
+    assert all(table.flat_indices is None for table in references.tables.values())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_whitespace_in_strings_of_indented_document_is_preserved():
     text = json.dumps(refs, indent=4)
     for document in (text, f" {text}\n"):
         references = parse_references(document)
-        assert references.columns
+        assert references.tables
         assert dict(references.items()) == one_by_one(refs)
 
 

@@ -1,7 +1,7 @@
 """The location of a reference document.
 
-Instead of a large reference set, only the location of its document is pickled. The receiving
-process then reads the document.
+A large reference set is not pickled itself. Instead, the location of its document is pickled, and
+the receiving process reads the document again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from xr_nczarr.storage import Store
 
 _MAX_SETS = 4
 
+# All parsed sets that are still in use, and the sets that are kept even if they are not in use.
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
 _kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()

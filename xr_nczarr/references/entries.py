@@ -1,4 +1,4 @@
-"""The two kinds of references: to bytes in another object, and inline bytes in the set itself."""
+"""The two kinds of references: byte ranges of other objects, and bytes stored in the set itself."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class InlineBytes:
 Reference = InlineBytes | Target
 
 Entry = str | Target
-"""A target, or the string that encodes inline data in the document."""
+"""A reference as the document contains it. A string encodes inline bytes."""
 
 
 class PickledByFields:
-    """Base class for dataclasses that pickle only their fields, and no cached properties."""
+    """Base class for dataclasses whose cached properties are not pickled, but only their fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -58,7 +58,7 @@ class PickledByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key names a Zarr metadata document (of any version) and not a chunk."""
+    """Return whether a key names a metadata document of any Zarr version, and not a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
@@ -83,7 +83,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Encode inline bytes as a string for a reference document. Inverse of `decode_inline`.
+    """Encode inline bytes as a string for a reference document; the inverse of `decode_inline`.
 
     The bytes are encoded as Base64 unless they are UTF-8 text without control characters. Text that
     starts with ``base64:`` is also encoded as Base64.
@@ -119,7 +119,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
 
 
 def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of (key, value) pairs.
+    """Build a dict from (key, value) pairs, and check that no key occurs twice.
 
     Raises
     ------
@@ -151,7 +151,8 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 def check_number(value: object, what: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
-    `what` is the name of the number, and `key` is the key of the reference, for error messages.
+    `what` is ``"offset"`` or a similar name of the value, and `key` is the key of the reference.
+    Both appear in the error message.
 
     Raises
     ------

@@ -1,6 +1,7 @@
-"""Small expression trees, compiled from templates, that compute with dimension values.
+"""Expression trees, which are compiled from templates, and evaluated with dimension values.
 
-A tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. Trees
+A dimension value is the current value of one of the dimensions over which a generator iterates. A
+tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. Trees
 can be pickled. Every function limits the size of its result. Evaluating a tree either returns the
 value that jinja2 would return, or raises an error.
 """
@@ -50,15 +51,11 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function that takes the dimension values.
+    """Compile an expression into a function of the dimension values, a mapping from their names.
 
-    Raises
-    ------
-    ReferenceSetError
-        If the returned function cannot evaluate the expression, for example because it divides by
-        zero or adds a string to a number.
-    LimitError
-        If the returned function computes a value that is too large.
+    The returned function raises a ReferenceSetError if it cannot evaluate the expression, for
+    example because it divides by zero or adds a string to a number. It raises a LimitError if it
+    computes a value that is too large.
     """
     return _checked(_compiled(expression))
 
@@ -149,9 +146,9 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of evaluating an expression: its number of nodes.
+    """Return the size of an expression: its number of nodes, with long strings counted as several.
 
-    A long string counts as several nodes.
+    The size is a measure of the cost of evaluating the expression.
     """
     if isinstance(expression, str):
         return 1 + len(expression) // 16

@@ -1,11 +1,12 @@
 """Generators (``gen``), in which one template declares many keys.
 
-A key is looked up without expanding the generator. For this purpose, the key template is inverted
-once, into a regular expression and one solver per dimension. A solver determines the value of its
-dimension from the parts of a key that depend only on that dimension. It either solves the equation
-``part = scale * value + shift``, or looks up the parts in a table of rendered values. To confirm
-the match, the template is rendered with the values of all dimensions, and the result is compared
-with the key. If this method might miss some keys, the generator is expanded instead.
+A key is looked up without expanding the generator. To make this possible, the key template is
+inverted once: it is converted to a regular expression and one solver per dimension. The regular
+expression extracts the parts of a key that vary. A solver determines the value of its dimension
+from the parts that depend on that dimension, each of which depends on no other. It either solves
+the equation ``part = scale * value + shift``, or looks up the parts in a table of rendered values.
+To confirm the match, the template is rendered with the values of all dimensions, and the result is
+compared with the key. If the inverse might miss some keys, the generator is expanded instead.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 class _Solver(NamedTuple):
     """A rule that determines the value of one dimension from a key.
 
-    `positions` are the numbers of the regex groups whose text depends on the dimension. `table`
-    maps the texts of these groups to the value of the dimension. If `table` is None, the text of
-    the first group is the number ``scale * value + shift``.
+    `groups` are the numbers of the regex groups whose text depends on the dimension. `table`
+    maps the texts of these groups to the value of the dimension. If `table` is None, the value is
+    solved from the text of the first group, which is the number ``scale * value + shift``.
     """
 
     name: str
-    positions: tuple[int, ...]
+    groups: tuple[int, ...]
     table: Mapping[tuple[str, ...], int | str] | None
     scale: int = 1
     shift: int = 0
 
     def solve(self, texts: Sequence[str]) -> int | str | None:
         if self.table is not None:
-            return self.table.get(tuple([texts[position] for position in self.positions]))
-        return (int(texts[self.positions[0]]) - self.shift) // self.scale
+            return self.table.get(tuple([texts[position] for position in self.groups]))
+        return (int(texts[self.groups[0]]) - self.shift) // self.scale
 
 
 class _Templates(NamedTuple):
@@ -90,8 +91,8 @@ class Generator(PickledByFields):
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
     max_table_cost
-        Maximum cost of each lookup table, which has one entry per value of a dimension. Each entry
-        costs `weight`.
+        Maximum cost of the lookup table of each dimension. The table has one entry per value of the
+        dimension, and each entry costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -108,8 +109,8 @@ class Generator(PickledByFields):
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
     @property
-    def tabulated(self) -> int:
-        """Total number of entries in the lookup tables that the generator keeps in memory."""
+    def table_entries(self) -> int:
+        """Total number of entries in the lookup tables of the solvers."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
@@ -119,7 +120,7 @@ class Generator(PickledByFields):
 
     @property
     def folder(self) -> str:
-        """The part of `literal` up to its last slash."""
+        """The part of `literal` up to and including its last slash."""
         return self.literal[: self.literal.rfind("/") + 1]
 
     @property
@@ -184,15 +185,15 @@ class Generator(PickledByFields):
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
         """The inverse of the key template, or None if the inverse might miss some keys.
 
-        The inverse consists of a pattern that matches the keys, and one solver per dimension.
+        The inverse consists of a regular expression for the keys, and one solver per dimension.
         """
         varying = [part for part in self.key if not is_constant(part)]
-        told_by = [variables(part) for part in varying]
-        if any(len(names) != 1 for names in told_by):
+        dimensions_of = [variables(part) for part in varying]
+        if any(len(names) != 1 for names in dimensions_of):
             return None
         solvers, max_entries = [], self.max_table_cost // self.weight
         for name, domain in self.dimensions.items():
-            parts = [position for position, names in enumerate(told_by) if name in names]
+            parts = [position for position, names in enumerate(dimensions_of) if name in names]
             solver = _solver(name, domain, {part: varying[part] for part in parts}, max_entries)
             if solver is None:
                 return None
@@ -203,12 +204,13 @@ class Generator(PickledByFields):
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
         """Return a regular expression for the keys, with a group for each part that varies.
 
-        Return None if it is ambiguous where a group ends. This is the case if another group follows
-        directly, or if the text of the group may contain a slash or the character that follows.
+        Return None if the end of a group is ambiguous. This is the case if another group follows
+        immediately, or if the text of the group may contain a slash or the character after the
+        group.
         """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
-            for index, position in enumerate(solver.positions):
+            for index, position in enumerate(solver.groups):
                 if solver.table is not None:
                     texts[position] = [rendered[index] for rendered in solver.table]
         pattern, position = "", 0
@@ -245,8 +247,8 @@ def _solver(
 ) -> _Solver | None:
     """Return the solver for a dimension, or None if its lookup table would exceed `limit` entries.
 
-    `parts` maps the number of each regex group whose text depends on the dimension to the part of
-    the key template that the group matches.
+    `parts` contains the parts of the key template that depend on the dimension. The keys of this
+    mapping are the numbers of the regex groups that match the parts.
     """
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
@@ -272,7 +274,7 @@ def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
     `domain` contains the values of the variable. Return None if the expression is not linear, or if
-    its values can have more digits than the regular expression for the keys matches.
+    a value of the expression can have more digits than the regular expression for the keys allows.
     """
     scale, shift = 1, 0
     if type(part) is int:

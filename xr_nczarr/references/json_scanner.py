@@ -1,9 +1,9 @@
-"""Scan regular members of a JSON reference document into columns.
+"""Scan the regular members of a JSON reference document into tables.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. The text is processed in blocks.
-Vectorized arithmetic on the bytes of a block splits all of its members at once, without creating a
+Vectorized arithmetic on the bytes of a block parses all of its members at once, without creating a
 Python object for each member. Every byte is checked: it must be the expected punctuation, a digit,
-or part of a URL or of an array's prefix. URLs and prefixes are decoded as JSON.
+or part of a URL or a key prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.references.columns import MIN_ROWS, ColumnBuilder, Family, split_chunk_key
+from xr_nczarr.references.tables import MIN_ROWS, KeyPattern, TableBuilder, split_chunk_key
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
-_MIN_FAMILY_ROWS = 6  # average number of members per array in a block
+_MIN_ROWS_PER_ARRAY = 6  # average number of members per array in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
-_MARK = "\0stretch "
+_MARKER = "\0stretch "
 # Keys that contain a comma or colon do not match. In a JSON document, one of these characters is
 # always between two strings. The first quotation mark of a match therefore opens a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
@@ -32,44 +32,44 @@ _QUOTE, _ZERO = b'"0'
 
 Numbers = NDArray[np.int64]
 Words = NDArray[np.uint64]
-Tests = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 _ZEROS, _SIXES, _UPPER, _LOWER, _HIGHEST, _ONES = (
     np.uint64(byte * 0x0101010101010101) for byte in (0x30, 0x06, 0xF0, 0x0F, 0x80, 0x01)
 )
 _ONE, _BYTE = np.uint64(1), np.uint64(0xFF)
-# These constants combine digits into pairs, pairs into groups of four, and these into one number.
-# The lower half of a word is always more significant.
+# These constants combine digits into pairs, pairs into groups of four, and two such groups into one
+# number. The digits in the lower half of a word are always more significant.
 _PAIRS = tuple(
     (np.uint64(bits), np.uint64(mask), np.uint64(10 ** (bits // 8)))
     for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0xFFFFFFFF))
 )
 
 
-def scan_document(document: bytes, builder: ColumnBuilder) -> tuple[bytes, int] | None:
+def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
     """Move the regular members of a JSON document into `builder`.
 
     Returns
     -------
     bytes
-        The remaining document. A marker replaces each sequence of members that was moved.
+        The rest of the document, with a marker in place of each sequence of members that was moved.
     int
         The number of markers.
 
-    If too little of the document is regular, the result is None. In that case, `builder` must not
-    be used, because it may already contain some references.
+    The result is None if too little of the document is regular. In that case, discard `builder`,
+    because some references may already have been moved to it.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)
-    marks = copied = position = moved = read = 0
+    markers = copied = position = moved = read = 0
     while len(document) >= _MIN_DOCUMENT_BYTES and (match := _MEMBER.search(document, position)):
         start = end = match.start()
-        size, going_on = _MIN_BLOCK, True
-        while going_on:
+        size, unfinished = _MIN_BLOCK, True
+        while unfinished:
             block = _Block(view[end : end + size])
-            rows, length, going_on = block.move(builder)
+            rows, length, unfinished = block.move(builder)
             position = max(end + length, match.end())
             end += length if rows else 0
             read += size
@@ -78,62 +78,57 @@ def scan_document(document: bytes, builder: ColumnBuilder) -> tuple[bytes, int] 
         if read > 4 * moved + 2 * _MAX_BLOCK:
             return None
         if end > start:
-            mark = json.dumps(f"{_MARK}{marks}").encode() + b":0,"
-            pieces += [view[copied:start], mark]
+            marker = json.dumps(f"{_MARKER}{markers}").encode() + b":0,"
+            pieces += [view[copied:start], marker]
             copied = end
-            marks += 1
-    return b"".join([*pieces, view[copied:]]), marks
+            markers += 1
+    return b"".join([*pieces, view[copied:]]), markers
 
 
-def take_marks(members: dict[str, object]) -> int:
-    """Remove from `members` the markers that `scan_document` inserted.
-
-    Return the number of markers that were removed.
-    """
-    marks = [name for name in members if name.startswith(_MARK)]
-    for name in marks:
+def remove_markers(members: dict[str, object]) -> int:
+    """Remove the markers that `scan_document` inserted from `members`, and return their number."""
+    markers = [name for name in members if name.startswith(_MARKER)]
+    for name in markers:
         del members[name]
-    return len(marks)
+    return len(markers)
 
 
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    A document in which only whitespace separates two values is invalid, and is returned unchanged.
+    If two tokens would run together without the whitespace between them, the document is invalid,
+    and is returned unchanged.
     """
     document = document.strip(_SPACES)
     if b"\0" in document:  # JSON in UTF-8 contains no NUL
         return document
     text = np.frombuffer(document, np.uint8)
-    spaces = _among(_SPACES)[text] & ~_are_inside_strings(document)
+    spaces = _byte_mask(_SPACES)[text] & ~_string_mask(document)
     before = np.flatnonzero(spaces[1:] & ~spaces[:-1])
     after = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
-    structure = _among(_STRUCTURE)
+    structure = _byte_mask(_STRUCTURE)
     if not (structure[text[before]] | structure[text[after]]).all():
         return document
     return text[~spaces].tobytes()
 
 
-def _are_inside_strings(document: bytes) -> Tests:
-    """Return a mask over the bytes of a JSON document that is true within strings."""
+def _string_mask(document: bytes) -> Mask:
+    """Return a mask that is true for the bytes of a JSON document that are inside strings."""
     # An escaped quotation mark does not end a string.
     unescaped = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    marks = (np.frombuffer(unescaped, np.uint8) == _QUOTE).view(np.uint8)
-    np.cumsum(marks, dtype=np.uint8, out=marks)  # overflow keeps the count odd or even
-    inside: Tests = (marks & 1).view(np.bool_)
+    quotes = (np.frombuffer(unescaped, np.uint8) == _QUOTE).view(np.uint8)
+    np.cumsum(quotes, dtype=np.uint8, out=quotes)  # overflow preserves parity
+    inside: Mask = (quotes & 1).view(np.bool_)
     return inside
 
 
-def _among(characters: bytes) -> Tests:
-    """Return a mask over all 256 byte values that is true for `characters`."""
+def _byte_mask(characters: bytes) -> Mask:
+    """Return a mask over all 256 byte values that is true for those in `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A block of the document's text, which begins at the start of a member.
-
-    The attributes contain the text as bytes and as NumPy arrays.
-    """
+    """A block of the document's text that begins at the start of a member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Pad the text, because some reads extend beyond its end.
@@ -143,7 +138,7 @@ class _Block:
         self.words: Words = np.ndarray(len(self.text) - 7, "<u8", self.text, strides=(1,))
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
-    def move(self, builder: ColumnBuilder) -> tuple[int, int, bool]:
+    def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
         If the block contains too few regular members, none of them are moved.
@@ -153,15 +148,15 @@ class _Block:
         int
             The number of members that were moved.
         int
-            The position in the block at which its regular members end.
+            The position in the block at which these members end.
         bool
             Whether the text after the block may begin with more regular members.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
             return 0, 0, False
-        # The positions of the four quotation marks in each row, and of the first one in the next
-        # row.
+        # The positions of the four quotation marks in each member, and of the first one in the next
+        # member.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
         following = self.quotes[4 : 4 * count + 1 : 4]
@@ -176,45 +171,47 @@ class _Block:
         separator, starts = self._find_indices(keys, colons)
         indices, ranks, are_indices = self._parse_indices(starts, colons, separator)
         regular &= are_indices
-        families, which = self._group_keys(keys + 1, starts, ranks, separator)
-        regular &= np.array([family is not None for family in families])[which]
+        patterns, pattern_numbers = self._group_keys(keys + 1, starts, ranks, separator)
+        regular &= np.array([pattern is not None for pattern in patterns])[pattern_numbers]
 
         rows = count if regular.all() else int(regular.argmin())
         length = int(following[rows - 1]) if rows else 0
-        if rows < max(MIN_ROWS, _MIN_FAMILY_ROWS * len(families)):
+        if rows < max(MIN_ROWS, _MIN_ROWS_PER_ARRAY * len(patterns)):
             return 0, length, False
         heads = self._changed_rows(urls[:rows] + 1, commas[:rows])
         texts = self._texts(urls[heads] + 1, commas[heads])
         url_numbers = np.repeat(builder.url_numbers(texts), np.diff(heads, append=rows))
-        for number, family in enumerate(families):
-            chosen = np.flatnonzero(which[:rows] == number)
-            if family is not None and len(chosen):
+        for number, pattern in enumerate(patterns):
+            chosen = np.flatnonzero(pattern_numbers[:rows] == number)
+            if pattern is not None and len(chosen):
                 ranges = url_numbers[chosen], offsets[chosen], lengths[chosen]
-                builder.add(family, indices[chosen, : family.rank], *ranges)
+                builder.add(pattern, indices[chosen, : pattern.rank], *ranges)
         return rows, length, rows == count
 
     def _find_indices(self, opening: Numbers, closing: Numbers) -> tuple[str, Numbers]:
         """Find the chunk index in each key.
 
         `opening` and `closing` contain the positions of the quotation marks around each key. Return
-        two values: the separator within the indices, and the position at which each index begins.
+        two values: the separator between the numbers of an index, and the position at which each
+        index begins.
         """
         first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
-        family, index = split_chunk_key(first) or (Family("", ".", 0), first)
+        pattern, index = split_chunk_key(first) or (KeyPattern("", ".", 0), first)
         starts = np.minimum(opening + 1 + len(first) - len(index), closing)
         rows = self._changed_rows(opening + 1, starts)[1:2]
         if len(rows):
-            # In the keys of all further arrays, assume that the index begins after the last slash.
+            # From the first key of another array on, assume that the index begins after the last
+            # slash.
             begins, ends = (opening[rows[0] :] + 1).tolist(), closing[rows[0] :].tolist()
             starts[rows[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1)
                 for start, stop in zip(begins, ends, strict=True)
             ]
-        return family.separator, starts
+        return pattern.separator, starts
 
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
-    ) -> tuple[Numbers, Numbers, Tests]:
+    ) -> tuple[Numbers, Numbers, Mask]:
         """Parse the chunk indices in the text between each pair of `starts` and `stops`.
 
         Return three arrays: the indices, padded to the same number of dimensions; the number of
@@ -222,45 +219,45 @@ class _Block:
         """
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
-        regular, going_on = np.ones((2, len(starts)), np.bool_)
-        while going_on.any() and len(columns) < _MAX_DIMENSIONS:
+        regular, unfinished = np.ones((2, len(starts)), np.bool_)
+        while unfinished.any() and len(columns) < _MAX_DIMENSIONS:
             numbers, ends, are_numbers = self._parse_numbers(starts)
             columns.append(numbers)
-            ranks += going_on
-            regular &= are_numbers | ~going_on
-            going_on &= regular & (ends < stops)
-            regular &= (self.bytes[ends] == ord(separator)) | ~going_on
-            going_on &= regular
-            starts = np.where(going_on, ends + 1, starts)
-        return np.stack(columns, axis=1), ranks, regular & ~going_on
+            ranks += unfinished
+            regular &= are_numbers | ~unfinished
+            unfinished &= regular & (ends < stops)
+            regular &= (self.bytes[ends] == ord(separator)) | ~unfinished
+            unfinished &= regular
+            starts = np.where(unfinished, ends + 1, starts)
+        return np.stack(columns, axis=1), ranks, regular & ~unfinished
 
     def _group_keys(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
-    ) -> tuple[list[Family | None], Numbers]:
-        """Group the keys by the array to which they belong.
+    ) -> tuple[list[KeyPattern | None], Numbers]:
+        """Group the keys by array, that is, by key pattern.
 
-        `starts` and `stops` delimit the text before the chunk index in each key, and `ranks`
-        contains the number of dimensions of each index. Return two values: a list of key families,
-        and for each key the position of its family in this list. The list contains None in place
-        of the family of keys that are not chunk keys.
+        `starts` and `stops` delimit the prefix of each key, which precedes the chunk index, and
+        `ranks` contains the number of dimensions of each index. Return two values: a list of
+        patterns, and for each key the position of its pattern in this list. A pattern is None if
+        its keys are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
         numbers: dict[tuple[bytes, int], int] = {}
-        which = [numbers.setdefault(prefix, len(numbers)) for prefix in prefixes]
-        families = [_family(prefix, separator, rank) for prefix, rank in numbers]
-        return families, np.repeat(which, np.diff(heads, append=len(starts)))
+        pattern_numbers = [numbers.setdefault(prefix, len(numbers)) for prefix in prefixes]
+        patterns = [_key_pattern(prefix, separator, rank) for prefix, rank in numbers]
+        return patterns, np.repeat(pattern_numbers, np.diff(heads, append=len(starts)))
 
     def _texts(self, starts: Numbers, stops: Numbers) -> list[bytes]:
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self.text[start:stop] for start, stop in spans]
 
     def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the positions of the rows that differ from the preceding row.
+        """Return the numbers of the rows that differ from the preceding row.
 
-        Rows are equal if they have the same text from start to stop, and the same values in
-        `others`. The first row always counts as different. If a text is too long to be compared,
-        the positions of all rows are returned.
+        A row consists of the text between its start and stop, and of its values in `others`. The
+        first row always counts as different. If a text is too long to be compared, all rows count
+        as different.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
@@ -270,21 +267,21 @@ class _Block:
         longest = int(lengths[~differs].max(initial=0))
         if longest > _MAX_COMPARED_BYTES:
             return np.arange(len(starts))
-        for place in range(0, longest, 8):
-            words = self.words[starts + place] << _unused_bits(lengths - place)
+        for position in range(0, longest, 8):
+            words = self.words[starts + position] << _unused_bits(lengths - position)
             differs[1:] |= words[1:] != words[:-1]
         return np.flatnonzero(differs)
 
-    def _occurs(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return a mask that is true for those `starts` at which `expected` occurs in the text.
+    def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
+        """Return a mask that is true where the text at a position in `starts` is `expected`.
 
-        `expected` has at most eight bytes.
+        `expected` may have at most eight bytes.
         """
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
-        matches: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
+        matches: Mask = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return matches
 
-    def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
+    def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Mask]:
         """Parse the number at each of the positions in `starts`.
 
         Return three arrays: the numbers, the positions at which they end, and a mask that is true
@@ -320,24 +317,24 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return, for each word, the left shift in bits that discards all but its first bytes.
+    """Return the left shift, in bits, that keeps only the first `lengths` bytes of each word.
 
-    `lengths` contains the number of bytes to keep in each word. Words are little-endian, so the
-    first byte is in the lowest bits. The shift is 64 or more if no byte is kept.
+    Words are little-endian, so the first byte of a word is in its lowest bits. The shift is 64 or
+    more if no byte is kept.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
-def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of the chunk keys that begin with `prefix`, the raw bytes of a JSON string.
+def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
+    """Return the pattern of the chunk keys that begin with `prefix`, the bytes of a JSON string.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` would assign these keys to
-    another family.
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` would split these keys in
+    another way.
     """
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:
         return None
-    family = Family(text, separator, rank)
+    pattern = KeyPattern(text, separator, rank)
     split = split_chunk_key(text + separator.join("0" * rank))
-    return family if split is not None and split[0] == family else None
+    return pattern if split is not None and split[0] == pattern else None

@@ -31,16 +31,16 @@ _RECORDS = ".zmetadata"
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Open the reference set at a location, or return None if the target is not a reference set.
+    """Open the reference set at a location, or return None if there is no reference set.
 
-    These targets are opened as reference sets:
+    These locations are opened as reference sets:
 
     - a reference document, passed as a dictionary
     - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is known to be a folder, as an existing local folder is
+      or ``.parquet``, unless it is a folder, as far as this is known without a request
     - any URL that begins with ``reference::``
-    - any target that is passed with storage options that only reference sets use
+    - any location that is passed with storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits
-from xr_nczarr.references.columns import DOTTED, flat_index
 from xr_nczarr.references.entries import (
     InlineBytes,
     Reference,
@@ -30,6 +29,7 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
 from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.tables import DOTTED, flat_index
 
 _MAX_RECORD_ROWS = 10_000_000
 
@@ -88,7 +88,7 @@ class RecordSet(ReferenceSet):
 
     @property
     def is_listed(self) -> bool:
-        """False, because the references to chunks are in record files."""
+        """Whether all references are in memory: False, because record files contain them."""
         return False
 
     @property

@@ -1,8 +1,8 @@
 """Parse reference documents of version 0 and 1, and convert version 1 to version 0.
 
 It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. A name in a
-template refers to an argument of the template call if there is one, otherwise to a dimension,
-otherwise to another template. Templates that the caller passes replace templates of the same name
+template refers to the first of these that has the name: an argument of the template call, a
+dimension, and another template. Templates that the caller passes replace templates of the same name
 in the document.
 """
 
@@ -22,13 +22,6 @@ import numpy as np
 from xr_nczarr.errors import LimitError, NczarrError, Place, ReferenceSetError, quote
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
-from xr_nczarr.references.columns import (
-    MIN_ROWS,
-    Column,
-    ColumnBuilder,
-    Family,
-    split_chunk_key,
-)
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
     Entry,
@@ -42,8 +35,15 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
-from xr_nczarr.references.json_scanner import scan_document, take_marks
+from xr_nczarr.references.json_scanner import remove_markers, scan_document
 from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.tables import (
+    MIN_ROWS,
+    KeyPattern,
+    ReferenceTable,
+    TableBuilder,
+    split_chunk_key,
+)
 from xr_nczarr.references.templates import Language, Templates
 
 # Largest absolute value of a dimension. It also keeps the number of values below 2⁶³.
@@ -55,7 +55,10 @@ Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
 def _is_record_set(value: Any) -> bool:
-    """Return whether an entry for ``.zmetadata`` is the document of a folder of parquet files."""
+    """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
+
+    Otherwise, the value is the consolidated metadata of a Zarr v2 store.
+    """
     if isinstance(value, Mapping):
         return "record_size" in value
     return isinstance(value, str) and is_record_document(value.encode())
@@ -76,15 +79,15 @@ def parse_references(
         The document as JSON, or as a dictionary.
     template_overrides
         A mapping from names to templates. They are added to the templates in the document, and
-        replace those of the same name.
+        replace templates of the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
         ``"jinja2"`` allows everything in jinja2's immutable sandbox. Use it only for trusted sets,
         because such templates can run forever.
     limits
-        `max_references` limits the cost of templates and generators. In particular, it limits how
-        many references are expanded from generators that cannot be evaluated on demand. A reference
-        whose templates have hundreds of terms counts several times.
+        `max_references` limits the cost of templates and generators. In particular, if a generator
+        cannot be evaluated on demand, it limits the number of references to which the generator is
+        expanded. A reference whose templates have hundreds of terms counts as several references.
         `max_consolidated_bytes` limits the size of the document.
 
     Raises
@@ -119,12 +122,12 @@ def parse_references(
         bounded = replace(generator, max_table_cost=remaining)
         if bounded.inverse is not None:
             kept.append(bounded)
-            remaining -= bounded.tabulated * bounded.weight
+            remaining -= bounded.table_entries * bounded.weight
         else:
             remaining -= bounded.count * bounded.weight
             _expand_into(refs, bounded, remaining)
     listed = tabulate(refs, builder, render_url)
-    digest = b"" if text is None else _digest(text, listed.columns.values())
+    digest = b"" if text is None else _digest(text, listed.tables.values())
     references = replace(listed, generators=tuple(kept), digest=digest)
     tries = sum(map(references.generators_near, listed.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
@@ -140,16 +143,16 @@ def parse_references(
     return references
 
 
-def _digest(others: bytes, columns: Iterable[Column]) -> bytes:
+def _digest(others: bytes, tables: Iterable[ReferenceTable]) -> bytes:
     """Return a digest of a whole reference document.
 
-    `others` is the text of the document without the references that were moved to `columns`. The
-    digest covers both this text and the columns.
+    `others` is the text of the document without the references that were moved to `tables`. The
+    digest covers both this text and the tables.
     """
     digest = hashlib.blake2b(others, digest_size=32)
-    for column in columns:
-        digest.update(repr((column.family, column.shape, column.urls)).encode())
-        for numbers in (column.codes, column.url_numbers, column.offsets, column.lengths):
+    for table in tables:
+        digest.update(repr((table.pattern, table.shape, table.urls)).encode())
+        for numbers in (table.flat_indices, table.url_numbers, table.offsets, table.lengths):
             if numbers is not None:
                 digest.update(numbers.dtype.str.encode())
                 digest.update(numbers.data)
@@ -196,16 +199,16 @@ def expand(
 
 def _load(
     document: Document, limits: Limits
-) -> tuple[dict[str, Any], dict[str, Any], ColumnBuilder, bytes | None]:
-    """Scan the references that follow a regular pattern, and parse the rest of the document.
+) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
+    """Scan the regular members of a document with `scan_document`, and parse all others.
 
     Returns
     -------
     dict
-        The members of the document.
+        The members of the document. If it is of version 0, they are the references.
     dict
         The references that were not scanned.
-    ColumnBuilder
+    TableBuilder
         A builder with the references that were scanned.
     bytes or None
         The text of the document without the scanned references. None if the document is a dict that
@@ -228,7 +231,7 @@ def _load(
                 f"{limits.max_consolidated_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
-    builder = ColumnBuilder()
+    builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
         # If this fails, the original document is parsed below, so that an error has the right
@@ -237,12 +240,12 @@ def _load(
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
             # If all markers are among the references, so were all members that the markers replace.
-            if take_marks(refs) == scanned[1]:
+            if remove_markers(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
         assert data is not None
         members = parse_members(data)
-    return members, _refs(members), ColumnBuilder(), data
+    return members, _refs(members), TableBuilder(), data
 
 
 def _as_json(value: Any) -> Any:
@@ -338,34 +341,34 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
 
 def tabulate(
     refs: dict[str, Any],
-    builder: ColumnBuilder | None = None,
+    builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> ReferenceSet:
-    """Build a set from the references in `refs` and those that were added to `builder`.
+    """Build a set from the references in `refs`, and from those that were added to `builder`.
 
-    References to the chunks of large arrays are removed from `refs`, and become columns of the
-    set. The function `render_url` renders the templates in a URL.
+    References to the chunks of large arrays are moved from `refs` to tables. The function
+    `render_url` renders the templates in a URL.
     """
-    builder = builder or ColumnBuilder()
-    groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
+    builder = builder or TableBuilder()
+    groups: dict[KeyPattern, list[tuple[str, str]]] = defaultdict(list)
     for key, value in refs.items():
         if isinstance(value, (list, tuple)) and (split := split_chunk_key(key)):
             groups[split[0]].append((key, split[1]))
-    for family, keys in groups.items():
-        if len(keys) < MIN_ROWS and family not in builder.families:
+    for pattern, keys in groups.items():
+        if len(keys) < MIN_ROWS and pattern not in builder.patterns:
             continue
         urls, *numbers = zip(
             *[_target(key, refs.pop(key), render_url) for key, _ in keys], strict=True
         )
-        texts = family.separator.join(index for _, index in keys).split(family.separator)
+        texts = pattern.separator.join(index for _, index in keys).split(pattern.separator)
         builder.add(
-            family,
-            np.array(texts, dtype=np.int64).reshape(len(keys), family.rank),
+            pattern,
+            np.array(texts, dtype=np.int64).reshape(len(keys), pattern.rank),
             builder.url_numbers(urls),
             *(np.array([-1 if n is None else n for n in column]) for column in numbers),
         )
     entries = {key: _entry(key, value, render_url) for key, value in refs.items()}
-    references = ReferenceSet(entries, builder.columns(render_url))
+    references = ReferenceSet(entries, builder.tables(render_url))
     for key in entries:
         if references.find_chunk(key) is not None:
             raise ReferenceSetError("the key is declared twice", key=key)
@@ -444,8 +447,8 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
     """Expand a generator: add every reference that it declares to `refs`.
 
-    This is done only for generators whose key templates cannot be inverted. `remaining` is the
-    number of references that the limits still allow after this generator.
+    This is necessary for generators whose key templates cannot be inverted. `remaining` is the
+    number of references that the limits still allow after the expansion.
 
     Raises
     ------

@@ -76,8 +76,8 @@ class RecordFiles:
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
         """Return a mapping from names to record files.
 
-        All files that are not cached are fetched in one call. If the cache cannot hold a file for
-        each of the names, the mapping contains only as many of the first files as it can hold.
+        All files that are not cached are fetched in one call. If there are more names than the
+        cache can hold, the last ones are left out.
         """
         return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 

@@ -11,7 +11,6 @@ from itertools import chain, islice
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
-from xr_nczarr.references.columns import Column, Family, split_chunk_key
 from xr_nczarr.references.entries import (
     Entry,
     PickledByFields,
@@ -21,23 +20,26 @@ from xr_nczarr.references.entries import (
     is_metadata,
 )
 from xr_nczarr.references.generators import Generator
+from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_key
 from xr_nczarr.storage.keys import Listing, one_level
 
 _FEW = 3
-"""If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
+"""If a set has at most this many generators, a lookup tries all of them, regardless of folder."""
 
 
 @dataclass(frozen=True)
 class ReferenceSet(PickledByFields):
-    """An immutable mapping from keys to references. Generators are pickled without being expanded.
+    """An immutable mapping from keys to references.
+
+    Generators are pickled without being expanded.
 
     Attributes
     ----------
     entries
-        Mapping from keys to the references that are neither in columns nor generated, in document
+        Mapping from keys to the references that are neither in tables nor generated, in document
         order.
-    columns
-        Mapping from the key family of each large array to the column for that array's chunks.
+    tables
+        Mapping from the key pattern of each large array to the table for that array's chunks.
     generators
         Generators, each of which declares many keys and their references.
     digest
@@ -46,13 +48,13 @@ class ReferenceSet(PickledByFields):
     """
 
     entries: Mapping[str, Entry]
-    columns: Mapping[Family, Column] = field(default_factory=dict)
+    tables: Mapping[KeyPattern, ReferenceTable] = field(default_factory=dict)
     generators: tuple[Generator, ...] = ()
     digest: bytes = field(default=b"", compare=False)
 
     @property
     def is_listed(self) -> bool:
-        """Whether all references are in `entries` and `columns`."""
+        """Whether all references are in `entries` and `tables`, and none are generated."""
         return not self.generators
 
     def load(self, keys: Sequence[str]) -> None:
@@ -81,31 +83,31 @@ class ReferenceSet(PickledByFields):
     def find_listed(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not list the key.
 
-        Keys that only generators declare are not listed.
+        A key is not listed if only a generator declares it.
         """
         entry = self.entries.get(key)
         return self.find_chunk(key) if entry is None else _decoded(entry, key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference that a column contains for `key`.
+        """Return the reference that a table contains for `key`.
 
-        Return None if no column contains the key.
+        Return None if no table contains the key.
         """
-        split = split_chunk_key(key) if self.columns else None
-        column = self.columns.get(split[0]) if split else None
-        if split is None or column is None:
+        split = split_chunk_key(key) if self.tables else None
+        table = self.tables.get(split[0]) if split else None
+        if split is None or table is None:
             return None
-        return column.find([int(part) for part in split[1].split(split[0].separator)])
+        return table.find([int(part) for part in split[1].split(split[0].separator)])
 
-    def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column that contains all references to the chunks of an array.
+    def table_of(self, keys: ChunkKeys, rank: int) -> ReferenceTable | None:
+        """Return the table that contains all references to the chunks of an array.
 
         `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
-        the array has no column, or if some of its chunks may be declared elsewhere.
+        the array has no table, or if some of its chunks may be declared elsewhere.
         """
         if not self.is_listed:
             return None
-        return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
+        return self.tables.get(KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def find_generated(self, key: str) -> Reference | None:
         """Return the reference that a generator declares for `key`.
@@ -128,7 +130,7 @@ class ReferenceSet(PickledByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return the number of generators that a lookup of `key` may have to try."""
+        """Return the number of generators that must be tried to look up `key`."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
@@ -140,7 +142,7 @@ class ReferenceSet(PickledByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
 
-        Chunks in columns, parquet files and generators are left out, because there may be very many
+        Chunks in tables, parquet files and generators are left out, because there may be very many
         of them, and they are not needed to find groups and arrays.
         """
         return one_level(self._sorted_keys, prefix)
@@ -149,40 +151,40 @@ class ReferenceSet(PickledByFields):
         """Yield each key with its reference, including the keys that generators declare."""
         for key, entry in self.entries.items():
             yield key, _decoded(entry, key)
-        for column in self.columns.values():
-            for row, key in enumerate(column.each_key()):
-                yield key, column.row(row)
+        for table in self.tables.values():
+            for row, key in enumerate(table.keys()):
+                yield key, table.reference(row)
         for generator in self.generators:
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs to which the references refer.
 
-        The sample is taken from each column of references, from the first `limit` generators, and
-        from the individually listed references. Each of these contributes at most `limit` URLs.
+        The sample is taken from `entries`, from each table, and from each of the first `limit`
+        generators. Each of these contributes at most `limit` URLs.
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         references = [reference for _, reference in chain.from_iterable(generated)]
         targets = (item.url for item in references if isinstance(item, Target))
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
-        columns = (column.urls[:limit] for column in self.columns.values())
-        return {*targets, *islice(entries, limit), *chain.from_iterable(columns)}
+        tables = (table.urls[:limit] for table in self.tables.values())
+        return {*targets, *islice(entries, limit), *chain.from_iterable(tables)}
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Return a smaller set that still contains all chunks whose keys begin with `prefix`.
 
-        The smaller set may contain other references as well. A column or a generator that may
+        The smaller set may contain other references as well. A table or a generator that may
         contain such chunks is kept as a whole.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
         # If the name of an array is a number, it looks like part of a chunk index. The array's
-        # chunks may then be in its parent's column.
-        columns = {
-            family: column
-            for family, column in self.columns.items()
-            if family.prefix.startswith(prefix) or prefix.startswith(family.prefix)
+        # chunks may then be in its parent's table.
+        tables = {
+            pattern: table
+            for pattern, table in self.tables.items()
+            if pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
         }
         generators = (
             generator
@@ -190,16 +192,16 @@ class ReferenceSet(PickledByFields):
             if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
         )
         entries = {key: self.entries[key] for key in below if not is_metadata(key)}
-        return ReferenceSet(entries, columns, tuple(generators))
+        return ReferenceSet(entries, tables, tuple(generators))
 
     @property
     def count(self) -> int:
         """Number of keys, including the keys that generators declare."""
         generated = sum(generator.count for generator in self.generators)
-        return len(self.entries) + sum(map(len, self.columns.values())) + generated
+        return len(self.entries) + sum(map(len, self.tables.values())) + generated
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the listed references to the chunks of each array.
+        """Count the references to the chunks of each array, without expanding generators.
 
         Return a counter that maps the prefix of an array's chunk keys to the number of references.
         """
@@ -208,8 +210,8 @@ class ReferenceSet(PickledByFields):
             if not is_metadata(key):
                 split = split_chunk_key(key)
                 counts[split[0].prefix if split else key] += 1
-        for family, column in self.columns.items():
-            counts[family.prefix] += len(column)
+        for pattern, table in self.tables.items():
+            counts[pattern.prefix] += len(table)
         return counts
 
     @cached_property

@@ -30,7 +30,7 @@ from xr_nczarr.storage.url import local_path, mask
 _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
 _SAMPLED_URLS = 16
-_MIN_PARTS = 8
+_MIN_CHUNKS = 8
 """Minimum number of chunks for which it is worthwhile to look them up together."""
 _MAX_PICKLED_BYTES = 64 << 10
 """Maximum size in bytes of a pickled reference set.
@@ -42,7 +42,7 @@ A larger set is not pickled. The receiver reads the document instead.
 class _TargetRange(NamedTuple):
     """The bytes to which `key` refers: `length` bytes of a target, beginning at offset `start`.
 
-    `length` is None for the whole target. `path` is the key of the target in `store`.
+    `length` is None for the whole target. `path` is the target's own key, in `store`.
     """
 
     key: str
@@ -71,8 +71,8 @@ class ReferenceStore(Store):
     document
         The document from which the set was read, if any.
     prefix
-        When the set is read from `document`, only the chunks whose keys begin with this prefix must
-        be kept. An empty prefix keeps the whole set.
+        Prefix of the keys of all chunks that this store has to contain. When the set is read from
+        `document`, other references may be left out. If the prefix is empty, the whole set is kept.
     """
 
     zero_fill_is_missing = False
@@ -140,7 +140,7 @@ class ReferenceStore(Store):
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array, which takes fewer bytes when pickled.
 
-        It contains the references to these chunks, instead of the whole set.
+        It contains the references to these chunks instead of the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
@@ -173,13 +173,13 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Looking up many chunks together is faster. This is possible if the set lists all requested
-        chunks explicitly, as byte ranges of files in one local store.
+        Many chunks are looked up together, which is faster, if the set lists all of them explicitly
+        as byte ranges of files in one local store.
         """
-        fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
+        fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
 
-    def _fetch_parts(
+    def _fetch_together(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None] | None:
         """Look up chunks together, and return an iterator over their encoded bytes.
@@ -187,34 +187,34 @@ class ReferenceStore(Store):
         Return None if the chunks must be looked up one by one. This is the case if there are only a
         few chunks, or if they are not all listed as byte ranges of files in one local store.
         """
-        if len(chunks) < _MIN_PARTS or self.remote:
+        if len(chunks) < _MIN_CHUNKS or self.remote:
             return None
-        column = self.references.column_of(keys, len(chunks[0]))
-        rows = None if column is None else column.rows(chunks)
-        if column is None or rows is None:
+        table = self.references.table_of(keys, len(chunks[0]))
+        rows = None if table is None else table.row_numbers(chunks)
+        if table is None or rows is None:
             return None
-        lengths = column.lengths[rows]
+        lengths = table.lengths[rows]
         if lengths.min() < 1 or lengths.max() > self.max_bytes:
             return None
-        numbers = column.url_numbers[rows].tolist()
+        numbers = table.url_numbers[rows].tolist()
         try:
-            places = {number: self._place(column.urls[number]) for number in set(numbers)}
+            places = {number: self._resolve(table.urls[number]) for number in set(numbers)}
         except NczarrError:
             return None  # `fetch` raises the error with the key
         store, *other_stores = {id(store): store for _, store, _ in places.values()}.values()
         if other_stores or store.remote:
             return None
         paths = [places[number][2] for number in numbers]
-        ranges = map(ByteRange, paths, column.offsets[rows].tolist(), lengths.tolist())
-        return self._or_by_key(store.fetch_ranges(list(ranges)), keys, chunks)
+        ranges = map(ByteRange, paths, table.offsets[rows].tolist(), lengths.tolist())
+        return self._or_fetch_by_key(store.fetch_ranges(list(ranges)), keys, chunks)
 
-    def _or_by_key(
+    def _or_fetch_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of chunks from `parts`, until a chunk cannot be read.
 
-        From that chunk on, chunks are fetched by key instead, so that an error contains the chunk's
-        key.
+        That chunk and all later ones are fetched by key instead, so that an error contains the
+        chunk's key.
         """
         count = 0
         with suppress(NczarrError):
@@ -316,18 +316,18 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Find out where the wanted bytes of an object are stored.
+        """Determine where the wanted bytes of an object are stored.
 
         Return the bytes themselves if they are inline, or their byte range in a target. Return None
         if the set does not declare the object. A negative length in `wanted` stands for the whole
-        object. `urls` caches the result of `_place` for each URL.
+        object. `urls` caches the result of `_resolve` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
         try:
             reference = self.references.resolve(key)
             if isinstance(reference, Target) and reference.url not in urls:
-                urls[reference.url] = self._place(reference.url)
+                urls[reference.url] = self._resolve(reference.url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
             raise
@@ -348,7 +348,7 @@ class ReferenceStore(Store):
             return b""
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
-    def _place(self, text: str) -> tuple[str, Store, str]:
+    def _resolve(self, text: str) -> tuple[str, Store, str]:
         """Resolve the URL of a target.
 
         Return the absolute URL, the store that contains the target, and the key of the target in

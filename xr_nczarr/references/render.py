@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.model import Json
-from xr_nczarr.references.columns import Column
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline, unique
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.tables import ReferenceTable
 
 _MIN_REFERENCES = 16
 """Minimum average number of references per generator for generators to be worthwhile."""
@@ -58,12 +58,12 @@ def render_references(references: References, *, generators: bool = False) -> by
         for key, entry in listed.entries.items()
     }
     members: list[Json] = []
-    for column in listed.columns.values():
-        generated = _generators(column) if generators else []
+    for table in listed.tables.values():
+        generated = _generators(table) if generators else []
         members += generated
         if not generated:
-            keys = column.each_key()
-            refs |= {key: _listed(column.row(row)) for row, key in enumerate(keys)}
+            keys = table.keys()
+            refs |= {key: _listed(table.reference(row)) for row, key in enumerate(keys)}
     document: dict[str, Json] = {"version": 1, "refs": refs}
     if members:
         document["gen"] = members
@@ -89,10 +89,10 @@ def tabulated(references: References) -> ReferenceSet:
 
 
 def portable(references: ReferenceSet) -> ReferenceSet:
-    """Copy a reference set, and convert its Zarr v2 metadata so that other readers understand it.
+    """Copy a reference set, and convert its Zarr v2 metadata for kerchunk and VirtualiZarr.
 
-    These readers are kerchunk and VirtualiZarr. The references to chunks stay the same. The
-    metadata changes as follows:
+    The references to chunks stay the same. The metadata changes as follows, so that these two
+    programs understand it:
 
     - The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8
       supports no other form.
@@ -100,8 +100,8 @@ def portable(references: ReferenceSet) -> ReferenceSet:
     - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
       actual size.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
-      converts the set to v3. Other readers of v2 ignore the `_FillValue` attribute, and use the
-      fill value in the array metadata.
+      converts the set to v3. Other programs that read v2 ignore the `_FillValue` attribute, and
+      use the fill value in the array metadata.
 
     Metadata from netCDF-C that is not valid JSON stays unchanged.
     """
@@ -118,7 +118,7 @@ def portable(references: ReferenceSet) -> ReferenceSet:
         attributes = entries.get(attributes_key)
         is_float = re.fullmatch("[<>|]f[248]", str(members.get("dtype")))
         if is_float and members.get("fill_value") is not None and isinstance(attributes, str):
-            entries[attributes_key] = _with_packed_fill(attributes)
+            entries[attributes_key] = _with_encoded_fill(attributes)
     return replace(references, entries=entries)
 
 
@@ -134,7 +134,7 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
     """Correct the numbers in a codec configuration that netCDF-C wrote.
 
     netCDF-C writes numbers as strings, and the element size of the shuffle codec as 0. The actual
-    element size is that of the dtype in `members`, the array metadata.
+    element size is the item size of the dtype in `members`, which is the array metadata.
     """
     if not isinstance(codec, dict):
         return codec
@@ -148,7 +148,7 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
     return codec
 
 
-def _with_packed_fill(attributes: str) -> str:
+def _with_encoded_fill(attributes: str) -> str:
     """Replace a numeric `_FillValue` in JSON attributes with a Base64-encoded double.
 
     All other text stays exactly the same, because readers recognize netCDF-C's character attributes
@@ -160,13 +160,13 @@ def _with_packed_fill(attributes: str) -> str:
     if value not in ("NaN", "Infinity", "-Infinity") and type(value) not in (int, float):
         return attributes
     number = float(str(value))
-    packed = json.dumps(base64.b64encode(struct.pack("<d", number)).decode())
+    encoded = json.dumps(base64.b64encode(struct.pack("<d", number)).decode())
     decoder, at, name = json.JSONDecoder(), attributes.index("{") + 1, None
     while name != "_FillValue":
         name, at = decoder.raw_decode(attributes, _next_value(attributes, at))
         start = _next_value(attributes, at)
         _, at = decoder.raw_decode(attributes, start)
-    return attributes[:start] + packed + attributes[at:]
+    return attributes[:start] + encoded + attributes[at:]
 
 
 def _next_value(text: str, at: int) -> int:
@@ -189,8 +189,8 @@ def _escaped(text: str) -> str:
     return _SYNTAX.sub(lambda match: f"{{{{{match.group()!r}}}}}", text)
 
 
-def _generators(column: Column) -> list[Json]:
-    """Return items of ``gen`` that declare all references of a column.
+def _generators(table: ReferenceTable) -> list[Json]:
+    """Return items of ``gen`` that declare all references of a table.
 
     Each generator declares a slice of the array's chunk grid along its first dimension. Either the
     chunks in the slice are at regular distances in one file, or each chunk is a separate object
@@ -198,15 +198,15 @@ def _generators(column: Column) -> list[Json]:
 
     Return an empty list if the chunks are not regular enough, or not all of them have a reference.
     """
-    rows = column.shape[0]
-    if column.codes is not None:
+    rows = table.shape[0]
+    if table.flat_indices is not None:
         return []
     offsets, lengths = (
-        part.astype(np.int64).reshape(rows, -1) for part in (column.offsets, column.lengths)
+        part.astype(np.int64).reshape(rows, -1) for part in (table.offsets, table.lengths)
     )
-    urls = column.url_numbers.reshape(rows, -1)
-    beginning = _common_beginning(column)
-    if beginning is not None:
+    urls = table.url_numbers.reshape(rows, -1)
+    url_prefix = _common_url_prefix(table)
+    if url_prefix is not None:
         urls = np.zeros_like(offsets)
     if (lengths != lengths[:, :1]).any() or (urls != urls[:, :1]).any():
         return []
@@ -220,36 +220,36 @@ def _generators(column: Column) -> list[Json]:
         stop = start + 1
         while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
             stop += 1
-        strides = _strides(distances[start], column.shape[1:])
-        if strides is None or len(generators) == min(_MAX_SLICES, len(column) // _MIN_REFERENCES):
+        strides = _strides(distances[start], table.shape[1:])
+        if strides is None or len(generators) == min(_MAX_SLICES, len(table) // _MIN_REFERENCES):
             return []
         step = steps.item(start) if stop - start > 1 else 0
-        generators.append(_generator(column, start, stop, (step, *strides), beginning))
+        generators.append(_generator(table, start, stop, (step, *strides), url_prefix))
         start = stop
     return generators
 
 
 def _generator(
-    column: Column, start: int, stop: int, strides: tuple[int, ...], beginning: str | None
+    table: ReferenceTable, start: int, stop: int, strides: tuple[int, ...], url_prefix: str | None
 ) -> dict[str, Json]:
     """Return the item of ``gen`` that declares a slice of an array's chunk grid.
 
     Parameters
     ----------
-    column
+    table
         The references to all chunks of the array.
     start, stop
         Range of the chunk indices along the first dimension.
     strides
         Distance in bytes between neighboring chunks along each dimension, or 0 for whole objects.
-    beginning
+    url_prefix
         The text that precedes the chunk key in each URL, or None if all chunks are in one file.
     """
-    family = column.family
-    first = column.row(start * (len(column) // column.shape[0]))
-    names = [f"i{axis}" for axis in range(family.rank)]
-    key = _escaped(family.prefix) + family.separator.join(f"{{{{{name}}}}}" for name in names)
-    url = _escaped(first.url) if beginning is None else _escaped(beginning) + key
+    pattern = table.pattern
+    first = table.reference(start * (len(table) // table.shape[0]))
+    names = [f"i{axis}" for axis in range(pattern.rank)]
+    key = _escaped(pattern.prefix) + pattern.separator.join(f"{{{{{name}}}}}" for name in names)
+    url = _escaped(first.url) if url_prefix is None else _escaped(url_prefix) + key
     member: dict[str, Json] = {"key": key, "url": url}
     if first.offset is not None:
         terms = [str(first.offset - strides[0] * start)]
@@ -258,7 +258,7 @@ def _generator(
         # meaning.
         member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
         member["length"] = str(first.length)
-    ranges = [(start, stop), *((0, extent) for extent in column.shape[1:])]
+    ranges = [(start, stop), *((0, extent) for extent in table.shape[1:])]
     member["dimensions"] = {
         name: {"start": begin, "stop": end}
         for name, (begin, end) in zip(names, ranges, strict=True)
@@ -282,16 +282,16 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
     return tuple(strides)
 
 
-def _common_beginning(column: Column) -> str | None:
-    """Return the text that precedes the chunk key in every URL of a column.
+def _common_url_prefix(table: ReferenceTable) -> str | None:
+    """Return the text that precedes the chunk key in every URL of a table.
 
     Return None if a URL does not end in the chunk key, or if the text before the chunk key varies.
     """
-    beginning: str | None = None
-    for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
-        url = column.row(row).url
-        if beginning is None and url.endswith(key):
-            beginning = url.removesuffix(key)
-        if beginning is None or url != beginning + key:
+    url_prefix: str | None = None
+    for row, key in enumerate(table.keys() if len(table.urls) == len(table) else ()):
+        url = table.reference(row).url
+        if url_prefix is None and url.endswith(key):
+            url_prefix = url.removesuffix(key)
+        if url_prefix is None or url != url_prefix + key:
             return None
-    return beginning
+    return url_prefix

@@ -43,26 +43,27 @@ class ReferenceOptions:
     Attributes
     ----------
     fo
-        The reference set (a path, a URL or a dictionary) if the target is ``reference://``.
+        The reference set, as a path, a URL or a dictionary, if ``reference://`` is opened.
     target_protocol, target_options
         Protocol and options for the document, and for targets with the same scheme and host (or
         bucket) as the document.
     remote_protocol, remote_options
-        Protocol and options for the targets. Without a protocol, the options apply to all
-        protocols.
+        Protocol and options for the targets, which are the objects to which the set refers.
+        Without a protocol, the options apply to all protocols.
     template_overrides, templates
         See `parse_references`.
     allow
         URL prefixes or paths to which a remote set may refer, in addition to its own host or
-        bucket. For any set, they also allow URLs whose protocol does more than transfer bytes.
-    by_place
+        bucket. In addition, any set, remote or local, may refer to these places with a protocol
+        that does more than transfer bytes, such as one that runs code.
+    by_location
         Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
         or fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
-    own
-        All other options. They apply to the document's host or bucket.
+    others
+        All other options. They apply to the document, and to targets on the same host or bucket.
     filesystem
-        The document's filesystem, if the target is an fsspec mapper or open file. It is used
-        instead of the options for the document.
+        The document's filesystem, if the set is opened from an fsspec mapper or open file. It is
+        used instead of the options for the document.
     access
         Options for reading the document and its targets. If ``access.trusted`` is False, the set
         may refer only to its own folder and to the places in `allow`.
@@ -76,8 +77,8 @@ class ReferenceOptions:
     template_overrides: Mapping[str, str] | None = None
     templates: Any = "safe"
     allow: tuple[str, ...] = ()
-    by_place: Mapping[str, Any]
-    own: Mapping[str, Any]
+    by_location: Mapping[str, Any]
+    others: Mapping[str, Any]
     filesystem: Any = None
     access: Access = DEFAULT_ACCESS
 
@@ -85,11 +86,12 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` contains additional storage options that the target itself implies.
+        `implied` contains additional storage options, which do not come from the caller but from
+        the object that is opened, for example an fsspec ``ReferenceFileSystem``.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})
-        names = {*cls.__slots__} - {"access", "filesystem", "own", "by_place"}
+        names = {*cls.__slots__} - {"access", "filesystem", "others", "by_location"}
         options = {name: remaining.pop(name) for name in list(remaining) if name in names}
         if (older := remaining.pop("ref_storage_args", None)) is not None:
             options["target_options"] = older
@@ -97,12 +99,12 @@ class ReferenceOptions:
             raise UnsupportedError(
                 "reference sets are read-only", remedy='Leave out the storage option "mode"'
             )
-        by_place, protocol = _filesystems(remaining.pop("fs", None))
+        by_location, protocol = _filesystems(remaining.pop("fs", None))
         if protocol is not None:
             options["remote_protocol"], options["remote_options"] = protocol, None
         for name in list(remaining):
             if "://" in name or is_protocol(name):
-                by_place[name] = remaining.pop(name)
+                by_location[name] = remaining.pop(name)
             elif name in _IGNORED:
                 del remaining[name]
         if options.get("remote_protocol") in _CACHING:
@@ -116,7 +118,7 @@ class ReferenceOptions:
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-        return cls(**options, by_place=by_place, own=remaining, access=access)
+        return cls(**options, by_location=by_location, others=remaining, access=access)
 
     def targets(self, document: str | None) -> Targets:
         """Return the rules for resolving and opening the targets of a set.
@@ -126,7 +128,7 @@ class ReferenceOptions:
         # A cache for the document does not apply to the document's targets.
         place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
         options = _by_prefix(
-            {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
+            {self.remote_protocol or "": self.remote_options or {}, **self.by_location}
         )
         allow = self.allow
         origin = None if local_path(place) is not None else origin_of(place)
@@ -138,8 +140,8 @@ class ReferenceOptions:
             allow = (*allow, *places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
                 options[origin] = self.document_only if self.filesystem is None else self.filesystem
-        elif self.own:
-            name = quote(next(iter(self.own)))
+        elif self.others:
+            name = quote(next(iter(self.others)))
             raise UnsupportedError(
                 f'the storage option "{name}" has no effect on this target',
                 remedy="If this is a local reference set, pass the options for the files to which "
@@ -173,26 +175,25 @@ class ReferenceOptions:
     @property
     def document_only(self) -> dict[str, Any]:
         """The storage options that apply only to the document and to targets on the same host."""
-        return {**self.own, **(self.target_options or {})}
+        return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
         """Return a copy of these options for the set at `location`.
 
         The copy also contains the filesystem and storage options of `location`.
         """
-        merged = merge_options(location.storage_options, self.own)
-        return replace(self, own=merged, filesystem=location.filesystem)
+        merged = merge_options(location.storage_options, self.others)
+        return replace(self, others=merged, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the document from `folder`.
 
         If there are no options for the document itself, the options for the longest matching URL
-        prefix apply. For a chained URL, the options for all protocols are also returned, by
-        protocol.
+        prefix apply. For a chained URL, the result also maps each protocol to its options.
         """
         if "::" in folder:
-            return {**self.by_place, **self.document_only}
-        prefixes = [] if self.document_only else _by_prefix(self.by_place).items()
+            return {**self.by_location, **self.document_only}
+        prefixes = [] if self.document_only else _by_prefix(self.by_location).items()
         below = [
             (prefix, options)
             for prefix, options in prefixes
@@ -239,7 +240,7 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 def _prefixes(place: str) -> list[str]:
     """Return the URL prefixes of a protocol and its aliases.
 
-    If `place` already is a URL prefix, it is the only item, and is unchanged.
+    If `place` already is a URL prefix, the list contains only `place` itself.
     """
     if not place or "://" in place:
         return [place]

@@ -109,10 +109,10 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return a name for the store that contains the object at `url`, and the object's key.
+        """Return an identifier of the store that contains the object at `url`, and its key there.
 
-        URLs with the same name are opened as one store. A store is a local drive, a bucket, a
-        single chained URL, or all URLs with the same protocol and options.
+        URLs with equal identifiers are in one store. Such a store contains a local drive, a bucket,
+        a single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:

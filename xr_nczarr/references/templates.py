@@ -50,10 +50,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Functions for the types of syntax nodes.
-
-Each function takes all fields of a node as its arguments.
-"""
+"""Mapping from the types of syntax nodes to functions, which take all fields of a node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -79,8 +76,8 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. All scopes of one template
-    share `budget`, an iterator with one item for each syntax node that may still be compiled.
-    `within` contains the names of the templates that are being inlined.
+    share `budget`, an iterator that yields as many items as syntax nodes may still be compiled.
+    `within` contains the names of the templates that are being inlined, outermost first.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -92,8 +89,8 @@ class _Scope(NamedTuple):
 class Templates:
     """The named templates of one reference set.
 
-    A name in a template refers to an argument of the template call if there is one, otherwise to a
-    dimension, otherwise to another template.
+    A name in a template refers to the first of these that has the name: an argument of the template
+    call, a dimension, and another template.
 
     Parameters
     ----------
@@ -102,8 +99,8 @@ class Templates:
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
     max_cost
-        Maximum total cost of parsing and rendering templates, in units of one reference without
-        templates.
+        Maximum total cost of parsing and rendering templates. The unit is the cost of a reference
+        without templates.
     """
 
     def __init__(
@@ -203,10 +200,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile a named template in place of its name, or of a call, in another template.
+        """Compile the template `name`, which another template names or calls.
 
-        `scope` contains the names that are visible at that place, and `arguments` the arguments of
-        the call.
+        `scope` contains the names that are visible in the other template, and `arguments` contains
+        the arguments of the call. The compiled template is inlined there.
         """
         if name not in self._texts:
             raise ReferenceSetError(

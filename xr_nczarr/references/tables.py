@@ -1,8 +1,8 @@
-"""Columns of references, which contain the references to the chunks of one large array.
+"""Tables of references, each of which contains the references to the chunks of one large array.
 
-A column stores URLs, offsets and lengths in NumPy arrays, which take about 15 bytes per reference.
-A JSON document with a regular layout is scanned into columns without creating a Python object for
-each reference.
+A table stores URLs, offsets and lengths in NumPy arrays, which take about 15 bytes per reference.
+If a JSON document has a regular layout, its references are moved into tables without creating a
+Python object for each reference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.references.entries import MAX_NUMBER, Target
 
 MIN_ROWS = 64
-"""Minimum number of references for which an array gets a column of its own."""
+"""Minimum number of references for which an array gets a table of its own."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
 # Up to 64 numbers, because a NumPy array has at most 64 dimensions.
@@ -31,12 +31,11 @@ DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
 _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,63}})")
 
 
-class Family(NamedTuple):
-    """What all chunk keys of an array have in common.
+class KeyPattern(NamedTuple):
+    """The pattern of an array's chunk keys: a prefix, followed by a chunk index.
 
-    `prefix` precedes the chunk index in each key, `separator` separates the numbers of the index,
-    and `rank` is the count of these numbers. For example, the key ``t/0.0`` belongs to the family
-    ``("t/", ".", 2)``.
+    `separator` separates the numbers of the chunk index, and `rank` is the count of these numbers.
+    For example, the key ``t/0.0`` has the pattern ``("t/", ".", 2)``.
     """
 
     prefix: str
@@ -44,48 +43,49 @@ class Family(NamedTuple):
     rank: int
 
 
-def split_chunk_key(key: str) -> tuple[Family, str] | None:
-    """Split a chunk key into its `Family` and the text of its chunk index.
+def split_chunk_key(key: str) -> tuple[KeyPattern, str] | None:
+    """Split a chunk key into its `KeyPattern` and the text of its chunk index.
 
-    For example, ``"t/0.0"`` is split into ``Family("t/", ".", 2)`` and ``"0.0"``. In ``"t/c/0/0"``,
-    the prefix is ``"t/c/"`` and the separator is a slash. Return None if `key` is not a chunk key.
+    For example, ``"t/0.0"`` is split into ``KeyPattern("t/", ".", 2)`` and ``"0.0"``. In
+    ``"t/c/0/0"``, the prefix is ``"t/c/"`` and the separator is a slash. Return None if `key` is
+    not a chunk key.
     """
-    slash = key.rfind("/")  # in a nested index, a digit precedes it
+    slash = key.rfind("/")  # in a nested index, a digit precedes the last slash
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if match is None:
         match, separator = DOTTED.fullmatch(key), "."
         if match is None:
             return None
     prefix, index = match.groups()
-    return Family(prefix, separator, index.count(separator) + 1), index
+    return KeyPattern(prefix, separator, index.count(separator) + 1), index
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Convert the index of a chunk to a flat index (in C order) into a grid of shape `shape`.
+    """Convert a chunk index to a flat index, in C order, into a chunk grid of shape `shape`.
 
     Return None if the chunk is outside the grid.
     """
-    number = 0
+    flat = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
             return None
-        number = number * extent + position
-    return number
+        flat = flat * extent + position
+    return flat
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """The references to the chunks of one array, with one reference per row.
+class ReferenceTable:
+    """A table of the references to the chunks of one array, with one reference per row.
 
     Attributes
     ----------
-    family
-        The prefix, separator and rank of the array's chunk keys.
+    pattern
+        The pattern of the array's chunk keys.
     shape
-        For each dimension, the largest chunk index plus 1.
-    codes
-        For each row, the flat index of its chunk in a grid of shape `shape`; see `flat_index`. The
-        indices are in ascending order. None if every chunk of the grid has a row.
+        Shape of the chunk grid: for each dimension, the largest chunk index plus 1.
+    flat_indices
+        For each row, the flat index of its chunk in the grid; see `flat_index`. The indices are in
+        ascending order. None if every chunk of the grid has a row.
     urls
         The distinct URLs.
     url_numbers
@@ -94,9 +94,9 @@ class Column:
         For each row, the offset and length in bytes. Both are -1 for a reference to a whole object.
     """
 
-    family: Family
+    pattern: KeyPattern
     shape: tuple[int, ...]
-    codes: NDArray[Any] | None
+    flat_indices: NDArray[Any] | None
     urls: tuple[str, ...]
     url_numbers: NDArray[Any]
     offsets: NDArray[Any]
@@ -106,15 +106,15 @@ class Column:
         return len(self.url_numbers)
 
     def find(self, index: Sequence[int]) -> Target | None:
-        """Return the reference to the chunk at `index`, or None if the column has no such chunk."""
-        row = code = flat_index(index, self.shape)
-        if code is not None and self.codes is not None:
-            row = int(self.codes.searchsorted(self.codes.dtype.type(code)))
-            if row == len(self.codes) or self.codes[row] != code:
+        """Return the reference to the chunk at `index`, or None if the table has no such chunk."""
+        row = flat = flat_index(index, self.shape)
+        if flat is not None and self.flat_indices is not None:
+            row = int(self.flat_indices.searchsorted(self.flat_indices.dtype.type(flat)))
+            if row == len(self.flat_indices) or self.flat_indices[row] != flat:
                 return None
-        return None if row is None else self.row(row)
+        return None if row is None else self.reference(row)
 
-    def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
+    def row_numbers(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
         """Return the row number of each chunk in `indices`.
 
         Return None if any of these chunks has no row.
@@ -122,46 +122,46 @@ class Column:
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
-        codes: NDArray[Any] = np.ravel_multi_index(tuple(positions), self.shape)
-        if self.codes is None:
-            return codes
-        codes = codes.astype(self.codes.dtype)
-        rows = np.minimum(self.codes.searchsorted(codes), len(self.codes) - 1)
-        return rows if (self.codes[rows] == codes).all() else None
+        flat_indices: NDArray[Any] = np.ravel_multi_index(tuple(positions), self.shape)
+        if self.flat_indices is None:
+            return flat_indices
+        flat_indices = flat_indices.astype(self.flat_indices.dtype)
+        rows = np.minimum(self.flat_indices.searchsorted(flat_indices), len(self.flat_indices) - 1)
+        return rows if (self.flat_indices[rows] == flat_indices).all() else None
 
-    def row(self, row: int) -> Target:
-        """Return the reference in row number `row`."""
+    def reference(self, row: int) -> Target:
+        """Return the reference in row number `row`, counting from 0."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
 
-    def each_key(self) -> Iterator[str]:
+    def keys(self) -> Iterator[str]:
         """Yield the chunk key of each row."""
-        codes = np.arange(len(self)) if self.codes is None else self.codes
-        prefix, separator, _ = self.family
-        for start in range(0, len(codes), 1 << 16):
-            indices = np.unravel_index(codes[start : start + (1 << 16)], self.shape)
+        flat_indices = np.arange(len(self)) if self.flat_indices is None else self.flat_indices
+        prefix, separator, _ = self.pattern
+        for start in range(0, len(flat_indices), 1 << 16):
+            indices = np.unravel_index(flat_indices[start : start + (1 << 16)], self.shape)
             for index in zip(*[axis.tolist() for axis in indices], strict=True):
                 yield prefix + separator.join(map(str, index))
 
 
-class ColumnBuilder:
-    """A builder that collects references in any order, and then turns them into columns."""
+class TableBuilder:
+    """A builder that collects references in any order, and then builds a table for each array."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
-        self._blocks: dict[Family, list[tuple[NDArray[Any], ...]]] = {}
+        self._blocks: dict[KeyPattern, list[tuple[NDArray[Any], ...]]] = {}
 
     @property
-    def families(self) -> Collection[Family]:
-        """The key families for which references were added."""
+    def patterns(self) -> Collection[KeyPattern]:
+        """The patterns of all chunk keys for which references were added."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
         """Assign a number to each URL, and return the numbers to pass to `add`.
 
-        Equal URLs get equal numbers. A URL is either a string, or the raw bytes of a JSON string,
-        in which escapes have not been decoded yet.
+        Equal URLs get equal numbers. A URL is either a string, or the bytes of a JSON string whose
+        escapes have not been decoded yet.
         """
         numbers = self._numbers
         for url in set(urls):
@@ -170,18 +170,18 @@ class ColumnBuilder:
 
     def add(
         self,
-        family: Family,
+        pattern: KeyPattern,
         indices: NDArray[np.int64],
         url_numbers: NDArray[np.int32],
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add references to chunks of one array.
+        """Add references to some chunks of one array.
 
         Parameters
         ----------
-        family
-            The family of the array's chunk keys.
+        pattern
+            The pattern of the array's chunk keys.
         indices
             Chunk indices, in an array of shape (references, dimensions).
         url_numbers
@@ -193,16 +193,16 @@ class ColumnBuilder:
         parts = indices, url_numbers, offsets, lengths
         # Use the smallest integer type that can represent all values. No value is below -1.
         block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)
-        self._blocks.setdefault(family, []).append(block)
+        self._blocks.setdefault(pattern, []).append(block)
 
-    def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Build a column for each array from the references that were added.
+    def tables(self, render_url: Callable[[str], str]) -> dict[KeyPattern, ReferenceTable]:
+        """Build a table for each array from the references that were added.
 
         Parameters
         ----------
         render_url
             Function that renders the templates in a URL. It is called once for each distinct URL
-            that was added as bytes, because URLs that were added as strings are already rendered.
+            that was added as bytes. URLs that were added as strings are already rendered.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class ColumnBuilder:
         texts = [url for url in self._numbers if isinstance(url, bytes)]
         decoded = dict(zip(texts, map(render_url, _decode_urls(texts)), strict=True))
         urls = [url if isinstance(url, str) else decoded[url] for url in self._numbers]
-        return {family: _column(family, blocks, urls) for family, blocks in self._blocks.items()}
+        return {pattern: _table(pattern, blocks, urls) for pattern, blocks in self._blocks.items()}
 
 
 def _decode_urls(texts: Sequence[bytes]) -> list[str]:
@@ -226,8 +226,10 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
     return urls
 
 
-def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:
-    # Release the blocks as soon as possible, because they take more memory than the column.
+def _table(
+    pattern: KeyPattern, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]
+) -> ReferenceTable:
+    # Release the blocks as soon as possible, because they take more memory than the table.
     indices, url_numbers, *ranges = (list(parts) for parts in zip(*blocks, strict=True))
     blocks.clear()
     last = np.max([block.max(axis=0) for block in indices], axis=0)
@@ -235,32 +237,33 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
     size, rows = math.prod(shape), sum(map(len, indices))
     if size > MAX_NUMBER:
         problem = f"the chunk keys span a grid of shape {shape}, which is too large"
-        raise ReferenceSetError(problem, key=family.prefix)
-    codes = np.empty(rows, np.min_scalar_type(-size))
+        raise ReferenceSetError(problem, key=pattern.prefix)
+    flat_indices = np.empty(rows, np.min_scalar_type(-size))
     filled = 0
     for block in indices:
-        codes[filled : filled + len(block)] = np.ravel_multi_index(tuple(block.T), shape)
+        flat_indices[filled : filled + len(block)] = np.ravel_multi_index(tuple(block.T), shape)
         filled += len(block)
     indices.clear()
     order: Any = slice(None)
-    if not (codes[1:] > codes[:-1]).all():
-        order = np.argsort(codes, kind="stable")
-        codes = codes[order]
-        repeated = np.flatnonzero(codes[1:] == codes[:-1])
+    if not (flat_indices[1:] > flat_indices[:-1]).all():
+        order = np.argsort(flat_indices, kind="stable")
+        flat_indices = flat_indices[order]
+        repeated = np.flatnonzero(flat_indices[1:] == flat_indices[:-1])
         if len(repeated):
-            index = np.unravel_index(int(codes[repeated[0]]), shape)
-            text = family.separator.join(map(str, index))
-            raise ReferenceSetError("the key is declared twice", key=family.prefix + text)
+            index = np.unravel_index(int(flat_indices[repeated[0]]), shape)
+            text = pattern.separator.join(map(str, index))
+            raise ReferenceSetError("the key is declared twice", key=pattern.prefix + text)
+    # Keep only the URLs to which this array refers, and number them from 0.
     first = min(int(block.min()) for block in url_numbers)
     used = np.zeros(1 + max(int(block.max()) for block in url_numbers) - first, np.bool_)
     for block in url_numbers:
         used[block - first] = True
     renumbered = (used.cumsum() - 1).astype(np.min_scalar_type(len(used)))
     url_numbers = [renumbered[block - first] for block in url_numbers]
-    return Column(
-        family,
+    return ReferenceTable(
+        pattern,
         shape,
-        None if rows == size else codes,
+        None if rows == size else flat_indices,
         tuple(urls[first + number] for number in np.flatnonzero(used).tolist()),
         *(np.concatenate(parts)[order] for parts in (url_numbers, *ranges)),
     )
