@@ -40,10 +40,10 @@ class Document:
     data
         The stored bytes, or a str for a document that was a JSON string in another document.
     limits
-        Limits on the document's size, which is checked on creation, and depth, which is checked on
-        parsing.
+        Limits on the document's size and depth. The size is checked when the object is created, and
+        the depth when the document is parsed.
     consolidated
-        Whether ``max_consolidated_bytes`` limits the size, instead of ``max_metadata_bytes``.
+        Whether the size is limited by ``max_consolidated_bytes`` instead of ``max_metadata_bytes``.
     """
 
     def __init__(
@@ -174,17 +174,18 @@ def render_json(value: Json) -> bytes:
 
 
 def render_float(number: float) -> float | str:
-    """Return a finite number unchanged, and NaN or an infinity as the string that v3 defines."""
+    """Return a finite number unchanged, and NaN or an infinity as the string that Zarr v3 uses."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable key for a JSON value, ten times as fast as `render_json`.
+    """Return a hashable key for a JSON value.
 
     Values with equal keys are equal, and have the same types at every level. Equal values can have
-    different keys, for example if their members are in another order.
+    different keys, for example if their members are in another order. This function is ten times as
+    fast as `render_json`, which would also yield such a key.
 
     Raises
     ------
@@ -198,14 +199,20 @@ def content_of(value: Json) -> Hashable:
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
-    """Return `value` if it is a JSON object, or raise a MetadataError that names `place`."""
+    """Return `value` if it is a JSON object, or raise a MetadataError that names `place`.
+
+    `place` is the location of `value` in its document. None means the whole document.
+    """
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
     return value
 
 
 def read_list(value: Json, place: str | None) -> list[Json]:
-    """Return `value` if it is a list, or raise a MetadataError that names `place`."""
+    """Return `value` if it is a list, or raise a MetadataError that names `place`.
+
+    `place` is the location of `value` in its document. None means the whole document.
+    """
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
     return value
@@ -214,7 +221,8 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
     """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
-    Unless `choices` is empty, the string must be one of its items.
+    Unless `choices` is empty, the string must be one of its items. `place` is the location of
+    `value` in its document, and None means the whole document.
     """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
@@ -224,7 +232,8 @@ def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
     """Return `value` if it is an integer, or raise a MetadataError that names `place`.
 
-    The integer must be from `least` to 2**63 - 1. Floats and booleans are not integers.
+    The integer must be from `least` to 2**63 - 1. Floats and booleans are not integers. `place` is
+    the location of `value` in its document, and None means the whole document.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -234,8 +243,9 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
     """Convert a JSON list of lengths to a shape, or raise a MetadataError that names `place`.
 
-    The list may have at most 64 integers, and none below `least`. The product of the nonzero
-    lengths must be below 2**63.
+    The list may contain at most 64 integers, and no integer below `least`. The product of the
+    nonzero lengths must be below 2**63. `place` is the location of `value` in its document, and
+    None means the whole document.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -251,6 +261,8 @@ def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
     """Parse the chunk shape of an array with `rank` dimensions and elements of `dtype`.
+
+    `place` is the location of `value` in its document, for error messages.
 
     Raises
     ------

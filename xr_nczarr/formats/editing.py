@@ -24,7 +24,11 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
-    """Return the key of the document to change, and the nested member names to follow within it."""
+    """Locate a member that is to be changed.
+
+    Return the key of the document that contains it, and the sequence of nested member names that
+    leads to its value in this document.
+    """
     node, member = change.node, change.member
     if change.holder == "sidecars":
         return key_prefix(node.path) + member[0], member[1:]

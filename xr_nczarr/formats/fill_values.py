@@ -131,7 +131,10 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes. Return None for other values or sizes."""
+    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes.
+
+    Return None if the value has another form, or not as many digits as `size` bytes require.
+    """
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -221,7 +224,10 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Render a scalar as JSON. If `exact` is True, NaNs with unusual bits become ``"0x…"``."""
+    """Render a scalar as JSON.
+
+    If `exact` is True, a NaN that differs in its bits from the usual one becomes ``"0x…"``.
+    """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

@@ -146,7 +146,7 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the candidate names of a group's children, based on a listing.
+        """Return the names in a listing that may be those of a group's children.
 
         `objects` and `prefixes` are the names of the objects and folders that were listed under
         `listing_prefix`.
@@ -170,7 +170,7 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of this format that a store uses, judging by its root documents.
+        """Return the variant of this format that a store uses, based on its root documents.
 
         If `data_type_fallback` is True, the returned variant reads unknown data types as their
         fallback types, provided that this Zarr version defines fallback types.
@@ -188,8 +188,8 @@ class Format(ABC):
         """Parse the node at `path` from `documents`. Return None if they contain no node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache, because many arrays have equal documents. It maps the content of documents to
-        arrays, and is extended in place.
+        cache that maps the content of documents to arrays, because many arrays have equal
+        documents. It is extended in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -248,7 +248,7 @@ class Format(ABC):
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return a codec chain, after adding the codecs that the version requires.
+        """Add the codecs that the version requires to a codec chain, and return the new chain.
 
         `kind_of` maps the name of a codec from another package to ``"array-array"``,
         ``"array-bytes"`` or ``"bytes-bytes"``, and any other name to None.

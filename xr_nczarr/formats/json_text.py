@@ -40,7 +40,7 @@ _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """The text of a document as valid JSON, with the corresponding positions in the stored text.
+    """The text of a document as valid JSON, with a mapping of positions to the stored text.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class StrictText:
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     positions, shifts
-        Offsets between `text` and `source`. From ``positions[i]`` in `text` up to the next of these
-        positions, adding ``shifts[i]`` to a position yields the position in `source`.
+        The mapping from positions in `text` to positions in `source`. From ``positions[i]`` up to
+        ``positions[i + 1]``, a position in `text` plus ``shifts[i]`` is the position in `source`.
     """
 
     text: str
@@ -64,9 +64,9 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Map the name of each member of a JSON object to the start and end of its value in `text`.
+        """Return the start and end of each member's value in `text`, by name of the member.
 
-        `start` is the position of the object in `text`.
+        `start` is the position in `text` of the JSON object that contains the members.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._skip(start)
@@ -79,7 +79,7 @@ class StrictText:
         return spans
 
     def _skip(self, position: int) -> int:
-        """Return the position after whitespace that can contain one separator."""
+        """Skip whitespace and at most one separator, and return the position after them."""
         gap = _GAP.match(self.text, position)
         return gap.end() if gap else position
 

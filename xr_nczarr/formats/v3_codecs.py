@@ -12,17 +12,17 @@ import numpy as np
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
 from xr_nczarr.formats.typestrings import is_numpy_dtype
-from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
+from xr_nczarr.formats.v3_casts import NUMERIC_CODECS, render_parameter
 from xr_nczarr.formats.v3_data_types import DType, check_members, read_named, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-_OF_EACH_ELEMENT = frozenset(
+_ELEMENTWISE = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
-_ARRAY_TO_ARRAY = _OF_EACH_ELEMENT | {"transpose", "delta", "packbits"}
+_ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
 # Codecs that can change the data type, and the parameter that names the new type.
 _RETYPING = {
     "cast_value": "data_type",
@@ -46,7 +46,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The parsed ``codecs`` of an array. `ArrayNode` describes the fields."""
+    """The parsed ``codecs`` of an array. The fields have the same meaning as in `ArrayNode`."""
 
     dtype: DType
     chunk_shape: tuple[int, ...]
@@ -87,7 +87,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     for spec in specs[:at]:
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
-        elif spec.name not in _OF_EACH_ELEMENT:
+        elif spec.name not in _ELEMENTWISE:
             problem = f"codec {quote(spec.name)} cannot decode individual inner chunks of a shard"
             raise UnsupportedError(problem, place=place)
         dtype = encoded_type(spec, dtype)
@@ -114,9 +114,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     chain = _parse_level(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
     return Chain(
         dtype,
-        _restored(chain.chunk_shape, order),
+        _untransposed_lengths(chain.chunk_shape, order),
         (*specs[:at], *chain.codecs),
-        (shard, *[_untransposed(level, order) for level in chain.shards]),
+        (shard, *[_untransposed_level(level, order) for level in chain.shards]),
     )
 
 
@@ -124,16 +124,16 @@ def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
     return () if order == tuple(range(len(order))) else order
 
 
-def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Convert lengths along transposed axes to lengths along the array's axes."""
+def _untransposed_lengths(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Reorder lengths along transposed axes to the order of the array's axes."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 
-def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
+def _untransposed_level(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
     """Convert the shape and order of a shard level from transposed axes to the array's axes."""
     own = level.order or range(len(order))
     composed = _nontrivial_order(tuple([order[axis] for axis in own]))
-    return replace(level, shape=_restored(level.shape, order), order=composed)
+    return replace(level, shape=_untransposed_lengths(level.shape, order), order=composed)
 
 
 def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[CodecSpec, ...]:
@@ -163,18 +163,19 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
-    elif name in NUMBERS:
-        configuration = NUMBERS[name](configuration, dtype, place)
+    elif name in NUMERIC_CODECS:
+        configuration = NUMERIC_CODECS[name](configuration, dtype, place)
     return parse_spec(name, configuration, place, rank, item)
 
 
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
-    """Convert a v3 codec to a `CodecSpec` with the name and configuration of numcodecs.
+    """Convert a v3 codec to a `CodecSpec`, which follows the notation of numcodecs.
 
-    `rank` is the number of dimensions of the array, and `document` is the codec's JSON. The
-    ``bytes`` codec keeps its ``endian`` until `move_byte_order` moves it to the dtype, if possible.
+    `place` is the location of the codec in its document, `rank` is the number of dimensions of the
+    array, and `document` is the codec's JSON. The ``bytes`` codec keeps its ``endian`` until
+    `move_byte_order` moves it to the dtype, if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -353,7 +354,7 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Insert the ``bytes`` codec between the array-to-array and the bytes-to-bytes codecs.
+    """Insert the ``bytes`` codec after the array-to-array and before the bytes-to-bytes codecs.
 
     A chain that already has an array-to-bytes codec, or an unknown codec, is returned unchanged.
     """
@@ -384,7 +385,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         return document
     if name == "cast_value":
         configuration["data_type"] = np.dtype(configuration["data_type"]).name
-    if name in NUMBERS:
+    if name in NUMERIC_CODECS:
         configuration = {key: render_parameter(value) for key, value in configuration.items()}
     configuration = _REGISTERED.get(name, {}) | configuration
     if name == "blosc":

@@ -21,7 +21,7 @@ from xr_nczarr.model import Json
 
 DType = np.dtype[Any]
 
-NUMBERS: dict[str, DType] = {
+NUMERIC_TYPES: dict[str, DType] = {
     np.dtype(code).name: np.dtype(code)
     for code in (
         *("?", "i1", "u1", "<c8", "<c16"),
@@ -137,7 +137,7 @@ def find_core_type(name: str, place: str) -> DType | None:
     """
     raw = _RAW.fullmatch(name)
     if raw is None:
-        return NUMBERS.get(name)
+        return NUMERIC_TYPES.get(name)
     size, remainder = divmod(int(raw[1]), 8)
     if remainder:
         raise unexpected(name, "a multiple of 8 bits", place)
@@ -146,7 +146,7 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Convert a field of a structured data type to Zarr v2 notation.
+    """Convert a field of a structured data type to a field in Zarr v2 notation.
 
     `field` is a (name, type) pair, as in zarr-python's ``structured`` type, or an object, as in the
     registered ``struct`` type.
@@ -172,7 +172,7 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
         return value
     if dtype.kind == "O":
         return _TEXT if text else _VARIABLE[1]
-    if little in NUMBERS.values() or dtype.name in _EXTENDED:
+    if little in NUMERIC_TYPES.values() or dtype.name in _EXTENDED:
         return dtype.name
     if not typestrings.is_numpy_dtype(dtype):
         raise unsupported_dtype(dtype, "Zarr v3")

@@ -52,12 +52,13 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether the store uses the variant that programs were released with (zarr-python 2, GDAL)
-        instead of the draft itself.
+        Whether the store uses the variant that releases of zarr-python 2 and GDAL write, instead of
+        the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     later
-        Whether the entry point declares a later minor version. If so, unknown members are ignored.
+        Whether the entry point declares a minor version later than 3.0. If so, unknown members are
+        ignored.
     data_type_fallback
         Whether an unknown extension type is read as its fallback type.
     """
@@ -112,7 +113,7 @@ class V3Draft(Format):
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, judging by its entry point and root keys.
+        """Return the variant that a store uses, based on its entry point and root keys.
 
         Raises
         ------

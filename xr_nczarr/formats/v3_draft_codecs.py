@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
 from xr_nczarr.formats.v2 import converted_lzma
-from xr_nczarr.formats.v3_casts import NUMBERS
+from xr_nczarr.formats.v3_casts import NUMERIC_CODECS
 from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
 from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json
@@ -85,7 +85,7 @@ def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
 def _render_codec(spec: CodecSpec, endian: str) -> Json:
     if spec.name == "bytes":
         return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
-    if spec.name in NUMBERS:
+    if spec.name in NUMERIC_CODECS:
         raise unsupported("codec", spec.name, "codecs")
     if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
         return spec.document

@@ -13,7 +13,7 @@ import numpy as np
 from xr_nczarr.formats import typestrings
 from xr_nczarr.formats.documents import read_object, read_text, required
 from xr_nczarr.formats.v3_data_types import (
-    NUMBERS,
+    NUMERIC_TYPES,
     DType,
     check_members,
     find_core_type,
@@ -104,7 +104,7 @@ def render_data_type(dtype: DType, notation: str) -> Json:
     known = extended or _find_type(notation, "data_type") is not None
     if known and parse_data_type(value, fallback=True)[0] == dtype:
         return value
-    if dtype.newbyteorder("<") in NUMBERS.values():
+    if dtype.newbyteorder("<") in NUMERIC_TYPES.values():
         return dtype.name
     if not typestrings.is_numpy_dtype(dtype):
         raise unsupported_dtype(dtype, "the draft of Zarr v3")
