@@ -45,11 +45,11 @@ class InlineBytes:
 Reference = InlineBytes | Target
 
 Entry = str | Target
-"""A reference as the document contains it. A string encodes inline bytes."""
+"""A target, or the string that encodes inline bytes in the document."""
 
 
 class PickledByFields:
-    """Base class for dataclasses whose cached properties are not pickled, but only their fields."""
+    """Base class for dataclasses that pickle only their fields, and not their cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -106,7 +106,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
         If the text is not a JSON object, or if any object in it contains the same name twice.
     """
     try:
-        members = json.loads(data, object_pairs_hook=unique)
+        members = json.loads(data, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ReferenceSetError):
             raise
@@ -118,7 +118,7 @@ def parse_members(data: bytes) -> dict[str, Any]:
     return members
 
 
-def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Build a dict from (key, value) pairs, and check that no key occurs twice.
 
     Raises

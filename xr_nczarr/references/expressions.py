@@ -51,7 +51,7 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function of the dimension values, a mapping from their names.
+    """Compile an expression into a function that takes a mapping of dimension values by name.
 
     The returned function raises a ReferenceSetError if it cannot evaluate the expression, for
     example because it divides by zero or adds a string to a number. It raises a LimitError if it
@@ -137,22 +137,22 @@ def is_constant(expression: Expression) -> bool:
     return type(expression) not in (DimensionValue, Call)
 
 
-def variables(expression: Expression) -> frozenset[str]:
+def dimensions_in(expression: Expression) -> frozenset[str]:
     """Return the names of the dimensions on which an expression depends."""
     if isinstance(expression, DimensionValue):
         return frozenset({expression.name})
     parts = expression.parts if isinstance(expression, Call) else ()
-    return frozenset().union(*map(variables, parts))
+    return frozenset().union(*map(dimensions_in, parts))
 
 
-def size(expression: Expression) -> int:
-    """Return the size of an expression: its number of nodes, with long strings counted as several.
+def node_count(expression: Expression) -> int:
+    """Return the number of nodes of an expression, which estimates the cost of evaluating it.
 
-    The size is a measure of the cost of evaluating the expression.
+    A long string counts as several nodes.
     """
     if isinstance(expression, str):
         return 1 + len(expression) // 16
-    return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
+    return 1 + sum(map(node_count, expression.parts if isinstance(expression, Call) else ()))
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
@@ -238,7 +238,7 @@ def remainder(left: Value, right: Value) -> Value:
     raise TypeError(_NO_NUMBER)
 
 
-def whole(value: Value) -> int:
+def truncated(value: Value) -> int:
     """Truncate a number to an integer."""
     if isinstance(value, _NUMBERS):
         return int(value)

@@ -37,10 +37,10 @@ from xr_nczarr.references.expressions import (
     Values,
     compiled,
     compiled_text,
+    dimensions_in,
     is_constant,
+    node_count,
     product,
-    size,
-    variables,
 )
 
 Domain = range | tuple[int | str, ...]
@@ -106,7 +106,7 @@ class Generator(PickledByFields):
     def weight(self) -> int:
         """Cost of evaluating all templates once. It is 1 for templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
-        return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
+        return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
 
     @property
     def table_entries(self) -> int:
@@ -188,12 +188,12 @@ class Generator(PickledByFields):
         The inverse consists of a regular expression for the keys, and one solver per dimension.
         """
         varying = [part for part in self.key if not is_constant(part)]
-        dimensions_of = [variables(part) for part in varying]
-        if any(len(names) != 1 for names in dimensions_of):
+        dependencies = [dimensions_in(part) for part in varying]
+        if any(len(names) != 1 for names in dependencies):
             return None
         solvers, max_entries = [], self.max_table_cost // self.weight
         for name, domain in self.dimensions.items():
-            parts = [position for position, names in enumerate(dimensions_of) if name in names]
+            parts = [position for position, names in enumerate(dependencies) if name in names]
             solver = _solver(name, domain, {part: varying[part] for part in parts}, max_entries)
             if solver is None:
                 return None
@@ -251,10 +251,10 @@ def _solver(
     mapping are the numbers of the regex groups that match the parts.
     """
     if isinstance(domain, range):
-        lines = {position: _line(part, domain) for position, part in parts.items()}
-        for position, line in lines.items():
-            if line is not None and line[0] != 0 and None not in lines.values():
-                return _Solver(name, (position,), None, *line)
+        factors_of = {position: _linear_factors(part, domain) for position, part in parts.items()}
+        for position, factors in factors_of.items():
+            if factors is not None and factors[0] != 0 and None not in factors_of.values():
+                return _Solver(name, (position,), None, *factors)
     if len(domain) > limit:
         return None
     table: dict[tuple[str, ...], int | str] = {}
@@ -270,7 +270,7 @@ def _solver(
     return _Solver(name, tuple(parts), table)
 
 
-def _line(part: Expression, domain: range) -> tuple[int, int] | None:
+def _linear_factors(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
     `domain` contains the values of the variable. Return None if the expression is not linear, or if
@@ -280,7 +280,7 @@ def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     if type(part) is int:
         scale, shift = 0, part
     elif isinstance(part, Call) and len(part.parts) == 2:
-        left, right = (_line(operand, domain) for operand in part.parts)
+        left, right = (_linear_factors(operand, domain) for operand in part.parts)
         if left is None or right is None:
             return None
         if part.function in (operator.add, operator.sub):

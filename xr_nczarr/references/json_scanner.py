@@ -26,7 +26,8 @@ _MARKER = "\0stretch "
 # always between two strings. The first quotation mark of a match therefore opens a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
-_SPELLED = re.compile(rb'": ?\["')
+# Matches in a document with little whitespace. Other documents are stripped of their whitespace.
+_COMPACT = re.compile(rb'": ?\["')
 _SPACES, _STRUCTURE = b" \t\n\r", b",:[]{}"
 _QUOTE, _ZERO = b'"0'
 
@@ -59,7 +60,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     The result is None if too little of the document is regular. In that case, discard `builder`,
     because some references may already have been moved to it.
     """
-    if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
+    if len(document) >= _MIN_DOCUMENT_BYTES and not _COMPACT.search(document):
         document = _without_spaces(document)
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)

@@ -31,7 +31,7 @@ from xr_nczarr.references.entries import (
     check_number,
     encode_inline,
     parse_members,
-    unique,
+    unique_members,
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
@@ -194,7 +194,7 @@ def expand(
             return encode_inline(reference.data)
         return [part for part in reference if part is not None]
 
-    return unique((key, rendered(reference)) for key, reference in references.items())
+    return unique_members((key, rendered(reference)) for key, reference in references.items())
 
 
 def _load(

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.model import Json
-from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline, unique
+from xr_nczarr.references.entries import (
+    InlineBytes,
+    Reference,
+    Target,
+    encode_inline,
+    unique_members,
+)
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import ReferenceTable
@@ -81,7 +87,7 @@ def tabulated(references: References) -> ReferenceSet:
     if isinstance(references, ReferenceSet) and references.is_listed:
         return references
     pairs = references.items() if isinstance(references, ReferenceSet) else references
-    entries = unique(
+    entries = unique_members(
         (key, encode_inline(item.data) if isinstance(item, InlineBytes) else item)
         for key, item in pairs
     )

@@ -30,10 +30,10 @@ Language = Literal["safe", "jinja2"]
 
 _MAX_DEPTH = 64
 _MAX_NODES = 10_000
-_PARSING = 64
+_PARSING_COST = 64
 """Cost of parsing a template, in units of one reference without templates."""
-_ORDINARY_TEXT = 128
-_LEAST = 1 << 14  # minimum budget in references, enough for some hundred templates
+_ORDINARY_TEXT = 128  # rendered characters that cost as much as one reference
+_MIN_BUDGET = 1 << 14  # minimum of `max_cost`, enough for a few hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Neg": operator.neg,
@@ -62,7 +62,7 @@ _COMPARISONS = {
 _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "abs": (abs, 0),
     "format": (expressions.formatted, 8),
-    "int": (expressions.whole, 0),
+    "int": (expressions.truncated, 0),
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
@@ -112,7 +112,7 @@ class Templates:
     ) -> None:
         self._texts = texts
         self._language = language
-        self._remaining = max(max_cost, _LEAST)
+        self._remaining = max(max_cost, _MIN_BUDGET)
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
@@ -128,7 +128,7 @@ class Templates:
             If a name is neither a dimension nor a template, or if a template contains itself.
         """
         variables = {name: DimensionValue(name) for name in dimensions}
-        self._spend(0 if _is_plain(text) else _PARSING)
+        self._spend(0 if _is_plain(text) else _PARSING_COST)
         try:
             return flattened(self._parts(text, _Scope(variables, iter(range(_MAX_NODES)))))
         except RefusedError:
