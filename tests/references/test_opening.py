@@ -266,7 +266,7 @@ class TestStore:
             for wanted in (indices, indices[::-3], *absent):
                 by_key = list(store.fetch([keys.key(chunk) for chunk in wanted]))
                 assert list(store.fetch_chunks(keys, wanted)) == by_key
-                at_once = store._fetch_parts(keys, wanted) if wanted else None
+                at_once = store._fetch_together(keys, wanted) if wanted else None
                 expected = len(wanted) > 9 and rank == (1 if name == "line" else 2)
                 assert (at_once is not None) == (expected and None not in by_key)
 

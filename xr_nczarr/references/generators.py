@@ -114,14 +114,14 @@ class Generator(PickledByFields):
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
-    def literal(self) -> str:
+    def constant_prefix(self) -> str:
         """The constant text with which every key begins. It may be empty."""
         return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
 
     @property
     def folder(self) -> str:
-        """The part of `literal` up to and including its last slash."""
-        return self.literal[: self.literal.rfind("/") + 1]
+        """The part of `constant_prefix` up to and including its last slash."""
+        return self.constant_prefix[: self.constant_prefix.rfind("/") + 1]
 
     @property
     def count(self) -> int:

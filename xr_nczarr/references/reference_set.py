@@ -189,7 +189,8 @@ class ReferenceSet(PickledByFields):
         generators = (
             generator
             for generator in self.generators
-            if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
+            if prefix.startswith(constant := generator.constant_prefix)
+            or constant.startswith(prefix)
         )
         entries = {key: self.entries[key] for key in below if not is_metadata(key)}
         return ReferenceSet(entries, tables, tuple(generators))
