@@ -23,8 +23,9 @@ from xr_nczarr.storage import Store
 
 _MAX_SETS = 4
 
-# All parsed sets that are still in use, and the sets that are kept even if they are not in use.
+# All parsed sets that are in use.
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
+# The most recently parsed sets, which stay in memory even if they are no longer in use.
 _kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()
 

@@ -88,7 +88,10 @@ class RecordSet(ReferenceSet):
 
     @property
     def is_listed(self) -> bool:
-        """Whether all references are in memory: False, because record files contain them."""
+        """Whether all references are in `entries` and `tables`.
+
+        Always False, because the references to chunks are in record files.
+        """
         return False
 
     @property

@@ -1,9 +1,9 @@
 """Parse reference documents of version 0 and 1, and convert version 1 to version 0.
 
 It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. A name in a
-template refers to the first of these that has the name: an argument of the template call, a
-dimension, and another template. Templates that the caller passes replace templates of the same name
-in the document.
+template is looked up among the arguments of the template call, then among the dimensions, and then
+among the other templates. Templates that the caller passes replace templates of the same name in
+the document.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _load(
     Returns
     -------
     dict
-        The members of the document. If it is of version 0, they are the references.
+        The members of the document. In version 0, they are the references that were not scanned.
     dict
         The references that were not scanned.
     TableBuilder

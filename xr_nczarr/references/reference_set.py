@@ -130,7 +130,7 @@ class ReferenceSet(PickledByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return the number of generators that must be tried to look up `key`."""
+        """Return the number of generators that may have to be tried to look up `key`."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:

@@ -198,7 +198,7 @@ class ReferenceStore(Store):
             return None
         numbers = table.url_numbers[rows].tolist()
         try:
-            places = {number: self._resolve(table.urls[number]) for number in set(numbers)}
+            places = {number: self._resolve_target(table.urls[number]) for number in set(numbers)}
         except NczarrError:
             return None  # `fetch` raises the error with the key
         store, *other_stores = {id(store): store for _, store, _ in places.values()}.values()
@@ -320,14 +320,14 @@ class ReferenceStore(Store):
 
         Return the bytes themselves if they are inline, or their byte range in a target. Return None
         if the set does not declare the object. A negative length in `wanted` stands for the whole
-        object. `urls` caches the result of `_resolve` for each URL.
+        object. `urls` caches the result of `_resolve_target` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
         try:
             reference = self.references.resolve(key)
             if isinstance(reference, Target) and reference.url not in urls:
-                urls[reference.url] = self._resolve(reference.url)
+                urls[reference.url] = self._resolve_target(reference.url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
             raise
@@ -348,7 +348,7 @@ class ReferenceStore(Store):
             return b""
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
-    def _resolve(self, text: str) -> tuple[str, Store, str]:
+    def _resolve_target(self, text: str) -> tuple[str, Store, str]:
         """Resolve the URL of a target.
 
         Return the absolute URL, the store that contains the target, and the key of the target in

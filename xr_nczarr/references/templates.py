@@ -89,8 +89,8 @@ class _Scope(NamedTuple):
 class Templates:
     """The named templates of one reference set.
 
-    A name in a template refers to the first of these that has the name: an argument of the template
-    call, a dimension, and another template.
+    A name in a template is looked up among the arguments of the template call, then among the
+    dimensions, and then among the other templates.
 
     Parameters
     ----------
