@@ -25,7 +25,7 @@ _MAX_SETS = 4
 
 # All parsed sets that are in use.
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-# The most recently parsed sets, which stay in memory even if they are no longer in use.
+# The last sets that were read again. They stay in memory even if they are no longer in use.
 _kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()
 
