@@ -184,7 +184,9 @@ def test_metadata_repairs_are_logged(store, caplog):
     for key in (".zgroup", ".zattrs"):
         store[key] = store[key].replace(b'"w"', b'"w","<gone>"')
     xr.open_dataset(store, engine="nczarr", consolidated=False)
-    assert caplog.messages == ["mapping: /<gone> is listed in _nczarr_group, but missing"]
+    assert caplog.messages == [
+        "mapping: /<gone> is listed in _nczarr_group, but is missing from the store"
+    ]
     assert caplog.records[0].levelname == "WARNING"
 
 

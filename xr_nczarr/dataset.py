@@ -138,7 +138,7 @@ class OpenedStore:
             walked = open_netcdf(self.store, options).root.walk()
             paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
         except NczarrError:
-            return "Call xr_nczarr.info to list the groups"
+            return "Call xr_nczarr.info (nczarr info) to list the groups"
         names = [repr(quote(path)) for path in paths if path]
         more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
         listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more

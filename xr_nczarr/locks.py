@@ -52,7 +52,7 @@ class Underway:
     def __enter__(self) -> None:
         with self._changed:
             if self._ended:
-                raise RuntimeError("a task cannot be started after its write has ended")
+                raise RuntimeError("the write to which this task belongs has already ended")
             self._count += 1
 
     def __exit__(self, *_: object) -> None:

@@ -116,7 +116,7 @@ def test_wrong_chunk_size_error_includes_actual_and_expected_size(spec, count):
     with pytest.raises(ChunkError) as caught:
         codec.decode(data)
     assert caught.value.place == f"codec {name} (filters)"
-    assert "expected 12,000 (chunk (3000,) of int32)" in str(caught.value)
+    assert "expected 12,000 (chunk of shape (3000,) and dtype int32)" in str(caught.value)
     if count < 3000 or name in ("zstd", "lz4", "blosc"):
         assert f"decoded data have {4 * count:,} bytes" in str(caught.value)
     else:

@@ -251,7 +251,7 @@ def test_client_choice_is_logged_with_reason(
         "accessed with fsspec, because obstore does not support fsspec's checks of web servers",
         "accessed with fsspec, because obstore does not support the storage option "
         "default_block_size",
-        "accessed with fsspec, because of the storage option client",
+        'accessed with fsspec, because of the storage option "client"',
     ]
 
 

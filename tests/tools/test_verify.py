@@ -367,7 +367,7 @@ def leave_a_journal(store: Path) -> None:
 
 DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
-    cut_chunk: ("t/0", "expected 4,096 (chunk (512,)"),
+    cut_chunk: ("t/0", "expected 4,096 (chunk of shape (512,)"),
     make_consolidated_stale: ("a/.zattrs", "in .zmetadata is stale"),
     cut_consolidated: (".zmetadata", "the document is not valid JSON"),
     hide_from_consolidated: ("b/.zarray", "missing from .zmetadata"),

@@ -132,8 +132,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             names = ", ".join(quote(name) for name in islice(groups, _MAX_NAMED_GROUPS))
             more = ", …" if len(groups) > _MAX_NAMED_GROUPS else ""
             _log.warning(
-                "%s: group %s has no variables. Open one of its subgroups with group=, or all of "
-                "them with xarray.open_datatree: %s%s",
+                "%s: group %s has no variables. Open one of its subgroups (%s%s) with group=, or "
+                "all of them with xarray.open_datatree",
                 opened.store.name,
                 quote(netcdf_group.path),
                 names,

@@ -150,7 +150,9 @@ class StoredGroup:
         attributes: dict[str, Any],
     ) -> None:
         unread = UnreadableArray(
-            NczarrError("the array is a placeholder without values"), dtype, shape
+            NczarrError("the variable has no values, because it was dropped or cannot be read"),
+            dtype,
+            shape,
         )
         self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)

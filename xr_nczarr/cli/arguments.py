@@ -16,6 +16,7 @@ Run = Callable[[argparse.Namespace], Any]
 _KEYWORD = re.compile(
     r"\b([a-z_]+)=((?:'[^']*'|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|\w[\w.]*(?:\([^)]*\))?)?)"
 )
+_FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
@@ -78,7 +79,8 @@ class Parser(argparse.ArgumentParser):
     def in_flags(self, message: str) -> str:
         """Replace Python keyword arguments in a message with the flags of the subcommand.
 
-        For example, ``overwrite=True`` becomes ``--overwrite``.
+        For example, ``overwrite=True`` becomes ``--overwrite``. The name of a Python function is
+        removed if the subcommand follows: ``xr_nczarr.copy (nczarr copy)`` becomes ``nczarr copy``.
         """
         from ast import literal_eval
         from json import dumps
@@ -112,7 +114,7 @@ class Parser(argparse.ArgumentParser):
                 return keyword[0]
             return f"--option {shell_quote(f'{name}={rendered(value)}' if text else f'{name}=…')}"
 
-        return _KEYWORD.sub(flag, message)
+        return _KEYWORD.sub(flag, _FUNCTION.sub(r"\2", message))
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

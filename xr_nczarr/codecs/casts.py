@@ -129,13 +129,13 @@ def build_cast_value(request: StepRequest) -> Step:
     _number_type(encoded)
     rounding, out_of_range = settings["rounding"], settings["out_of_range"]
     if rounding not in _ROUNDINGS:
-        choices = ", ".join(_ROUNDINGS)
+        choices = ", ".join(f'"{choice}"' for choice in _ROUNDINGS)
         raise MetadataError(
             f'codec parameter "rounding" is {quote(rounding)}; expected one of {choices}'
         )
     if out_of_range not in (None, "clamp", "wrap"):
         raise MetadataError(
-            f'codec parameter "out_of_range" is {quote(out_of_range)}; expected clamp or wrap'
+            f'codec parameter "out_of_range" is {quote(out_of_range)}; expected "clamp" or "wrap"'
         )
     if out_of_range == "wrap" and stored.kind not in "iu":
         raise MetadataError(

@@ -116,7 +116,9 @@ class _Adapter:
             resolved = self.codec.resolve_metadata(self.spec)
             self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
         if self.stored.dtype.hasobject:
-            raise ValueError(f"codec {self.name} produces items of variable length")
+            raise ValueError(
+                f"codec {self.name} produces variable-length items, which are not supported"
+            )
         if self.from_elements and flow.shape is None:
             raise ValueError(
                 f"codec {self.name} encodes arrays, but follows a codec that encodes to bytes"

@@ -161,7 +161,10 @@ def _lzma(flow: Flow, codec: Any) -> Step:
     for lzma_filter in codec.filters or ():
         size = lzma_filter.get("dict_size", 0) if isinstance(lzma_filter, dict) else None
         if type(size) is not int:
-            raise MetadataError(f"invalid LZMA filter: {quote(lzma_filter)}")
+            raise MetadataError(
+                f'codec parameter "filters" contains {quote(lzma_filter)}; expected an object in '
+                'which "dict_size", if present, is an integer'
+            )
         if size > memory:
             raise LimitError(
                 f'"dict_size" of the LZMA filter is {size:,}; expected at most {memory:,}'

@@ -94,7 +94,7 @@ def build_typed(request: StepRequest) -> Step:
         )
     if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
         raise UnsupportedError(
-            f'codec parameter "dtype" is {quote(dtype)}; expected the byte order of the array'
+            f'codec parameter "dtype" is {quote(dtype)}, which differs from the array in byte order'
         )
     if spec.name == "fixedscaleoffset":
         for name in ("scale", "offset"):

@@ -185,7 +185,7 @@ def flow_of(
             f"dtype {quote(dtype)} has variable-length fields, which are not supported"
         )
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
-    chunk = f"chunk {shape} of {quote(dtype)}"
+    chunk = f"chunk of shape {shape} and dtype {quote(dtype)}"
     if size > max_bytes:
         problem = f"a {chunk} has {size:,} bytes; expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
@@ -250,7 +250,8 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     if name == "pickle":
         raise RefusedError(
             "the chunks are pickled objects, which can execute arbitrary code when they are read",
-            remedy='If you trust the store, open it with codecs={"pickle": numcodecs.Pickle}',
+            remedy="If you trust the store, open it in Python with "
+            'codecs={"pickle": numcodecs.Pickle}',
             place=_place(spec),
         )
     if name in _OF_VERSION_3:

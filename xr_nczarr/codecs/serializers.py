@@ -130,7 +130,7 @@ def build_text(request: StepRequest) -> Step:
         encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
         if encoding not in ("utf-8", "utf8", "ascii"):
             raise UnsupportedError(
-                f'codec parameter "encoding" is {quote(encoding)}; expected utf-8'
+                f'codec parameter "encoding" is {quote(encoding)}; expected "utf-8"'
             )
         parse, growth = partial(_parse_json, max_bytes=limits.max_chunk_bytes), _CHARACTER_BYTES
     else:
@@ -156,7 +156,8 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
     commas = text.count(",")
     if commas > 1 << 16 and commas * _VALUE_BYTES > max_bytes:
         raise LimitError(
-            f"parsing JSON with {commas:,} commas may need more than {max_bytes:,} bytes of memory",
+            f"the JSON data have {commas:,} commas, so parsing them may need more than "
+            f"{max_bytes:,} bytes of memory",
             remedy=RAISE_LIMIT,
         )
     return json.loads(text, strict=False)

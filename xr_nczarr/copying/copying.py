@@ -271,7 +271,7 @@ def _file_path(target: Any) -> str | None:
         return None
     if location.path is None:
         raise UnsupportedError(
-            "netCDF files can only be written to local disks",
+            "netCDF files can be written only to a local disk",
             remedy="Pass a local path, or the name of a store, such as out.nczarr",
             store=mask(location.url),
         )

@@ -95,7 +95,8 @@ def _strings(
         width = None  # netCDF-C does not accept it as a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
-            f'a string has {longest} bytes in UTF-8, but the "{name}" attribute allows {width}',
+            f'the longest string has {longest} bytes in UTF-8, but the attribute "{name}" allows '
+            f"at most {width}",
             remedy="Correct or remove the attribute in the source",
         )
     return string_data(data, width, layout, variable.attributes.get("_FillValue"))

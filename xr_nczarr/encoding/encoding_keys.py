@@ -174,7 +174,10 @@ def _configuration(codec: Any) -> dict[str, Any]:
     if isinstance(codec, Mapping) and isinstance(codec.get("id"), str):
         return dict(codec)
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
-        raise UnsupportedError(f"invalid codec: {quote(repr(codec))}")
+        raise UnsupportedError(
+            f"the codec is {quote(repr(codec))}; expected a codec object, a name, or a mapping "
+            'with "id" or "name"'
+        )
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
         remedy = (

@@ -182,7 +182,7 @@ def misfit(
     settings |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
         f"{subject} does not fit the encoding "
-        + ", ".join(f"{key} {item}" for key, item in settings.items()),
+        f"({', '.join(f'{key} {item}' for key, item in settings.items())})",
         remedy=remedy,
         variable=name or None,
     )

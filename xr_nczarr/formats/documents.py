@@ -61,8 +61,8 @@ class Document:
         commas = data.count(",") if isinstance(data, str) else data.count(b",")
         if len(data) + _VALUE_BYTES * commas > largest:
             raise LimitError(
-                f"parsing {len(data):,} bytes of JSON with {commas:,} commas may need more than "
-                f"{largest:,} bytes of memory ({option})",
+                f"the document has {len(data):,} bytes and {commas:,} commas, so parsing it may "
+                f"need more than {largest:,} bytes of memory ({option})",
                 remedy=f"If you trust the store, pass limits=Limits({option}=…)",
                 key=key,
             )

@@ -136,7 +136,10 @@ _PLAIN = json.JSONDecoder(strict=False)
 
 
 def _too_deep(max_depth: int) -> MetadataError:
-    return MetadataError(f"the document is nested more than {max_depth} levels deep (max_depth)")
+    return MetadataError(
+        f"the document is nested more than {max_depth} levels deep (max_depth)",
+        remedy="If you trust the store, pass limits=Limits(max_depth=…)",
+    )
 
 
 def _check_depth(value: Json, max_depth: int) -> None:
@@ -164,7 +167,8 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document has more than {_MAX_REWRITTEN:,} values that are not valid JSON"
+                f"the document has more than {_MAX_REWRITTEN:,} values in notation that only "
+                "netCDF-C accepts as JSON"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)

@@ -114,7 +114,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
             return notation
     if not is_numpy_dtype(dtype):
         raise UnsupportedError(
-            f"Zarr v1 and v2 have no data type for {dtype.name}",
+            f"Zarr v1 and v2 have no data type for dtype {dtype.name}",
             remedy="Convert the variable with astype",
             place="dtype",
         )

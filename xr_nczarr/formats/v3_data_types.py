@@ -186,7 +186,11 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
     for name, kind in (_TIMES | _FIXED).items():
         if dtype.kind == kind and dtype.itemsize and dtype.subdtype is None:
             return {"name": name, "configuration": configuration}
-    raise UnsupportedError(f"Zarr v3 has no data type for dtype {quote(dtype)}", place="data_type")
+    raise UnsupportedError(
+        f"Zarr v3 has no data type for dtype {quote(dtype)}",
+        remedy="Convert the variable with astype",
+        place="data_type",
+    )
 
 
 def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:

@@ -200,7 +200,8 @@ class V3Draft(Format):
         """
         if self.released:
             raise UnsupportedError(
-                "the layout of zarr-python 2 and GDAL for the Zarr v3 draft can only be read"
+                "a store that zarr-python 2 or GDAL wrote in the Zarr v3 draft can only be read",
+                remedy="Write the data to a new store",
             )
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}

@@ -203,7 +203,7 @@ def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> A
     return AccessDeniedError(
         f"{error.problem} for every metadata document of the root",
         remedy="Check the path and the credentials. If the server responds with 403 for objects "
-        "that do not exist, pass consolidated=True, zarr_format=, or missing_status=(403, 404) in "
-        "storage_options",
+        "that do not exist, pass consolidated=True, zarr_format=, or "
+        'storage_options={"missing_status": (403, 404)}',
         key=error.key,
     )

@@ -144,8 +144,8 @@ def parse_journal(document: Document) -> Journal:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
             remedy="Open the store with consolidated=True. If the data is correct, remove the "
-            "journal. If there is no consolidated metadata, remove the journal and check the "
-            "lengths of all arrays",
+            f"object {JOURNAL}. If there is no consolidated metadata, remove this object and check "
+            "the lengths of all arrays",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended, has_chunks(document))

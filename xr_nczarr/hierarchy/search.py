@@ -252,7 +252,7 @@ class _Search:
             if stored is None or stored.value != document.value:
                 state = "is missing from the store" if stored is None else "has changed"
                 raise MetadataError(
-                    f"the consolidated metadata is stale: this document {state}",
+                    f"the consolidated metadata is stale: {quote(key)} {state}",
                     remedy="Open the store with consolidated=False, or consolidate it again",
                     key=consolidated_key,
                     place=key,

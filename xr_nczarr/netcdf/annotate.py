@@ -83,7 +83,7 @@ class _Writer:
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
             raise variable.error or NczarrError(
-                "the store contains no array for the variable", variable=variable.path
+                "the array is missing from the store", variable=variable.path
             )
         node = self.stored_form(variable, variable.node)
         fields = _annotation_fields(node)

@@ -142,8 +142,8 @@ class DimensionScope:
             )
         if lost:
             self.groups[owner].reports.append(
-                f"dimension {quote(reference)} is not defined, because the annotation of its group "
-                f"is missing; its size {size} is taken from an array"
+                f"dimension {quote(reference)} is not defined, because the NCZarr metadata of its "
+                f"group is missing; its size {size} is taken from an array"
             )
         return self.define(self.groups[owner], Dimension(name, reference, size))
 

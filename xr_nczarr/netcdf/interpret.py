@@ -264,7 +264,9 @@ class _Interpreter:
         packed = self.zarr.requires_fill_value
         value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
         if value is None:
-            group.reports.append(f"_FillValue of {quote(node.path)} is not a valid {node.dtype}")
+            group.reports.append(
+                f"the _FillValue of {quote(node.path)} is not a valid {node.dtype}"
+            )
         else:
             exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
             attributes["_FillValue"] = EXACT_FILL if exact else value
@@ -306,11 +308,15 @@ class _Interpreter:
                     f"the array is listed in {place}, but is missing from the store", variable=path
                 )
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(f"{quote(path)} is listed in {place}, but missing")
+                group.reports.append(
+                    f"{quote(path)} is listed in {place}, but is missing from the store"
+                )
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)} is listed in {place}, but missing")
+                group.reports.append(
+                    f"{quote(path)} is listed in {place}, but is missing from the store"
+                )
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
             if listed is None:

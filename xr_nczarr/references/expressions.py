@@ -128,7 +128,7 @@ def _bounded(result: Value) -> Value:
         if not -_MAX_INTEGER < result < _MAX_INTEGER:
             raise LimitError("evaluating a template produced an integer of more than 127 bits")
     elif isinstance(result, str) and len(result) > MAX_TEXT:
-        raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
+        raise LimitError(f"a template produces more than {MAX_TEXT:,} characters")
     return result
 
 

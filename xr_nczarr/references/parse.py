@@ -132,8 +132,8 @@ def parse_references(
     tries = sum(map(references.generators_near, listed.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"looking up {len(listed.entries):,} references in {len(kept):,} generators takes too "
-            "many steps",
+            f"looking up {len(listed.entries):,} references in {len(kept):,} generators would take "
+            "too many steps",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
@@ -321,13 +321,15 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"the document is not a reference set: it has an entry {quote(repr(value))}; expected "
-            "a string, an object, [url] or [url, offset, length]",
+            f"the document is not a reference set: an entry is {quote(repr(value))}; expected a "
+            "string, an object, [url] or [url, offset, length]",
             key=key,
         )
     url = value[0]
     if not isinstance(url, str) or not url:
-        raise ReferenceSetError(f"URL is {quote(repr(url))}; expected a non-empty string", key=key)
+        raise ReferenceSetError(
+            f"the URL is {quote(repr(url))}; expected a non-empty string", key=key
+        )
     try:
         url = render_url(url)
     except NczarrError as error:

@@ -83,7 +83,7 @@ def _bounded(template: jinja2.Template, context: dict[str, Any]) -> str:
         for piece in template.generate(context):
             characters += len(piece)
             if characters > MAX_TEXT:
-                raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
+                raise LimitError(f"a template produces more than {MAX_TEXT:,} characters")
             pieces.append(piece)
     except (jinja2.TemplateError, RecursionError, TypeError, ArithmeticError) as error:
         raise ReferenceSetError(f"a template cannot be rendered ({reason_of(error)})") from error

@@ -109,10 +109,10 @@ class ReferenceOptions:
                 del remaining[name]
         if options.get("remote_protocol") in _CACHING:
             raise UnsupportedError(
-                f"remote_protocol={options['remote_protocol']!r} is a cache; expected the protocol "
-                "of the targets",
-                remedy="Pass the options of the targets under their own protocol, without a cache: "
-                'storage_options={"s3": {…}}',
+                f'the storage option "remote_protocol" is {options["remote_protocol"]!r}, which is '
+                "a cache; expected the protocol of the files to which the set refers",
+                remedy="Pass the options for these files under their own protocol, without a "
+                'cache: storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
@@ -145,7 +145,8 @@ class ReferenceOptions:
             raise UnsupportedError(
                 f'the storage option "{name}" has no effect on this target',
                 remedy="If this is a local reference set, pass the options for the files to which "
-                'it refers in "remote_options", or in a dict under a prefix of their URLs',
+                'it refers in "remote_options", or as a mapping under a prefix of their URLs, such '
+                'as "s3://bucket"',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. With the
@@ -220,8 +221,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
             raise UnsupportedError(
                 f'the storage option "fs" has the unsupported type {type(value).__name__}',
                 remedy="Pass an fsspec filesystem, or a mapping of protocols to filesystems or "
-                'their options. For a filesystem below a folder, pass "remote_protocol" or full '
-                "URLs instead",
+                'their options. Instead of a DirFileSystem, pass "remote_protocol" or full URLs',
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

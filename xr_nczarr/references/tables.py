@@ -222,7 +222,7 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
     except ValueError as error:
         raise ReferenceSetError(f"a URL is not a valid JSON string ({quote(error)})") from error
     if "" in urls:
-        raise ReferenceSetError("URL is ''; expected a non-empty string")
+        raise ReferenceSetError("the URL is ''; expected a non-empty string")
     return urls
 
 

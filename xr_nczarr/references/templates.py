@@ -155,7 +155,7 @@ class Templates:
         self._remaining -= references
         if self._remaining < 0:
             raise LimitError(
-                "the templates take too long to parse, or render too much text",
+                "the templates take too long to parse, or produce too much text",
                 remedy="If you trust the set, pass limits=Limits(max_references=…)",
             )
 

@@ -203,7 +203,9 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
         )
     try:
         if client == "fsspec":
-            _log.debug("%s: accessed with fsspec, because of the storage option client", mask(url))
+            _log.debug(
+                '%s: accessed with fsspec, because of the storage option "client"', mask(url)
+            )
             return None
         if client is None and is_web(url):
             raise NoEquivalent("fsspec's checks of web servers")

@@ -311,7 +311,8 @@ class SessionFactory:
                 raise RefusedError(
                     "the server redirects to another server, but some cookies of the session have "
                     "no domain",
-                    remedy='Pass these cookies in the option "cookies", or set their domain',
+                    remedy='Pass these cookies in the storage option "cookies", or set their '
+                    "domain",
                 )
         except RefusedError:
             sent.response.close()

@@ -323,7 +323,7 @@ class ObstoreClient(RemoteClient):
         expected = last - first
         if len(data) != expected:
             problem = f"the server returned {len(data)} bytes; expected {expected}"
-            raise StorageError(problem, store=self.name, key=key)
+            raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
         if not returns_pages and (page := page_in(data)):
             raise page_error("an object", page, store=self.name, key=key)
         tag = result.meta["e_tag"]

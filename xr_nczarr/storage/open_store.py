@@ -221,7 +221,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         file_kind = _kind_of_file(path)
         raise UnsupportedError(
             f"the path is {file_kind}; expected a directory, a zip file or a reference set",
-            remedy="Open the file with another xarray engine, or convert it with nczarr copy",
+            remedy="Open the file with another xarray engine, or convert it with xr_nczarr.copy "
+            "(nczarr copy)",
             store=path,
         )
     if location.medium not in (None, medium):

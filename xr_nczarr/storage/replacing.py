@@ -138,7 +138,8 @@ def concurrent_creation_error(name: str) -> ExistsError:
     """Return the error for a store that another writer created at the same time."""
     return ExistsError(
         "another writer created the store at the same time",
-        remedy="Check the new store, or pass mode='w' to replace it",
+        remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or "
+        "overwrite=True to copy",
         store=name,
     )
 

@@ -22,8 +22,8 @@ from xr_nczarr.errors import (
 from xr_nczarr.storage.ranges import Bytes
 
 CHECK_CREDENTIALS = (
-    "Check the credentials. If the server also denies access to objects that do not exist, add "
-    "missing_status=(403, 404) to storage_options"
+    "Check the credentials. If the server also denies access to objects that do not exist, pass "
+    'storage_options={"missing_status": (403, 404)}'
 )
 """The remedy in errors for the HTTP statuses 401 and 403."""
 TRY_LATER = "Try again later; all retries failed"
@@ -193,7 +193,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     elif kind_name == "NoCredentialsError":
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "
-            'bucket, pass {"anon": True} in storage_options'
+            'bucket, pass storage_options={"anon": True}'
         )
     elif is_missing_bucket(error):
         return missing_bucket_error(store, key)

@@ -126,7 +126,7 @@ class Trust:
         if not is_allowed:
             raise RefusedError(
                 f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
-                remedy="If you trust the second URL, open it instead",
+                remedy="If you trust the URL to which it redirects, open that URL instead",
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:

@@ -100,20 +100,32 @@ def check_chain(url: str) -> None:
     *links, _ = url.split("::")
     for position, link in enumerate(links):
         protocol, _, path = link.partition("://")
-        problem = ""
         if protocol == "reference":
-            problem = "reference must be the first protocol of a chained URL"
-        elif protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            problem = "the URL lacks the name of the inner zip file; expected zip://name::zip"
-        elif is_protocol(protocol):
-            kind = get_filesystem_class(protocol)
-            if issubclass(kind, CachingFileSystem) and path:
-                problem = f"{protocol} does not accept a path in a chained URL"
-            elif not _is_wrapper(kind):
-                problem = f"{protocol} cannot precede another URL in a chained URL"
-        if problem:
             raise UnsupportedError(
-                problem, remedy="Leave out this part of the URL", store=mask(url)
+                "reference must be the first protocol of a chained URL",
+                remedy="Move it to the beginning of the URL, or leave it out",
+                store=mask(url),
+            )
+        if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
+            raise UnsupportedError(
+                "the URL does not name the inner zip file",
+                remedy="Add the name, as in zip://name::zip",
+                store=mask(url),
+            )
+        if not is_protocol(protocol):
+            continue
+        kind = get_filesystem_class(protocol)
+        if issubclass(kind, CachingFileSystem) and path:
+            raise UnsupportedError(
+                f"{protocol} does not accept a path in a chained URL",
+                remedy="Leave out the path",
+                store=mask(url),
+            )
+        if not _is_wrapper(kind):
+            raise UnsupportedError(
+                f"{protocol} cannot precede another URL in a chained URL",
+                remedy="Leave out this part of the URL",
+                store=mask(url),
             )
 
 

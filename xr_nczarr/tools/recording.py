@@ -184,7 +184,7 @@ class _RecordingStore(Store):
 
     def list_names(self, prefix: str) -> Listing:
         raise UnsupportedError(
-            "the objects of a store cannot be listed while reads are recorded",
+            "explain cannot list the objects of a store while it records reads",
             store=self.name,
             key=prefix,
         )

@@ -172,9 +172,15 @@ class _Planner:
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
             if self.options.mode == "r+":
-                raise NotFoundError(f"no group named {path!r}", store=self.opened.store.name)
+                raise NotFoundError(
+                    f"no group named {path!r}",
+                    remedy="Add the group first with mode='a'",
+                    store=self.opened.store.name,
+                )
             if self.options.append_dim is not None or self.options.region is not None:
-                raise ConflictError(f"no group named {path!r}")
+                raise ConflictError(
+                    f"no group named {path!r}", remedy="Add the group first with mode='a'"
+                )
             self._check_can_add([path])
             self._check_readable(path)
             self.tree.add_dataset(request)

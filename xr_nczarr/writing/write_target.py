@@ -92,7 +92,11 @@ class WriteTarget:
         opened = self.open(options.mode)
         if opened is None:
             if options.mode == "r+":
-                raise NotFoundError("the store does not exist", store=store.name)
+                raise NotFoundError(
+                    "the store does not exist",
+                    remedy="Create it first with mode='a'",
+                    store=store.name,
+                )
             self.check_not_foreign()
             dim, groups = options.append_dim, request.groups
             if dim is not None and not any(dim in group.dataset.dims for group in groups):
@@ -103,8 +107,8 @@ class WriteTarget:
         if options.mode == "r+" and opened.hierarchy.before:
             raise ConflictError(
                 "another write is replacing chunks of the store, or was interrupted",
-                remedy="If the other write is still running, wait for it. If it was interrupted, "
-                "run it again; otherwise, the next append rolls it back",
+                remedy="Wait until that write is complete. If it was interrupted, rerun it "
+                "unchanged, or append to the store, which first rolls that write back",
                 store=store.name,
             )
         paths = [request.path]
