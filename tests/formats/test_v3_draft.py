@@ -289,7 +289,7 @@ def test_fallback_data_type_is_used_only_on_request():
     error = parse(members).error
     assert isinstance(error, UnsupportedError)
     assert "example.org/decimal" in error.problem
-    assert "data_type_fallback=True" in error.remedy
+    assert "on_unsupported='fallback'" in error.remedy
     node = parse(members, layout=layout_of(ENTRY, data_type_fallback=True))
     assert node.dtype == "i1"
     assert rendered(node)["data_type"] == UNKNOWN_TYPE

@@ -439,7 +439,7 @@ def test_stored_string_width_is_at_least_fill_value_width(missing):
 
 def test_string_fill_value_longer_than_width_is_rejected():
     encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
-    with pytest.raises(ConflictError, match=r"fill value b'none' does not fit dtype \|S3"):
+    with pytest.raises(ConflictError, match=r"fill value b'none' does not fit in dtype \|S3"):
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
 
 

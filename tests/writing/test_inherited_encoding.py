@@ -268,7 +268,7 @@ def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
     xr_nczarr.to_nczarr(narrower, target, zarr_format=3, dialect="zarr")
     assert opened(target).v.values.tolist() == NUMBERS.v.values.tolist()
     with pytest.raises(
-        ConflictError, match=r"fill_value 300 does not fit dtype int8 \(variable /?v\)"
+        ConflictError, match=r"fill_value 300 does not fit in dtype int8 \(variable /?v\)"
     ):
         xr_nczarr.to_nczarr(NUMBERS, {}, encoding={"v": {"dtype": "i1", "fill_value": 300}})
 

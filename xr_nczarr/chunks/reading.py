@@ -187,7 +187,8 @@ class PartReader:
         if self.missing_chunks == "raise":
             raise MissingChunkError(
                 "the chunk is missing",
-                remedy="Open with missing_chunks='fill' to read missing chunks as the fill value",
+                remedy="Open the store with missing_chunks='fill' to read missing chunks as the "
+                "fill value",
             )
         if self.missing_chunks == "warn":
             warnings.warn(

@@ -382,7 +382,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
         return fill_scalar(requested, dtype)
     if explicit:
-        raise ConflictError(f"fill_value {requested!r} does not fit dtype {dtype}")
+        raise ConflictError(f"fill_value {requested!r} does not fit in dtype {dtype}")
     return None
 
 
@@ -394,7 +394,7 @@ def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
-                f"fill value {text!r} does not fit dtype {dtype}, which would truncate it",
+                f"fill value {text!r} does not fit in dtype {dtype}, which would truncate it",
                 remedy="Pass a shorter fill value or a wider dtype, or call drop_encoding() to "
                 "discard the encoding inherited from the source",
             )

@@ -110,7 +110,7 @@ class V2(Format):
         if version is None:
             raise MetadataError(
                 "the required member is missing, so the document is not consolidated metadata",
-                remedy="Open with consolidated=False to read the metadata of each node",
+                remedy="Open the store with consolidated=False to read the metadata of each node",
                 place="zarr_consolidated_format",
             )
         if type(version) is not int or version != 1:

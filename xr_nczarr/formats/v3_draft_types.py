@@ -86,7 +86,7 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
         if dtype is not None and fallback:
             return dtype
         if dtype is not None:
-            error.remedy = f"Open with data_type_fallback=True to read it as {name}"
+            error.remedy = f"Open the store with on_unsupported='fallback' to read it as {name}"
             break
     raise error
 

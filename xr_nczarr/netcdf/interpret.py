@@ -344,7 +344,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     misfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
     if misfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
         raise MetadataError(
-            f"type alias {alias!r} does not fit dtype {dtype}",
+            f"type alias {alias!r} contradicts dtype {dtype}",
             place="_nczarr_array.type_alias",
         )
     if alias == "char" or node.type_name == ">S1":

@@ -434,8 +434,8 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
         )
     if plan.documents and all(write.appended for write in plan.writes):
         return (
-            "Readers see the store without the append, or with all of it: run the write again, or "
-            "the next write rolls it back"
+            "Readers see the store either without the append or with all of it: run the write "
+            "again; otherwise, the next write rolls it back"
         )
     return (
         "Overwritten chunks may be old or new: fix the problem and run the write again;"
