@@ -12,8 +12,8 @@ from xr_nczarr.errors import NczarrError, Place
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
-    BESIDE,
     SCALAR_DIMENSION,
+    UNIVERSAL_EXTRA,
     XARRAY_DIMENSIONS,
     Vintage,
     is_bookkeeping,
@@ -28,16 +28,17 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_typ
 def annotate(group: Group, layout: Layout) -> Hierarchy:
     """Convert a netCDF group to a Zarr hierarchy in the given layout.
 
-    The `node` of each variable must already have the shape, dtype, chunks, codecs and keys to
-    write. The dtype is ``S1`` for characters, and ``S<n>`` or ``object`` for strings.
+    The `node` of each variable must already have the shape, dtype, chunks, codecs and chunk keys
+    with which to write the variable. The dtype is ``S1`` for characters, and ``S<n>`` or ``object``
+    for strings.
 
     Raises
     ------
     UnsupportedError
-        If the Zarr version does not support the dialect, or the dialect does not support the type
-        of an attribute.
+        If the Zarr version does not support the dialect of the layout, or the dialect does not
+        support the type of an attribute.
     NczarrError
-        If a variable could not be read. The raised error is the variable's own `error`.
+        If a variable could not be read. The error is the one in the variable's `error` attribute.
     """
     return Hierarchy(
         nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
@@ -51,7 +52,7 @@ class _Writer:
         vintages = layout.vintages
         self.zarr = layout.zarr
         self.vintages = vintages
-        self.universal = BESIDE in vintages
+        self.universal = UNIVERSAL_EXTRA in vintages
         self.typed = bool(vintages)
         self.appendix_e = any(vintage.appendix_e for vintage in vintages)
         self.array_dimensions = layout.array_dimensions and not self.zarr.has_dimension_names
@@ -113,14 +114,15 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        Only the layout for older releases does so, because netCDF-C 4.9.0 crashes on the scalars
-        that it writes itself. Scalars with an empty shape are no alternative: netCDF-C 4.9.0 can
-        read them, but netCDF-C 4.10 ignores them.
+        Only the additional layout of the dialect ``universal`` does so, because netCDF-C 4.9.0
+        crashes when it reads scalars in the form in which it writes them itself. Scalars with an
+        empty shape are no alternative: netCDF-C 4.9.0 can read them, but netCDF-C 4.10 ignores
+        them.
         """
-        return vintage is BESIDE
+        return vintage is UNIVERSAL_EXTRA
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return the array node with the dtype, fill value and shape to declare in its document."""
+        """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
         # If every array must have a fill value, plain Zarr as xarray writes it keeps `_FillValue`
@@ -155,14 +157,15 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return the fields of a node, after adding its user attributes and all attribute types.
+        """Return the attributes, members and sidecars of a node, including all attribute types.
 
         Parameters
         ----------
         values
-            The user attributes.
+            The user's attributes.
         fields
-            The fields of the node, including its annotations.
+            The rest of the node's metadata: a dict of the dicts ``attributes``, ``members`` and
+            ``sidecars``, with the node's annotations. The types may be added to it in place.
         path
             Path of the node, for error messages.
         stored
@@ -176,8 +179,10 @@ class _Writer:
                 continue
             with Place(variable=path, place=f"attribute {name}"):
                 if name == "_FillValue" and stored is not None:
-                    packed = self.zarr.requires_fill_value
-                    encoded = encode_fill_value(value, *stored, typed=self.typed, packed=packed)
+                    in_base64 = self.zarr.requires_fill_value
+                    encoded = encode_fill_value(
+                        value, *stored, typed=self.typed, in_base64=in_base64
+                    )
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
             if encoded is not None:
@@ -202,9 +207,10 @@ class _Writer:
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return those fields of a node that can contain annotations, without its old annotations.
+    """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
 
-    Members and sidecars that do not belong to NCZarr are kept. The attributes are empty.
+    Annotations can be added to each of them. Members and sidecars that do not belong to NCZarr are
+    copied from `node`. The dict of attributes is empty.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
@@ -236,10 +242,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def render_dimension(dimension: Dimension, vintage: Vintage) -> Json:
-    """Render a dimension as the JSON that describes it in the group metadata of an NCZarr layout.
-
-    `dialect` is the name of the layout, such as ``"nczarr-4.9.3"``.
-    """
+    """Render a dimension as JSON for a group annotation in an NCZarr layout."""
     if vintage.appendix_e:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}

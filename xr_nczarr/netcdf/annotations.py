@@ -1,8 +1,8 @@
 """Find and check annotations: the metadata that NCZarr adds to Zarr.
 
 Different releases of netCDF-C store annotations in different layouts, which are called vintages
-here. The table `VINTAGES` contains the location and the member names of each annotation in each
-vintage. An annotation is looked up at the locations of all vintages, from the newest to the oldest.
+here. `VINTAGES` lists the location and the member names of each annotation in each vintage. An
+annotation is looked up at the locations of all vintages, from the newest to the oldest.
 Wherever it is found, the member names of all vintages are accepted. Sizes, names and types are
 checked.
 """
@@ -23,12 +23,13 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """A layout of NCZarr's annotations, as certain releases of netCDF-C write it.
+    """A layout of NCZarr's annotations that certain releases of netCDF-C write.
 
     Attributes
     ----------
     dialect
-        Name of the layout, after the first release of netCDF-C that wrote it.
+        Name of the layout, such as ``"nczarr-4.9.3"``. The number is that of the first release of
+        netCDF-C that wrote the layout.
     releases
         The releases of netCDF-C that write the layout.
     holder
@@ -39,20 +40,21 @@ class Vintage:
         Names of the annotations. The superblock marks the root of a store. `types` is the
         annotation that contains the types of a node's attributes.
     dimensions, arrays, groups, references, type_list
-        Names of the members within these annotations.
+        Names of the members of these annotations.
     appendix_e
-        Whether dimensions and types are lists of named objects, as in Appendix E of the
-        specification. Otherwise, they are objects by name.
+        Whether dimensions and types are stored as lists of objects with a ``name`` member, as in
+        Appendix E of the NCZarr specification. Otherwise, they are JSON objects with the names as
+        keys.
     marks_unlimited
-        Whether unlimited dimensions are marked. Otherwise, all dimensions have a fixed size.
+        Whether the layout marks unlimited dimensions. Otherwise, all dimensions have a fixed size.
     marks_scalars
-        Whether scalar variables are marked.
+        Whether the layout marks scalar variables.
     text_type
-        The type of text attributes.
+        Notation for the type of text attributes.
     has_json_type
         Whether the releases support the attribute type JSON.
     swaps_bytes
-        Whether the releases certainly store big-endian arrays in the declared byte order.
+        Whether big-endian arrays from these releases are certain to have the declared byte order.
     """
 
     dialect: str
@@ -127,11 +129,11 @@ VINTAGES = (
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
-BESIDE = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
+UNIVERSAL_EXTRA = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
 """The layout of netCDF-C 4.8.0, in a form that releases 4.8.1 to 4.9.2 prefer to their own layouts.
 
-The dialect ``universal`` writes this layout in addition to the newest one. Later releases ignore
-its sidecars.
+A store in the dialect ``universal`` has this layout in addition to the newest one. Releases after
+4.9.2 ignore the sidecars of this layout.
 """
 
 
@@ -162,7 +164,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     for member in ("dimensions", "arrays", "groups", "references", "type_list")
 }
 
-SIDECARS = (*_OBJECTS, BESIDE.array)
+SIDECARS = (*_OBJECTS, UNIVERSAL_EXTRA.array)
 """Names of the objects that some NCZarr layouts store next to a node's Zarr documents."""
 
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -171,16 +173,16 @@ ARRAY_NAME = "_nczarr_name"
 """Attribute with the name of a variable whose array is the root of a store."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
-"""Attribute with which users of netCDF-C set the width of a string variable, in bytes."""
+"""Attribute in which users of netCDF-C specify the width of a string variable, in bytes."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
-"""Root attribute that sets this width for all string variables without a width of their own."""
+"""Root attribute that specifies the width of all string variables without a `WIDTH` attribute."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Return whether an attribute belongs to the storage format instead of the user."""
+    """Return whether an attribute belongs to the storage format, not to the user's metadata."""
     if name in _HIDDEN:
         return True
     return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
@@ -228,8 +230,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout of a node's annotations.
 
-    `vintage` is the layout at whose location an annotation was found. netCDF-C's newest release and
-    its development branch use the same location, but store attribute types under different names.
+    `vintage` is the layout that corresponds to the location of an annotation. It can be ambiguous:
+    netCDF-C's newest release and its development branch store annotations at the same location,
+    but attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes:
@@ -409,19 +412,20 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether a store was written in the ``universal`` dialect.
+    """Return whether the store with the given root was written in the dialect ``universal``.
 
-    In this dialect, the superblock is in the attributes of the root and, as a marker, also in the
-    members of the root's main document.
+    In this dialect, the superblock is in the attributes of the root. A copy in the members of the
+    root's main document marks the dialect.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Describe the netCDF-C releases that write a dialect or, for ``universal``, can read it.
+    """Describe the netCDF-C releases that write a dialect.
 
-    Returns an empty string for plain Zarr.
+    For ``universal``, these are the releases that can read it. Returns an empty string for plain
+    Zarr.
     """
     if is_universal(root):
         return "netCDF-C 4.8.1 or later"

@@ -1,8 +1,8 @@
 """Convert attributes between JSON and typed netCDF values.
 
 NCZarr records the type of each attribute, and the attribute's JSON is converted to a value of this
-type. If the JSON contradicts the recorded type, the type is inferred from the JSON. This happens if
-a program without NCZarr support has edited the attribute. Conversions of numbers are exact in both
+type. The JSON contradicts the recorded type if a program without NCZarr support has edited the
+attribute. The type is then inferred from the JSON. Conversions of numbers are exact in both
 directions. In nodes without NCZarr metadata, attributes keep their JSON values.
 """
 
@@ -76,8 +76,8 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 def _decode(value: Json, recorded: str | None) -> Any:
     """Convert the JSON value of an attribute to a value of its recorded netCDF type.
 
-    If `recorded` is None, the type is inferred. Returns None if the value of the attribute is its
-    JSON text.
+    If `recorded` is None, the type is inferred. Returns None if the attribute should be read as a
+    str with the text of its JSON.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -121,8 +121,8 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. Strings stay a list. Returns None for any other values,
-    which netCDF-C keeps as JSON text.
+    become uint8, and other numbers float64. A list of strings is returned unchanged. Returns None
+    for any other values, which netCDF-C keeps as JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -153,9 +153,9 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Convert decoded attributes to the values that a copy of the node should store.
 
-    netCDF represents JSON objects, lists and booleans as strings or numbers. These become JSON
-    again. Integers from plain Zarr are converted to the types that netCDF-C infers. `node` is the
-    stored node, or None for a group or variable that is not stored.
+    Values that were decoded from JSON objects, lists or booleans to strings or numbers are
+    converted back to JSON. Integers from plain Zarr are converted to the types that netCDF-C
+    infers. `node` is the stored node, or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -181,14 +181,20 @@ def _is_truth(stored: Json | None) -> bool:
 
 
 def decode_fill_value(
-    attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, packed: bool
+    attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, in_base64: bool
 ) -> Any:
     """Convert the ``_FillValue`` attribute to a scalar of the variable's dtype.
 
-    Returns None if the value does not fit the dtype. `is_text` says whether the variable contains
-    netCDF characters or strings. Floats can be in Base64 in any Zarr version. If `packed` is True,
-    all bytes except netCDF text are in Base64 too. This is how xarray writes them in Zarr versions
-    that require a fill value.
+    Returns None if the value does not fit the dtype. Base64 is decoded where xarray writes it.
+    Floats can be in Base64 in any Zarr version.
+
+    Parameters
+    ----------
+    is_text
+        Whether the variable contains netCDF characters or strings.
+    in_base64
+        Whether byte strings are in Base64 too, except for netCDF text. xarray writes them so in
+        Zarr versions that require a fill value.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -196,13 +202,13 @@ def decode_fill_value(
     # NumPy's float16 is not a netCDF type.
     name = "float16" if dtype.str[1:] == "f2" else DTYPE_NAMES.get(dtype)
     if name is not None:
-        # VirtualiZarr writes xarray's notation for version 3 to version 2 metadata as well.
-        return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
+        # VirtualiZarr writes Base64, xarray's notation for Zarr v3, to v2 metadata as well.
+        return typed_number(_float_from_base64(value) if dtype.kind == "f" else value, name)
     if dtype.kind == "S":
-        if packed and type(value) is int:
+        if in_base64 and type(value) is int:
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
         text = value if isinstance(value, str) else attributes.literal("_FillValue")
-        if packed and not is_text:
+        if in_base64 and not is_text:
             return np.bytes_(base64.b64decode(text)) if BASE64.fullmatch(text) else None
         return np.bytes_(text.encode("utf-8", "surrogatepass"))
     if dtype.kind in "UO" and isinstance(value, str):
@@ -210,29 +216,30 @@ def decode_fill_value(
     if dtype.kind == "b" and value in (0, 1):
         return np.bool_(value)
     if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
-        pair = _typed_numbers([_unpacked(part) for part in value], "float64")
+        pair = _typed_numbers([_float_from_base64(part) for part in value], "float64")
         return None if pair is None else dtype.type(complex(*pair))
     return None
 
 
 def encode_fill_value(
-    value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, packed: bool
+    value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, in_base64: bool
 ) -> tuple[Json, str] | None:
     """Convert a ``_FillValue`` to JSON, and return the JSON and the name of its netCDF type.
 
-    This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable, and
-    `typed` has the same meaning as in `encode_attribute`. Returns None if no attribute can
+    This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
+    `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as xarray
+    does. `typed` has the same meaning as in `encode_attribute`. Returns None if no attribute can
     represent fill values of the dtype.
     """
     if kind == "string":
         return _text(value), STRING
-    if dtype.kind in "VmM" or (dtype.kind == "c" and not packed):
+    if dtype.kind in "VmM" or (dtype.kind == "c" and not in_base64):
         return None
-    if packed and dtype.kind == "f":
-        return _packed(value), DTYPE_NAMES.get(dtype, JSON)
+    if in_base64 and dtype.kind == "f":
+        return _float_to_base64(value), DTYPE_NAMES.get(dtype, JSON)
     if dtype.kind == "c":
-        return [_packed(value.real), _packed(value.imag)], JSON
-    if packed and isinstance(value, bytes):
+        return [_float_to_base64(value.real), _float_to_base64(value.imag)], JSON
+    if in_base64 and isinstance(value, bytes):
         return (value[0] if value else 0, TEXT) if dtype.kind == "u" else (_base64(value), JSON)
     return encode_attribute(value, typed=typed)
 
@@ -241,25 +248,25 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _packed(number: Any) -> str:
+def _float_to_base64(number: Any) -> str:
     return _base64(struct.pack("<d", float(number)))
 
 
-def _unpacked(value: Json) -> Json:
-    """Decode a float64 that xarray encoded in Base64 for Zarr v3. Return other JSON unchanged."""
+def _float_from_base64(value: Json) -> Json:
+    """Decode a float64 that is stored in Base64, as xarray does. Return other JSON unchanged."""
     if not isinstance(value, str) or len(value) != 12 or not BASE64.fullmatch(value):
         return value
-    packed = base64.b64decode(value)
-    return struct.unpack("<d", packed)[0] if len(packed) == 8 else value
+    data = base64.b64decode(value)
+    return struct.unpack("<d", data)[0] if len(data) == 8 else value
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     """Convert an attribute value to JSON, and return the JSON and the name of its netCDF type.
 
     The value can be a string, number or boolean, an array or sequence of these, or any other JSON
-    value. If `typed` is True, the JSON is meant for NCZarr, which records the type separately: NaN
-    and infinities become strings, booleans become numbers, and a sequence of one item becomes the
-    item. If `typed` is False, the JSON is what xarray's `to_zarr` writes.
+    value. If `typed` is True, the JSON is in the form of NCZarr, which records the type separately:
+    NaN and infinities become strings, booleans become numbers, and a sequence of one item becomes
+    the item. If `typed` is False, the JSON is in the form that xarray's `to_zarr` writes.
 
     Raises
     ------
@@ -303,9 +310,9 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that stands in for an attribute's own type, such as boolean.
+    """Return the netCDF type that replaces a type that netCDF does not have, such as boolean.
 
-    Returns an empty string if netCDF has the attribute's own type.
+    `value` is the value of an attribute. Returns an empty string if netCDF has its type.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -326,10 +333,10 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert a sequence of integers to an integer array where NumPy would convert it to floats.
+    """Convert a sequence of integers that NumPy has converted to floats to an integer array.
 
-    NumPy does so if some of the integers are 2⁶³ or more. `floats` is NumPy's result, which is
-    returned if the sequence also contains values that are not integers.
+    NumPy converts integers to floats if some of them are 2⁶³ or more. `floats` is NumPy's result,
+    which is returned if the sequence also contains values that are not integers.
 
     Raises
     ------

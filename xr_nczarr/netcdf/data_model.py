@@ -53,7 +53,7 @@ class Variable:
     path
         Absolute path of the variable's array.
     name
-        Name of the variable, which is the last segment of the path unless the array is the root of
+        Name of the variable. It is the last segment of the path, unless the array is the root of
         the store.
     dimensions
         The dimensions, slowest varying first. A scalar has no dimensions, even if the shape of its
@@ -64,9 +64,9 @@ class Variable:
     attributes
         The user's attributes, without those that belong to the storage format.
     kind
-        ``"number"`` for netCDF's integers and floats; ``"char"`` (dtype ``S1``); ``"string"``,
-        where dtype ``S`` holds UTF-8 padded with NUL, and ``U`` or ``object`` hold str; or
-        ``"other"`` for a Zarr type that netCDF does not have.
+        ``"number"`` for netCDF's integers and floats, ``"char"`` for characters (dtype ``S1``),
+        ``"string"`` for strings, or ``"other"`` for a Zarr type that netCDF does not have. Strings
+        of dtype ``S`` are UTF-8 padded with NUL, and those of dtype ``U`` or ``object`` are str.
     error
         The reason why the variable cannot be read, or None. If there is an error, `dimensions` and
         `attributes` may be incomplete.
@@ -85,7 +85,7 @@ class Variable:
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether the variable is one-dimensional and named like its dimension."""
+        """Whether the variable is one-dimensional and has the name of its dimension."""
         return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
 
     @property
@@ -101,8 +101,8 @@ class Variable:
         """The value of elements whose chunk is missing, or None if the variable has no array.
 
         If the array declares no fill value, this is zero for numbers and the empty value for all
-        other types. netCDF-C reads zeros in that case, and zarr-python does not store chunks that
-        contain only zeros.
+        other types. In that case, netCDF-C reads a missing chunk as zeros, and zarr-python does not
+        store chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -112,7 +112,7 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A netCDF group, with ordered dicts of dimensions, variables and child groups by name.
+    """A netCDF group, with ordered dicts of its dimensions, variables and child groups by name.
 
     Attributes
     ----------

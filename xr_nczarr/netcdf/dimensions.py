@@ -23,14 +23,14 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Dimension, Group, inherited_dimension
 
-# The dimension names of scalars. netCDF-C's development branch writes the last form.
+# The lists of dimension names that scalars can have. netCDF-C's development branch writes the last.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy, including those that only arrays mention.
+    """All dimensions of a hierarchy, including those that only arrays refer to.
 
     Attributes
     ----------
@@ -163,10 +163,10 @@ class DimensionScope:
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Return an anonymous dimension of the given size. It is defined in the root group.
+        """Return an anonymous dimension of the given size, which is defined in the root group.
 
         The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of the
-        variable's previous anonymous dimensions, and is extended in place.
+        variable's preceding anonymous dimensions. The given size is appended to it in place.
         """
         root = self.groups["/"]
         same = earlier.count(size)

@@ -53,8 +53,8 @@ def encoded_items(items: list[Any]) -> list[bytes]:
     Raises
     ------
     ConflictError
-        If an item is neither str nor bytes, or is a str with invalid Unicode or a NUL, which would
-        end a netCDF string.
+        If an item is neither str nor bytes, or is a str with invalid Unicode or with a NUL, which
+        would end the netCDF string.
     """
     try:  # encoding all strings together takes a fifth of the time
         encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")

@@ -69,12 +69,12 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means True in plain Zarr v1 and v2, and False in
-        v3. As an exception, None ignores netCDF's default fill values in stores that netCDF-C
-        wrote.
+        v3. As an exception, if netCDF-C wrote the store, None means False for netCDF's default fill
+        values.
     zero_masks
-        Whether a fill value of zero (for strings, empty or blank) is treated like any other if
-        `use_zarr_fill_value_as_mask` is None. If False, it does not become `_FillValue`. Pass False
-        for reference sets, where such a fill value may be HDF5's default.
+        Whether a Zarr fill value of zero, or of an empty or blank string, may become `_FillValue`
+        if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
+        fill value may be HDF5's default.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without the groups below
         it. Nodes outside this part are not reported as missing.
@@ -106,8 +106,8 @@ class _Interpreter:
         if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
         if root is not None and not has_superblock(root):
-            # Without any annotation, the group may be the root of the store, with its annotation
-            # lost.
+            # A group without an annotation may be the root of a store that has lost the root's
+            # annotation.
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
@@ -116,7 +116,7 @@ class _Interpreter:
                 arrays.append(node)
             else:
                 self.add_group(path, node)
-        # Arrays of outer groups come first, because groups below inherit their dimensions.
+        # Arrays of outer groups come first, because inner groups inherit their dimensions.
         for array in sorted(arrays, key=lambda node: node.path.count("/")):
             self.add_variable(array)
         for path, annotation in self.annotations.items():
@@ -140,8 +140,8 @@ class _Interpreter:
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
 
-    def holder(self, path: str) -> Group | None:
-        """Return the parent group of the node at `path`. Add the group if it is missing.
+    def parent_group(self, path: str) -> Group | None:
+        """Return the parent group of the node at `path`, after adding the group if it is missing.
 
         Returns None for a node below an array, which netCDF does not allow.
         """
@@ -152,14 +152,14 @@ class _Interpreter:
                     f"{quote(path)} is left out, because it is below an array"
                 )
                 return None
-            if self.holder(parent) is None:
+            if self.parent_group(parent) is None:
                 return None
             self.add_group(parent, GroupNode(path=parent, explicit=False))
         return self.groups[parent]
 
     def add_group(self, path: str, node: GroupNode | BrokenNode) -> None:
-        holder = self.holder(path) if path != "/" else None
-        if holder is None and path != "/":
+        parent = self.parent_group(path) if path != "/" else None
+        if parent is None and path != "/":
             return
         group = Group(
             path=path,
@@ -168,8 +168,8 @@ class _Interpreter:
             error=node.error if isinstance(node, BrokenNode) else None,
         )
         self.groups[path] = group
-        if holder is not None:
-            holder.groups[node_name(path)] = group
+        if parent is not None:
+            parent.groups[node_name(path)] = group
         annotation = find_group(node)
         if annotation is None:
             return
@@ -184,7 +184,7 @@ class _Interpreter:
 
     def add_variable(self, node: ArrayNode | BrokenNode) -> None:
         path = node.path
-        group = self.holder(path)
+        group = self.parent_group(path)
         if group is None:
             return
         attributes = _attributes(node)
@@ -246,7 +246,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netCDF-C wrote the store as plain Zarr, so that netCDF's types apply."""
+        """Return whether netCDF-C wrote the store in plain Zarr, so that netCDF's types apply."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.get(PROVENANCE) if root is not None else None
         return (
@@ -261,8 +261,8 @@ class _Interpreter:
         A value that does not fit the dtype is left unchanged, and reported in `group`.
         """
         is_text = kind in ("char", "string")
-        packed = self.zarr.requires_fill_value
-        value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
+        in_base64 = self.zarr.requires_fill_value
+        value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, in_base64=in_base64)
         if value is None:
             group.reports.append(
                 f"the _FillValue of {quote(node.path)} is not a valid {node.dtype}"
@@ -282,8 +282,8 @@ class _Interpreter:
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
         if annotation is not None:
-            # NCZarr arrays use it only for types whose fill values no attribute can represent; see
-            # `attributes.encode_fill_value`.
+            # In NCZarr, the Zarr fill value marks missing values only for types whose fill values
+            # no attribute can represent; see `attributes.encode_fill_value`.
             return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
         if self.fill_value_masks is not None:
             return self.fill_value_masks
@@ -296,9 +296,10 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Compare a group's children with the lists in its annotation, and sort them in that order.
+        """Compare a group's children with the lists in its annotation.
 
         Differences are reported. A listed array that is missing becomes a variable with an error.
+        The children are sorted in the order of the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():
@@ -365,7 +366,7 @@ def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """Return the fill values that Zarr programs or netCDF write by default for a dtype."""
     if dtype.hasobject:  # no numbers, because NumPy compares numbers with text slowly
         return (zero(dtype), b"")
-    # In half precision the value would overflow to infinity.
+    # In half precision, the default fill value would overflow to infinity.
     rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()
     return (zero(dtype), default_fill(dtype), *rounded)
 
@@ -379,12 +380,12 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 
 
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Correct the fill value of a string array if netCDF-C wrote the array.
+    """Correct the fill value of a string array if it was decoded from Base64 by mistake.
 
-    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text. If the
-    text looks like Base64, it has been decoded by mistake. netCDF-C also writes the text to the
-    ``_FillValue`` attribute, whose value is `declared`. If decoding `declared` as Base64 yields the
-    array's fill value, the correct fill value is therefore `declared`.
+    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text, which can
+    look like Base64. netCDF-C also writes the text to the ``_FillValue`` attribute, whose value is
+    `declared`. If decoding `declared` as Base64 yields the array's fill value, the correct fill
+    value is therefore `declared`.
 
     Raises
     ------

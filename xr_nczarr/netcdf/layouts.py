@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.formats import FORMATS, Format
-from xr_nczarr.netcdf.annotations import BESIDE, BY_DIALECT, Vintage
+from xr_nczarr.netcdf.annotations import BY_DIALECT, UNIVERSAL_EXTRA, Vintage
 
 DEFAULT_FORMAT = FORMATS["2"]
 """The Zarr version to write by default."""
 
 NEWEST, PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
-_WITH_SIDECARS = {
+_VERSION_2_DIALECTS = {
     "zarr": (),
     "nczarr": (NEWEST,),
-    "universal": (NEWEST, BESIDE),
+    "universal": (NEWEST, UNIVERSAL_EXTRA),
     **{name: (BY_DIALECT[name],) for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")},
 }
 
@@ -35,15 +35,15 @@ class Layout:
         - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, that of Appendix E in the
           NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
-        - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C since
-          4.9.0 can open the store. Only Zarr v2 has this dialect. Characters have a type that
-          zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot open such
-          a store if it also contains strings and lists of strings.
+        - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
+          later can open the store. Only Zarr v2 has this dialect. Characters are written with a
+          type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot
+          open such a store if it also contains strings and lists of strings.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
         Whether to write the ``_ARRAY_DIMENSIONS`` attribute, from which xarray's zarr engine reads
-        dimension names. It is not needed if the Zarr version has dimension names.
+        dimension names. It is never written if the Zarr version itself has dimension names.
     consolidated
         Whether to write consolidated metadata. None means the Zarr version's default.
     """
@@ -65,7 +65,7 @@ class Layout:
         dialects: dict[str, tuple[Vintage, ...]] = {"zarr": ()}
         if self.zarr.has_groups:
             separate = self.zarr.separates_attributes
-            dialects = _WITH_SIDECARS if separate else {**dialects, "nczarr": (PREVIEW,)}
+            dialects = _VERSION_2_DIALECTS if separate else {**dialects, "nczarr": (PREVIEW,)}
         if self.dialect not in dialects:
             raise UnsupportedError(
                 f"Zarr version {quote(self.zarr.version)} does not support the dialect "
@@ -88,12 +88,19 @@ class Layout:
 
     @property
     def unlimited(self) -> bool:
-        """Whether the layout can express unlimited dimensions, or (plain Zarr) needs none."""
+        """Whether the layout supports unlimited dimensions.
+
+        This is True for plain Zarr, which does not distinguish them from other dimensions.
+        """
         vintage = BY_DIALECT.get(self.dialect)
         return vintage is None or vintage.marks_unlimited
 
     @property
     def chunks_within(self) -> bool:
-        """Whether chunks must not be longer than their dimension, as netCDF-C 4.9.0 requires."""
-        vintage = BESIDE if self.dialect == BESIDE.dialect else BY_DIALECT.get(self.dialect)
+        """Whether no chunk may be longer than its dimension, as netCDF-C 4.9.0 requires."""
+        vintage = (
+            UNIVERSAL_EXTRA
+            if self.dialect == UNIVERSAL_EXTRA.dialect
+            else BY_DIALECT.get(self.dialect)
+        )
         return vintage is not None and not vintage.marks_unlimited

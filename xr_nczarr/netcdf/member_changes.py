@@ -1,4 +1,4 @@
-"""Compute changes to a group's documents for new dimension sizes, attributes and children.
+"""Compute the changes to metadata documents for new dimension sizes, attributes and children.
 
 If a node has annotations in two NCZarr layouts, both are changed.
 """
@@ -74,7 +74,7 @@ def attribute_changes(
     """Yield the changes that set attributes of a node and update their recorded types.
 
     `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
-    skipped, so that their text stays exactly as it is stored.
+    skipped, so that their JSON text stays exactly as it is.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
@@ -87,20 +87,24 @@ def attribute_changes(
             if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
                 continue
         yield Change(node, "attributes", (attribute,), value)
-        for holder, annotation, held, vintage in annotated:
-            name = member_name(held, "type_list")
+        for holder, annotation, recorded, vintage in annotated:
+            name = member_name(recorded, "type_list")
             if name is None:
                 continue
             # netCDF-C cannot open a store with a user attribute of type JSON.
             text = kind == JSON and not vintage.appendix_e
             rendered = render_type(TEXT if text else kind, vintage)
             if holder == "sidecars":  # layouts with sidecars do not record the type char
-                held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
-                held[name] |= {attribute: rendered} if kind in NUMBERS else {}
-                yield Change(node, holder, (annotation, name), held[name])
-            elif isinstance(held[name], dict):
+                recorded[name] = {
+                    key: type_ for key, type_ in recorded[name].items() if key != attribute
+                }
+                recorded[name] |= {attribute: rendered} if kind in NUMBERS else {}
+                yield Change(node, holder, (annotation, name), recorded[name])
+            elif isinstance(recorded[name], dict):
                 yield Change(node, holder, (annotation, name, attribute), rendered)
             else:
-                held[name][:] = [item for item in held[name] if item.get("name") != attribute]
-                held[name].append({"name": attribute, "configuration": {"type": rendered}})
-                yield Change(node, holder, (annotation, name), list(held[name]))
+                recorded[name][:] = [
+                    item for item in recorded[name] if item.get("name") != attribute
+                ]
+                recorded[name].append({"name": attribute, "configuration": {"type": rendered}})
+                yield Change(node, holder, (annotation, name), list(recorded[name]))

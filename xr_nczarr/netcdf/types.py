@@ -40,7 +40,7 @@ EXACT_FILL = np.float64(NUMBERS["float64"])
 """netCDF's default fill value for doubles, exactly as netCDF-C stores it in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
-    # netCDF-C 4.8.0 writes the number of the nc_type as a string.
+    # netCDF-C 4.8.0 writes the number of the type (nc_type) as a string.
     **dict(zip("134567", ("int8", "int16", "int32", "float32", "float64", "uint8"), strict=True)),
     "2": TEXT,
     "8": "uint16",
@@ -66,7 +66,7 @@ Notations of fixed-width strings, such as ``"|S128"``, are not included; see `at
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type that a notation of any NCZarr layout means, or None if unknown."""
+    """Return the netCDF type for a notation of any NCZarr layout, or None if it is unknown."""
     if not isinstance(notation, str):
         return None
     name = ATTRIBUTE_TYPES.get(notation)
