@@ -225,7 +225,7 @@ def open_netcdf(
         listed_children=listed_children,
         sidecars=SIDECARS,
         with_sidecars=with_sidecars,
-        few_root_documents=documents is None,
+        consolidated_first=documents is None,
         data_type_fallback=options.on_unsupported == "fallback",
         limits=options.bounds,
     )

@@ -24,7 +24,8 @@ from xr_nczarr.netcdf.types import zero
 
 _POINTER_BYTES = 8
 _TARGET_BYTES = 4 << 20  # per chunk
-# Otherwise, a coordinate that grows by one value per append would have one object per value.
+# Minimum lengths of one-dimensional chunks. With shorter chunks, a coordinate that grows by one
+# value per append would have one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
 _CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
@@ -40,18 +41,20 @@ def make_node(
 ) -> tuple[ArrayNode, str, str]:
     """Build the array node in which to store an encoded variable.
 
+    Its chunks and codecs can be requested by the caller, or inherited from the store from which the
+    variable was opened.
+
     Parameters
     ----------
     growing
         For each dimension, whether the array may become longer along that dimension.
     lengthened
-        Whether one-dimensional chunks may be made longer than the array; see `chunk_shape`.
+        Whether chunks of a one-dimensional array may be longer than the array; see `chunk_shape`.
 
     Returns
     -------
     The node, a sentence on how the inherited chunk shape was adapted, and the reason why inherited
-    codecs were dropped. Each string is empty if nothing was adapted or dropped. A variable inherits
-    chunks and codecs from the store from which it was opened.
+    codecs were dropped. The strings are empty if nothing was adapted or dropped, respectively.
 
     Raises
     ------
@@ -114,9 +117,9 @@ def _with_character_length(
 ) -> Mapping[str, Any]:
     """Add the character dimension to the chunk shape in the encoding of a string variable.
 
-    Strings are stored as arrays of characters, with the characters of each string along an
-    additional dimension. The encoding does not include this dimension, so a chunk always contains
-    whole strings.
+    The strings are stored as arrays of characters, with the characters of each string along an
+    additional dimension. The chunk shape in the encoding does not include this dimension. It is
+    extended so that a chunk always contains whole strings.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -142,8 +145,8 @@ def _fit_inherited_chunks(
 ) -> tuple[dict[str, Any], str]:
     """Adapt inherited chunk and shard shapes to an array.
 
-    The shapes are inherited if `encoding` was set when the variable was opened. Like `to_zarr`,
-    this function keeps them where possible:
+    `encoding` was set when the variable was opened, and contains the shapes. Like `to_zarr`, this
+    function keeps them where possible:
 
     - If the data were transposed, the chunk lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
@@ -158,7 +161,7 @@ def _fit_inherited_chunks(
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
     if encoding.get("contiguous") and unchanged:
         fitted["contiguous"] = True
-    sizes, shards = _stated_sizes(encoding), encoding.get("shards")
+    sizes, shards = _requested_lengths(encoding), encoding.get("shards")
     if sizes is None:
         return fitted | ({} if shards is None else {"shards": shards}), ""
     if isinstance(sizes, int | np.integer):
@@ -170,42 +173,42 @@ def _fit_inherited_chunks(
     axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
         return fitted, f"{inherited} are for another order of axes"
-    cut = {
+    shortened = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
         if sizes[source] > length and not growing[axis] and not unchanged
     }
-    fitted["chunks"] = _reordered(sizes, axes, cut)
+    fitted["chunks"] = _reordered(sizes, axes, shortened)
     if shards is not None:
-        fitted["shards"] = _reordered_shards(shards, axes, cut)
+        fitted["shards"] = _reordered_shards(shards, axes, shortened)
     same = fitted["chunks"] == tuple(sizes)
     return fitted, "" if same else f"{inherited} were adjusted"
 
 
 def _reordered(
-    lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
+    lengths: Sequence[int], axes: Sequence[int], shortened: Mapping[int, int]
 ) -> tuple[int, ...]:
     """Return the chunk lengths along the new axes.
 
-    `axes` lists the old axis from which each new axis comes. `cut` maps new axes to lengths that
-    replace their old chunk lengths.
+    `axes` contains the old axis for each new axis. `shortened` maps new axes to chunk lengths that
+    replace the old ones.
     """
-    return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
+    return tuple(shortened.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
-def _reordered_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
+def _reordered_shards(shards: Any, axes: Sequence[int], shortened: Mapping[int, int]) -> Any:
     """Return the value of the ``shards`` key with its lengths reordered for the new axes.
 
     A value without one length per axis, such as ``"auto"``, is returned unchanged.
     """
-    words = shards if isinstance(shards, Mapping) else {"shape": shards}
-    shape = words.get("shape")
+    settings = shards if isinstance(shards, Mapping) else {"shape": shards}
+    shape = settings.get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != len(axes):
         return shards
-    return {**words, "shape": _reordered(shape, axes, cut)}
+    return {**settings, "shape": _reordered(shape, axes, shortened)}
 
 
-def _stated_sizes(encoding: Mapping[str, Any]) -> Any:
+def _requested_lengths(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
     Opening a variable sets both keys to the same lengths. If they differ because the user has
@@ -223,7 +226,7 @@ def _original_axes(
 ) -> Sequence[int] | None:
     """Return the original axis of each dimension, or None if the original order is unknown.
 
-    Dimensions that have been renamed are assumed to be in their original order.
+    Renamed dimensions are assumed to have kept their order.
     """
     rank = len(shape)
     names = [str(name) for name in encoding.get("preferred_chunks") or ()]
@@ -248,12 +251,12 @@ def chunk_shape(
     The first of these rules that applies determines the shape:
 
     1. The encoding specifies it. A length of -1 stands for the length of the dimension.
-    2. If `blocks` is given (the chunks of a dask array), stored chunks are as large as the largest
-       block.
+    2. If `blocks` is given (the chunks of a dask array), stored chunks are as long along each
+       dimension as the longest block.
     3. The array is halved repeatedly, along its longest dimension, until a chunk has at most 4 MiB.
 
-    With `lengthened`, rule 3 gives one-dimensional chunks at least 512 elements and, as in
-    netCDF-C, at least 4 KiB.
+    If `lengthened` is True, the array is one-dimensional. Rule 3 then makes chunks of at least 512
+    elements and, as in netCDF-C, at least 4 KiB.
 
     Raises
     ------
@@ -262,7 +265,7 @@ def chunk_shape(
     TypeError
         If a requested length is not an integer.
     """
-    sizes = _stated_sizes(encoding)
+    sizes = _requested_lengths(encoding)
     if isinstance(sizes, int | np.integer):
         sizes = (sizes,) * len(shape)
     if sizes is not None:
@@ -308,8 +311,8 @@ def _shard_specs(
     if isinstance(requested, str) and requested == "auto":
         sizes = zip(array, chunk, strict=True)
         requested = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
-    words = requested if isinstance(requested, Mapping) else {"shape": requested}
-    shape, location = words.get("shape"), words.get("index_location", "end")
+    settings = requested if isinstance(requested, Mapping) else {"shape": requested}
+    shape, location = settings.get("shape"), settings.get("index_location", "end")
     if isinstance(shape, int | np.integer):
         shape = (shape,) * len(chunk)
     if (

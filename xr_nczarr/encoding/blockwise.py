@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 OPENED = "nczarr-opened-"
-"""The prefix of the names of dask arrays with the values of lazily opened variables."""
+"""The prefix of the names of dask arrays that read opened variables block by block."""
 
 _Options = ParamSpec("_Options")
 
@@ -35,9 +35,9 @@ def blockwise(
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest integer that a function returns for any block of a dask array.
+    """Return the maximum of a function's results for the blocks of a dask array.
 
-    For a NumPy array, return the function's result for the whole array.
+    The dask array is computed. For a NumPy array, return the result for the whole array.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
@@ -51,8 +51,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether this package created a dask array, to read an opened variable block by block.
+    """Return whether a dask array was created by this package to read an opened variable.
 
-    All other dask arrays belong to the caller.
+    All other dask arrays were created by the user.
     """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

@@ -42,19 +42,27 @@ from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
-# The keys that determine stored values, without the keys for chunks and codecs.
+# The encoding keys that determine the stored values, in contrast to the chunks and codecs.
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
-# The kinds of stored types, by the kind of values that they can hold.
-_HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
+# For each dtype kind of new values, the dtype kinds of the stored variables that can hold them.
+_COMPATIBLE_KINDS = {
+    "b": "biufc",
+    "i": "iufc",
+    "u": "iufc",
+    "f": "iufc",
+    "c": "c",
+    "M": "M",
+    "m": "m",
+}
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
     """Encode the numbers in a variable, or check that its encoding can represent its times.
 
-    The caller passes the result to xarray, which encodes everything else: times, text, and numbers
+    The caller passes the result to xarray. xarray encodes everything else: times, text, and numbers
     that are certain to fit their encoding. NumPy arrays are checked immediately, and dask arrays
     block by block when they are computed.
 
@@ -85,10 +93,10 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
     if data.dtype.kind == "c":
         data = real_numbers(data, data.real.dtype, encoding, dtype, name)
     encoded = variable.to_base_variable()  # an index keeps its values
-    if dtype.kind != "b":  # xarray sets the attributes, even for an empty array
-        none = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
+    if dtype.kind != "b":  # get the attributes from xarray, which sets them for empty arrays too
+        empty = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
         encoded = conventions.encode_cf_variable(
-            Variable(variable.dims, none, variable.attrs, variable.encoding), name=name
+            Variable(variable.dims, empty, variable.attrs, variable.encoding), name=name
         )
         dtype = encoded.dtype
     data = encode_numbers(data, dtype, encoding, "requested", name)
@@ -114,8 +122,8 @@ def encode_as_stored(
     target
         The stored variable in the netCDF data model.
     widening
-        Whether to accept text that is longer than the stored width, and to return an array with a
-        larger width. To find the width, dask arrays of text are computed immediately.
+        Whether to accept text that is longer than the stored width, and to return it in a larger
+        width. To find this width, dask arrays of text are computed immediately.
 
     Raises
     ------
@@ -192,7 +200,7 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
         for variable, dated in ((new, is_time(new)), (stored, units is not None))
     )
     raw = new_kind in "iufb" and stored_kind in "mM" and new.attrs.get("units", units) == units
-    if new.size and not raw and stored_kind not in _HOLDING.get(new_kind, "OSUV"):
+    if new.size and not raw and stored_kind not in _COMPATIBLE_KINDS.get(new_kind, "OSUV"):
         raise ConflictError(
             f"Mismatched dtypes for variable {name}: the new values have dtype {new.dtype}, but "
             f"the stored values have dtype {stored.dtype}",
@@ -208,7 +216,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     """
     _refuse_calendar_units(encoding, name)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
-    widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
+    widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
         return variable
     lazy = hasattr(variable.data, "dask")
@@ -222,8 +230,8 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
 def _checked_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return times unchanged. Raise ConflictError if their encoding does not reproduce them."""
-    _, same = _encoded_and_same(times, encoding, name)
+    """Return times unchanged. Raise ConflictError if decoding would not reproduce them."""
+    _, same = _encode_and_compare(times, encoding, name)
     if not same.all():
         raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
     return times.astype(dtype, copy=False)
@@ -236,11 +244,11 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        If decoding does not reproduce the times. The remedy contains a finer encoding that would,
-        if there is one.
+        If decoding would not reproduce the times. If an encoding with finer units would reproduce
+        them, the remedy names this encoding.
     """
     _refuse_calendar_units(encoding, name)
-    encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
+    encoded, same = _encode_and_compare(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
         remedy = "Write a new store with finer units"
@@ -263,17 +271,16 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _encoded_and_same(
+def _encode_and_compare(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask of the times that decoding reproduces.
 
-    `units` are the units in which to decode. None decodes in the units that xarray has chosen for
-    encoding. If the times are not whole multiples of the requested units, xarray chooses finer
-    units.
+    If the times are not whole multiples of the requested units, xarray encodes them in finer units.
+    `units` are the units in which to decode. None means the units that xarray has used.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
+        warnings.simplefilter("ignore")  # the caller raises an error if the times are not equal
         variable = Variable(range(times.ndim), times, {}, dict(encoding))
         encoded = cf_encoded(variable, name)
         if (
@@ -296,21 +303,21 @@ def _encoded_and_same(
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    Its dtype is float64 if that is exact, and int64 otherwise. Return None if even microseconds are
-    too coarse.
+    The dtype of the encoding is float64 if this is exact, and int64 otherwise. Return None if even
+    microseconds are too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
-    def holding(units: str, dtype: str) -> bool:
+    def is_exact(units: str, dtype: str) -> bool:
         finer = {**encoding, "units": units, "dtype": dtype}
         with suppress(ConflictError):
-            return bool(_encoded_and_same(times, finer, name, units)[1].all())
+            return bool(_encode_and_compare(times, finer, name, units)[1].all())
         return False
 
     for unit in _UNITS:
         units = f"{unit}{since}{reference}"
-        if holding(units, "int64"):
-            return {"units": units, "dtype": "float64" if holding(units, "float64") else "int64"}
+        if is_exact(units, "int64"):
+            return {"units": units, "dtype": "float64" if is_exact(units, "float64") else "int64"}
     return None
 
 

@@ -27,7 +27,7 @@ _LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zst
     "blosc": ("clevel", 0, 9),
     "zstd": ("level", 0, 22),
 }
-# The array itself has this information.
+# The dtype and the other metadata of the array imply these codecs.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
 
 _CF_KEYS = """
@@ -40,17 +40,22 @@ _NETCDF_KEYS = """
     _nczarr_maxstrlen
 """
 _ZARR_KEYS = "chunks shards fill_value serializer write_empty_chunks chunk_key_encoding"
-_LEFT_BY_OPENING = "source original_shape preferred_chunks"
+_SET_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
-    [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
+    [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_SET_BY_OPENING}".split()]
 )
-"""All keys that the caller may pass. Any other key of an inherited encoding is ignored."""
+"""All keys that the caller may pass. Other keys in an inherited encoding are ignored."""
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Raise ConflictError if the encoding of a variable contains unknown keys.
+    """Check that the encoding of a variable is a mapping with known keys.
 
-    Raise ValueError if it is not a mapping.
+    Raises
+    ------
+    ValueError
+        If the encoding is not a mapping.
+    ConflictError
+        If it contains unknown keys.
     """
     if not isinstance(encoding, Mapping):  # as in xarray, whose tests match these words
         raise ValueError(f"encoding must be castable to a dictionary, not {encoding!r}")
@@ -99,7 +104,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    It is specified by the ``endian`` key, or by the ``bytes`` codec of Zarr v3.
+    The ``endian`` key takes precedence over the ``bytes`` codec of Zarr v3.
     """
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
@@ -119,17 +124,17 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     requested = encoding.get("chunk_key_encoding")
     if requested is None:
         return {}
-    words = requested.to_dict() if hasattr(requested, "to_dict") else requested
-    if not isinstance(words, Mapping):
+    settings = requested.to_dict() if hasattr(requested, "to_dict") else requested
+    if not isinstance(settings, Mapping):
         raise TypeError(
-            f"chunk_key_encoding must be a mapping or a zarr-python object, not {words!r}"
+            f"chunk_key_encoding must be a mapping or a zarr-python object, not {settings!r}"
         )
-    name, configuration = words.get("name"), {**words, **words.get("configuration", {})}
+    name, configuration = settings.get("name"), {**settings, **settings.get("configuration", {})}
     separator = configuration.get("separator", "/" if name == "default" else ".")
     names = zarr.chunk_key_encodings
     if name not in names or separator not in (".", "/"):
         raise ConflictError(
-            f"Zarr version {zarr.version} does not support chunk_key_encoding={dict(words)!r}",
+            f"Zarr version {zarr.version} does not support chunk_key_encoding={dict(settings)!r}",
             remedy=f"Choose {' or '.join(names)}, with the separator '.' or '/'"
             if names
             else "Leave out chunk_key_encoding",
@@ -138,7 +143,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def requests_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding requests that bytes are stored with variable length."""
+    """Return whether an encoding requests that byte strings are stored with variable length."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 

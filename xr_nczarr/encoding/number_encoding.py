@@ -1,4 +1,4 @@
-"""Encode numbers (packing, rounding, missing numbers), and check the result by decoding it."""
+"""Encode numbers, including packing, rounding and missing values, and check the result."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
 
-_WIDER = (
+_WIDER_DTYPE = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
     "drop_encoding() to discard the encoding inherited from the source"
 )
 _MIN_REDUCED_SIZE = 4096
-_ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
+_NEW_STORE = "Convert the values first, or write the variable to a new store in another encoding"
 
 Rounding = Literal["requested", "packing", "none"]
 """The rounding that is allowed.
 
-``"requested"`` allows the integers or steps that the caller requests for a new variable,
-``"packing"`` allows the packing steps of a stored variable, and ``"none"`` allows no rounding.
-Floats are always rounded to the precision of their type.
+``"requested"`` allows rounding to the integers or packing steps that the caller requests for a new
+variable. ``"packing"`` allows rounding to the packing steps of a stored variable, and ``"none"``
+allows no rounding. Floats may always be rounded to the precision of their type.
 """
 
 
@@ -52,13 +52,13 @@ def encode_numbers(
     if (
         rounding == "requested"
         and data.size > _MIN_REDUCED_SIZE
-        and _rounds_in_order(data, encoding, target)
+        and _extremes_suffice(data, encoding, target)
     ):
         checked = _extremes(data)
         packed = _packed(checked, encoding, target)
     lost = ~_is_reproduced(checked, packed, encoding, rounding)
     if lost.any():
-        remedy = _WIDER if rounding == "requested" else _ELSEWHERE
+        remedy = _WIDER_DTYPE if rounding == "requested" else _NEW_STORE
         raise misfit(f"the value {checked[lost][0]}", encoding, target, remedy, name)
     if rounding == "requested" and target.kind != "f":
         _check_unmasked(data, stored, encoding, name)
@@ -80,12 +80,12 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
     return stored
 
 
-def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether it is enough to check the lowest and the highest number.
+def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether all numbers are reproduced if the lowest and the highest number are.
 
-    This is not enough for integers that are packed as floats, because a number in between may be
-    off by more than one packing step. Neither is it enough if the dtype is bool, because numbers
-    between 0 and 1 would not be reproduced.
+    This is not certain for integers that are packed as floats, because a number in between may be
+    off by more than one packing step. It is not certain either if the dtype is bool, because
+    numbers between 0 and 1 are not reproduced.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -95,8 +95,8 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
     """Raise ConflictError if rounding turns a number into a value that marks missing data.
 
     In unpacked data, a number that already equals such a value is accepted, because the caller
-    considers it missing too. In packed data, such values apply to the packed numbers, so any
-    coincidence is an error.
+    considers it missing too. If the data is packed, such values are compared with the packed
+    numbers. A number must then never be packed to such a value.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -131,7 +131,7 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
         reproduced &= ~masked
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     if numbers.dtype.kind in "iu" and (offset := int(encoding.get("add_offset") or 0)):
-        range_ = np.iinfo(numbers.dtype)  # beyond it, the difference wraps
+        range_ = np.iinfo(numbers.dtype)  # subtracting the offset must not wrap around
         reproduced &= (numbers >= range_.min + offset) & (numbers <= range_.max + offset)
     return np.where(missing, masked, reproduced)
 
@@ -144,23 +144,23 @@ def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rou
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
         sizes = abs(data.astype(np.result_type(data, np.float32), copy=False)), abs(offset)
         eps = 2 * max((item.eps for item in inexact), default=0)
-        room = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes would be infinite
+        tolerance = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes would be infinite
         if stored.dtype.kind in "iu":
-            room = room + step * (1e-6 + (0 if rounding == "none" else 0.5))
+            tolerance = tolerance + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
-            room = room + step * float(inexact[-1].smallest_subnormal)
-        close = np.abs(_difference(decoded, data)) <= room
+            tolerance = tolerance + step * float(inexact[-1].smallest_subnormal)
+        close = np.abs(_difference(decoded, data)) <= tolerance
         if data.dtype.kind != "f":
             return close
         return (np.isfinite(data) & np.isfinite(decoded) & close) | (decoded == data)
 
 
 def _difference(decoded: Any, data: Any) -> Any:
-    # Integers are not subtracted as such: a difference from the lowest integer wraps.
+    # Integers are converted before they are subtracted, because the difference could wrap around.
     wide = np.result_type(decoded, data, np.float32)
     if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
         return np.subtract(decoded, data, dtype=wide)
-    # A float64 cannot represent the original, but it can represent both its halves.
+    # A float64 may not represent a 64-bit integer exactly, but it represents both its halves.
     return decoded - (data >> 32) * 2.0**32 - (data & 0xFFFFFFFF)
 
 
@@ -169,7 +169,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers. The first is the value to write."""
+    """Return all values that mark missing numbers. The first is the one to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -198,14 +198,14 @@ def real_numbers(
     """
     lost = data.imag != 0
     if lost.any():
-        raise misfit(f"the value {data[lost][0]}", encoding, stored, _WIDER, name)
+        raise misfit(f"the value {data[lost][0]}", encoding, stored, _WIDER_DTYPE, name)
     return data.real.astype(dtype, copy=False)
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Raise ConflictError if the fill value of an encoding does not fit the stored integers.
+    """Raise ConflictError if the fill value of an encoding does not fit its integer dtype.
 
-    A fill value is also accepted if it fits the type with the signedness that ``_Unsigned``
+    A fill value is also accepted if it fits the dtype with the signedness that ``_Unsigned``
     specifies.
     """
     fill = fill_value_of(encoding)
@@ -216,13 +216,13 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
         number = mark.item()
         finite = mark.dtype.kind in "biuf" and np.isfinite(mark)
         if not finite or not any(r.min <= round(number) <= r.max for r in ranges):
-            raise misfit(f"the value {number}", encoding, dtype, _WIDER, name)
+            raise misfit(f"the value {number}", encoding, dtype, _WIDER_DTYPE, name)
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an integer scale factor to a float.
+    """Return an encoding whose scale factor is a float if it was an integer.
 
-    xarray would otherwise pack numbers in the integer type of the factor.
+    With an integer, xarray would pack numbers in the integer's own type.
     """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
@@ -254,7 +254,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value to store for missing numbers, or None if an encoding does not specify one.
+    """Return the value that an encoding specifies for missing numbers, or None.
 
     The key ``_FillValue`` takes precedence over ``missing_value``.
     """

@@ -27,12 +27,12 @@ _BITS_PER_DIGIT = math.log2(10)
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as an encoding requests. Return them with attributes that record the rounding.
+    """Round data as an encoding requests, and return it with attributes that record the rounding.
 
     The encoding contains either ``least_significant_digit`` (a decimal place), or
     ``significant_digits`` and optionally ``quantize_mode``. The modes are BitGroom (the default),
-    BitRound (which counts bits instead of decimal digits) and GranularBitRound. Data other than
-    float32 and float64 are returned unchanged. Values listed in `missing` are not rounded.
+    BitRound (which counts bits instead of decimal digits) and GranularBitRound. Data of a dtype
+    other than float32 and float64 is returned unchanged. Values in `missing` are not rounded.
 
     Raises
     ------
@@ -72,7 +72,10 @@ def _quantized(
     missing: Sequence[Any],
     name: str,
 ) -> Array:
-    """Round all values except missing values, zeros, infinities and NaN."""
+    """Round all values except missing values, zeros, infinities and NaN.
+
+    `rounding` is the function that rounds, and `digits` is its second argument.
+    """
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
     with np.errstate(over="ignore"):
@@ -87,7 +90,7 @@ def _quantized(
 
 def _rounded(values: Array, scale: float) -> Array:
     rounded: Array = np.around(scale * values) / scale
-    # A product beyond the range of the type is that of a number without fractional digits.
+    # If the product overflows, the number is so large that it has no fractional digits.
     return np.where(np.isfinite(rounded), rounded, values)
 
 
@@ -101,7 +104,7 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Clear the last `drop` bits of each value, rounding to nearest, halves away from zero.
+    """Round each value to nearest, with halves away from zero, and clear its last `drop` bits.
 
     `drop` is either one number or an array with a number for each value.
     """
@@ -116,7 +119,7 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 
 
 def _groomed(values: Array, digits: int) -> Array:
-    """Alternately clear and set the bits beyond those that `digits` digits need (BitGroom)."""
+    """Clear or set, in alternate values, the bits that `digits` digits do not need (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, np.finfo(values.dtype).nmant - kept)

@@ -54,7 +54,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     Parameters
     ----------
     characters
-        Whether bytes become characters even if the encoding does not request it.
+        Whether byte strings become characters even if the encoding does not request it.
     joined
         Whether the strings are characters that xarray joined when it opened the variable.
     """
@@ -74,7 +74,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
         variable = variable.copy(data=_decoded(variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
-        return variable  # characters that were not joined on opening
+        return variable  # xarray did not join these characters when it opened the variable
     if not characters and variable.encoding.get("dtype") != "S1":
         return ensure_fixed_length_bytes(variable)
     encoded: Variable = CharacterArrayCoder().encode(variable, name=name)
@@ -108,11 +108,11 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the dtype in which a layout stores them, and return both.
+    """Convert strings to the dtype in which a layout stores them, and return array and dtype.
 
     Depending on the layout, the result is an array of objects or of fixed-width strings with
-    `width` bytes. If `width` is None, it is the length of the longest string, including the fill
-    value.
+    `width` bytes. If `width` is None, the width is that of the longest string or of the fill value,
+    whichever is longer.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)

@@ -46,8 +46,8 @@ class EncodedVariable:
     encoding
         The keys of the encoding that have not been applied yet. They specify chunks and codecs.
     explicit
-        Whether the caller passed this encoding for the write. Otherwise it was set when the
-        variable was opened, and requests that do not suit the variable are ignored.
+        Whether the caller passed this encoding for the write. Otherwise, it was set when the
+        variable was opened, and requests in it that do not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
@@ -181,11 +181,10 @@ def encode_alone(
 def user_attributes(
     attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """Return the user-defined attributes.
+    """Return the user-defined attributes, and reject attributes with reserved names.
 
-    Reserved names are rejected, except for the dimension names and NCZarr metadata that xarray's
-    zarr engine exposes as variable attributes. These are dropped, because the new store gets its
-    own metadata.
+    xarray's zarr engine exposes dimension names and NCZarr metadata as attributes of a variable.
+    These are dropped instead of rejected, because the new store gets its own metadata.
 
     Parameters
     ----------
@@ -215,7 +214,7 @@ def user_attributes(
 
 
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether xarray's zarr engine sets this attribute when it opens a variable."""
+    """Return whether xarray's zarr engine has set this attribute on a variable."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -223,31 +222,34 @@ def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Fit a variable and its encoding to each other, so that xarray can encode the variable.
+    """Return a variable that xarray can encode without changing its values.
 
-    The attributes and the encoding of the given variable are changed in place.
+    Its numbers are already encoded; see `fit_encoding`. Keys of an inherited encoding that do not
+    suit the values are removed. The attributes and the encoding of the given variable are changed
+    in place.
     """
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
-        # The dtype has the width of the opened text: xarray would truncate longer text to it.
+        # An inherited dtype has the width of the text in the source. xarray would truncate longer
+        # text to this width.
         del encoding["dtype"]
         if explicit:
             variable = variable.copy(data=in_width(variable.data, dtype, name))
     metadata = getattr(encoding.get("dtype"), "metadata", None)
-    if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
+    if metadata and "enum" in metadata:  # store the integers of a netCDF enum type
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
     if variable.dtype == bool and not explicit:  # missing values have become true or false
         for key in ("_FillValue", "missing_value"):
             encoding.pop(key, None)
     filled = "_FillValue" in variable.attrs or "missing_value" in encoding
     if "source" in encoding and not filled:
-        # A file without _FillValue is copied without one: for floats, xarray would add NaN.
+        # The source has no _FillValue, so the copy gets none. xarray would add NaN for floats.
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
-        del encoding["dtype"]  # opened as booleans: NaN would become true
+        del encoding["dtype"]  # in this inherited dtype, NaN would become true
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # This fill value of an array of times does not mask values, but as a number it would.
+        # As a fill value of datetime dtype, it does not mask values, but as a number it would.
         del variable.attrs["_FillValue"]
     variable = fit_encoding(variable, name)
     _move_key(variable, explicit)
@@ -286,8 +288,8 @@ def encode_variable(
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
-    unbounded = layout.pure and variable.dtype == object and requests_bytes(variable.encoding)
-    if not unbounded:
+    is_vlen_bytes = layout.pure and variable.dtype == object and requests_bytes(variable.encoding)
+    if not is_vlen_bytes:
         variable = encode_text(variable, name, characters=not layout.pure, joined=joined)
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
     data = variable.data
@@ -354,7 +356,7 @@ def _with_booleans(variable: Variable) -> Variable:
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
     del variable.attrs["dtype"]
-    if variable.encoding.get("fill_value") not in (None, 0, 1):  # the fill value of the bytes
+    if variable.encoding.get("fill_value") not in (None, 0, 1):  # it is for the encoded integers
         del variable.encoding["fill_value"]
     return variable
 
@@ -371,8 +373,12 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the fill value that an encoding requests, in the dtype of the array, or None.
 
-    A value that does not fit the dtype raises ConflictError if the caller passed it for this write,
-    and is ignored if it was inherited from the opened store.
+    If the value does not fit the dtype and was inherited from the opened store, it is ignored.
+
+    Raises
+    ------
+    ConflictError
+        If the value does not fit the dtype, and the caller passed it for this write.
     """
     requested = encoding.get("fill_value")
     if requested is None:

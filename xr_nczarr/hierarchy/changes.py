@@ -14,9 +14,9 @@ from xr_nczarr.model import Hierarchy, Json
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy, and return a dict from keys to bytes in write order.
 
-    A node's documents come before those of its parent, and the root's documents come last, so that
-    an interrupted write does not look like a complete dataset. If `consolidated` is True, the dict
-    includes consolidated metadata.
+    A node's documents come before those of its parent, and the root's documents come after those of
+    all other nodes. An interrupted write therefore does not look like a complete dataset. If
+    `consolidated` is True, the dict includes consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -47,7 +47,7 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 def writable_format(hierarchy: Hierarchy, store: str) -> Format:
     """Return the format in which to render new nodes of an existing hierarchy.
 
-    `store` is the name of the store, for messages.
+    `store` is the name of the store, for error messages.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
     """Apply changes to stored documents, and return a dict from keys to the changed documents.
 
-    The dict has the order of `changes`. Unchanged members keep their exact text.
+    The dict has the order of `changes`. Unchanged members of a document keep their exact text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}

@@ -14,11 +14,11 @@ from xr_nczarr.hierarchy.similar_stores import similar_stores
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import Bytes, Store, page_error, page_in
 
-_RECORDS = ".zmetadata"  # also a document of parquet reference sets
+_RECORDS = ".zmetadata"  # not only in Zarr v2, but also in parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """The store is the folder of a parquet reference set instead of a Zarr store.
+    """An error for a store that is a folder with a parquet reference set instead of Zarr metadata.
 
     Attributes
     ----------
@@ -32,7 +32,10 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr v2."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set, not to a Zarr v2 store.
+
+    `data` is its content.
+    """
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -49,11 +52,10 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        The result of `Store.probing`: a variant of `store` for finding metadata.
+        A variant of `store` for keys that may not exist; see `Store.probing`.
     before
-        Earlier content of the documents that an interrupted write has changed, which is returned
-        instead of the stored content. Maps keys to bytes, or to None for a document that did not
-        exist.
+        Earlier content of the documents that an interrupted write has changed, by key. It is
+        returned instead of the stored content. None stands for a document that did not exist.
     page_for_missing
         HTML page that the server sends for missing objects. Empty if the server sends no such page,
         and None if this is not yet known.
@@ -86,8 +88,8 @@ class DocumentSource:
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         batches = [(self.probed, names)]
-        # In a local store, a second batch costs nothing. It ensures that only consolidated
-        # documents can exceed max_metadata_bytes.
+        # In a local store, a second batch costs nothing. With it, only consolidated documents can
+        # exceed max_metadata_bytes.
         if not self.store.remote:
             single = self.store.bounded(self.limits.max_metadata_bytes)
             batches = [(self.store, [key for key in names if key in consolidated_keys])]
@@ -122,22 +124,24 @@ class DocumentSource:
         keys: Sequence[str],
         refusals: dict[str, AccessDeniedError],
         *,
-        few: bool,
+        consolidated_first: bool,
     ) -> dict[str, Document]:
         """Fetch the root documents that exist, including consolidated metadata.
 
         Parameters
         ----------
+        candidates
+            The Zarr versions that the store may have.
         keys
             Keys of the root documents of the widely used Zarr versions among `candidates`.
         refusals
             See `fetch`.
-        few
-            Whether to try consolidated metadata first if similar stores have it. If it is found,
-            the other documents are not fetched.
+        consolidated_first
+            Whether to fetch only consolidated metadata at first, if the latest stores in the same
+            folder had it. If the store has it too, the other documents are not fetched.
         """
         first, others = list(keys), list[str]()
-        if few and similar_stores.expect_consolidated(self.store):
+        if consolidated_first and similar_stores.expect_consolidated(self.store):
             consolidated_keys = [zarr.consolidated_key for zarr in candidates]
             first = [key for key in keys if key == JOURNAL or key in consolidated_keys]
             others = [key for key in keys if key not in first]
@@ -158,9 +162,9 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove HTML pages that the server sends in place of missing objects.
 
-        `present` maps keys to the received bytes. To learn what the page for a missing object looks
-        like, this method requests the journal, which hardly ever exists. Any other HTML page, such
-        as a login form, raises an error, because it may hide an existing document.
+        `present` maps keys to the received bytes. To get the page for a missing object, this method
+        requests the journal, which hardly ever exists. Any other HTML page, such as a login form,
+        raises an error, because it may be sent in place of an existing document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_missing is None and JOURNAL not in requested:
@@ -179,8 +183,8 @@ def are_absent(
     """Return whether root documents can be treated as missing although access to them is denied.
 
     A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. They are sufficient if they identify the only candidate
-    format, or if `consolidated` is True and they contain consolidated metadata.
+    keys to the accessible root documents. The others can be treated as missing if these identify
+    the only candidate format, or if `consolidated` is True and they contain consolidated metadata.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True

@@ -14,7 +14,7 @@ _BATCH_KEYS = 1024
 
 
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
-    """Return every key at which a hierarchy can have a document.
+    """Return every key at which a hierarchy can have a metadata document.
 
     `sidecars` contains the names of additional documents that each node can have.
     """
@@ -27,16 +27,16 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 def existing_chunks(
     store: Store, keys: ChunkKeys, extent: Sequence[int]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the key and the size of each existing chunk or shard of an array.
+    """Yield the key and the size in bytes of each existing chunk or shard of an array.
 
     Each possible key takes one request.
 
     Parameters
     ----------
     keys
-        The mapping from chunk indices to keys.
+        The mapping from the indices of stored objects (chunks or shards) to keys.
     extent
-        Number of stored objects along each dimension.
+        Number of possible objects along each dimension.
     """
     key_encodings = [keys]
     if keys.alternative and len(extent) > 1:

@@ -1,4 +1,4 @@
-"""Define the write journal, which records the earlier state of documents that change together.
+"""Define the write journal, which records the earlier content of documents that change together.
 
 The journal is one object at the root of a store. It is written before the first document changes,
 and removed after the last document has changed. While the journal exists, readers use the earlier
@@ -28,19 +28,19 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The earlier state of documents, and sometimes chunks, that change together.
+    """The earlier content of documents, and sometimes of chunks, that change together.
 
     Attributes
     ----------
     documents
         One (key, earlier content, digest of the new content) tuple for each object, in write order.
-        The earlier content is bytes as Latin-1 text, or None for a new object.
+        The earlier content is a str that represents the bytes in Latin-1, or None for a new object.
     appended
         The region that the write appends to each array. Maps array paths to [start, stop] pairs,
         one for each dimension. The stop is exclusive.
     chunks
-        Whether the objects include chunks. If so, readers have to apply the journal even if the
-        store has consolidated metadata.
+        Whether the objects include chunks. If so, readers have to use the journal even if the store
+        has consolidated metadata.
     """
 
     documents: list[tuple[str, str | None, str]]
@@ -59,10 +59,10 @@ class Journal:
         """Create the journal for a change to documents.
 
         `documents` maps keys to the new content. `stored` contains the current content in the same
-        order, with None for a new document.
+        order, with None for a document that does not exist yet.
         """
         changes = zip(documents.items(), stored, strict=True)
-        entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
+        entries = [(key, _text(current), _digest(new)) for (key, new), current in changes]
         return cls(entries, appended, chunks)
 
     @property
@@ -77,15 +77,15 @@ class Journal:
         None stands for an object that did not exist. The dict is empty if another program has
         changed any of the objects in the meantime, because none of them may be restored then.
         """
-        is_ours = True
+        is_restorable = True
         is_complete = True
-        for now, (_, before, after) in zip(stored, self.documents, strict=True):
-            changed = _digest(now) == after
-            is_complete &= changed
-            is_ours &= changed or _text(now) == before
+        for current, (_, before, after) in zip(stored, self.documents, strict=True):
+            is_written = _digest(current) == after
+            is_complete &= is_written
+            is_restorable &= is_written or _text(current) == before
         if is_complete:
             return None
-        if not is_ours:
+        if not is_restorable:
             return {}
         return {
             key: None if before is None else before.encode("latin-1")
@@ -115,8 +115,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata only need journals that include chunks. They must not fail if
-    any other journal is damaged.
+    Readers of consolidated metadata need the journal only if it includes chunks. They must not fail
+    if any other journal is damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

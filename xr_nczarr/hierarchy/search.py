@@ -54,7 +54,7 @@ def open_hierarchy(
     listed_children: Callable[[GroupNode], Kinds | None] = lambda _: None,
     sidecars: Sequence[str] = (),
     with_sidecars: bool = False,
-    few_root_documents: bool = False,
+    consolidated_first: bool = False,
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
@@ -71,21 +71,22 @@ def open_hierarchy(
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
-        ``"check"`` reads both and raises an error if they differ.
+        ``"check"`` reads both, and raises an error if they differ.
     group
         Absolute path of the group to read. The metadata of its ancestors is read too.
     subgroups
         Whether to read the groups below `group` as well.
     listed_children
         Function that returns the names and kinds of the children listed in a group's metadata, or
-        None if there are no such lists. Conventions such as NCZarr define them.
+        None if the metadata has no such lists. Conventions such as NCZarr define the lists.
     sidecars
         Names of additional documents that the convention stores next to a node's documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, those of a group are read only if
         there is no other way to find its children.
-    few_root_documents
-        Whether the first batch may omit some root documents if it may find consolidated metadata.
+    consolidated_first
+        Whether the first batch requests only consolidated metadata, if the latest stores in the
+        same folder had it. If this store does not, one more batch is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 
@@ -108,7 +109,7 @@ def open_hierarchy(
             data_type_fallback,
             limits,
             with_sidecars,
-            few_root_documents,
+            consolidated_first,
         )
         hierarchy = search.run(zarr_format, consolidated)
         search.mark_overwritten()
@@ -127,7 +128,7 @@ class _Search:
     data_type_fallback: bool
     limits: Limits
     with_sidecars: bool
-    few: bool
+    consolidated_first: bool
     nodes: dict[str, Node] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
@@ -180,7 +181,9 @@ class _Search:
             if batch is usual:
                 keys.append(JOURNAL)
             if batch is usual and consolidated:
-                documents = self.source.fetch_root(candidates, keys, refusals, few=self.few)
+                documents = self.source.fetch_root(
+                    candidates, keys, refusals, consolidated_first=self.consolidated_first
+                )
             else:
                 documents |= self._fetch(keys, refusals)
             if refusals and not are_absent(documents, candidates, consolidated):
@@ -264,7 +267,7 @@ class _Search:
             raise root.error
         self.nodes["/"] = root or GroupNode(path="/", explicit=False)
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
-        # Where groups need no documents, only a listing shows whether a group exists.
+        # In a version whose groups need no documents, only a listing shows whether a group exists.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
         # In a version without group documents, only arrays identify the store.
@@ -371,8 +374,10 @@ class _Search:
         # A listing (such as an HTML index page) that omits the group's own document may also omit
         # its sidecars.
         document_keys = self.zarr.node_keys(group.path)
-        hiding = self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
-        if hiding or any(name in listing.objects for name in self.sidecars):
+        may_be_hidden = (
+            self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
+        )
+        if may_be_hidden or any(name in listing.objects for name in self.sidecars):
             children = self._children_in_sidecars(group)
             if children is not None:
                 return children
@@ -405,7 +410,7 @@ class _Search:
         return keys
 
     def _wanted(self, path: str) -> bool:
-        """Return whether `path` is the requested group, or one of its ancestors or descendants."""
+        """Return whether `path` is the requested group, one of its ancestors or a descendant."""
         return is_within(path, self.group) or is_within(self.group, path)
 
     def mark_overwritten(self) -> None:

@@ -10,10 +10,10 @@ _MAX_FOLDERS = 1000
 
 
 class SimilarStores:
-    """Counts, for each remote folder, how many of the latest stores had consolidated metadata.
+    """For each remote folder, a count of the latest stores in it that had consolidated metadata.
 
-    Stores in one folder are usually alike. If they are not, one additional batch of requests is
-    made, and the count starts again from zero.
+    Stores in one folder are usually alike. If the next store has no consolidated metadata, finding
+    its metadata takes one additional batch of requests, and the count starts again from zero.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Convert attributes between JSON and typed netCDF values.
 
 NCZarr records the type of each attribute, and the attribute's JSON is converted to a value of this
-type. The JSON contradicts the recorded type if a program without NCZarr support has edited the
-attribute. The type is then inferred from the JSON. Conversions of numbers are exact in both
+type. If a program without NCZarr support has edited the attribute, its JSON can contradict the
+recorded type. The type is then inferred from the JSON. Conversions of numbers are exact in both
 directions. In nodes without NCZarr metadata, attributes keep their JSON values.
 """
 
