@@ -1,4 +1,4 @@
-"""Decode and encode chunks. Decoded data never exceeds the size that the metadata declares."""
+"""Decode and encode chunks, without decoding more data than the metadata declares."""
 
 from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
 from xr_nczarr.codecs.compressors import decompressed

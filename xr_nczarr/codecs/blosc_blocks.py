@@ -1,8 +1,8 @@
 """Decode parts of a Blosc frame by copying the required blocks into a smaller frame.
 
 The format is described in c-blosc's ``README_CHUNK_FORMAT``. A 16-byte header is followed by a
-table of block starts, and then by the blocks in any order. Only the last block of the data can be
-shorter than the others.
+table of the offsets at which the blocks start, and then by the blocks in any order. Only the last
+block of the data can be shorter than the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xr_nczarr.errors import ChunkError
 HEADER_BYTES = 16
 _VERSION = 2
 _NOT_COMPRESSED = 2
-_MIN_BLOCK = 1 << 10  # with smaller blocks, the starts would be larger than the blocks
+_MIN_BLOCK = 1 << 10  # with very small blocks, the table of offsets would outweigh the blocks
 
 
 class BloscFrame(NamedTuple):
@@ -33,7 +33,7 @@ class BloscFrame(NamedTuple):
     header
         The bytes of the header.
     size, block, length
-        Sizes in bytes of the decoded data, one decoded block, and the frame, respectively.
+        Sizes in bytes of the decoded data, of one decoded block, and of the frame, respectively.
     """
 
     header: bytes
@@ -43,11 +43,11 @@ class BloscFrame(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """The byte range (start, length) of the frame's table of block starts."""
+        """The byte range (start, length) of the frame's table of block offsets."""
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the sorted numbers of the blocks that contain the given ranges of decoded data.
+        """Return the sorted indices of the blocks that contain the given ranges of decoded data.
 
         `spans` contains the (start, length) pairs of the ranges, in bytes. If only the last block
         is needed, the block before it is included, because a frame cannot consist of a short block.
@@ -63,7 +63,7 @@ class BloscFrame(NamedTuple):
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Return the byte range (start, length) of each requested block in the frame.
 
-        `table` is the encoded table of block offsets. `numbers` contains the indices of the
+        `table` contains the bytes of the table of block offsets, and `numbers` the indices of the
         requested blocks.
 
         Raises
@@ -71,12 +71,12 @@ class BloscFrame(NamedTuple):
         ChunkError
             If two blocks have the same offset, or if a block lies outside the frame.
         """
-        # Starts are signed. A negative start is rejected below, because it is outside the frame.
+        # Offsets are signed. A negative offset is rejected below, because it is outside the frame.
         starts = np.frombuffer(table, "<i4").astype(np.int64)
         ranges = []
         for start in starts[numbers].tolist():
-            # A block ends at the next higher start, which may belong to any block, because threads
-            # write blocks in any order.
+            # A block ends at the next higher offset, which may be that of any other block, because
+            # threads write blocks in any order.
             end = int(starts.min(where=starts > start, initial=self.length))
             shared = np.count_nonzero(starts == start) > 1
             if shared or start < sum(self.table) or end <= start:
@@ -85,9 +85,9 @@ class BloscFrame(NamedTuple):
         return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode some blocks of the frame, and return their data concatenated.
+        """Decode some blocks of the frame, and return their concatenated data.
 
-        `numbers` contains the numbers of the blocks, and `blocks` their stored bytes.
+        `numbers` contains the indices of the blocks, and `blocks` their stored bytes.
         """
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 _EXACT_IN_DOUBLES = 1 << 53
 
 
-def _away(values: Array) -> Array:
+def _round_half_away(values: Array) -> Array:
     """Round to the nearest integer, rounding halves away from zero."""
     whole = np.trunc(values)
     return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
@@ -35,7 +35,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "towards-zero": np.trunc,
     "towards-positive": np.ceil,
     "towards-negative": np.floor,
-    "nearest-away": _away,
+    "nearest-away": _round_half_away,
 }
 
 
@@ -85,10 +85,10 @@ def build_scale_offset(request: StepRequest) -> Step:
 def _check_integers(
     values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
 ) -> None:
-    """Raise ChunkError if scaling and shifting integers overflows their dtype.
+    """Raise ChunkError if scaling and shifting integers would overflow their dtype.
 
-    Both operations are monotonic, so only the smallest and the largest value have to be checked.
-    If `decoding`, also raise ChunkError for any stored value that is not a multiple of the scale.
+    Both operations are monotonic, so only the smallest and the largest value have to be checked. If
+    `decoding` is True, also raise ChunkError if a stored value is not a multiple of the scale.
     """
     if not values.size:
         return
@@ -180,8 +180,8 @@ class Cast:
         Conversion rules, named as in the specification. If `out_of_range` is None, a value that is
         out of range raises an error.
     pairs
-        Pairs of a value and its result, which take precedence over the rules. If a value is in more
-        than one pair, the first of these pairs is used.
+        Pairs of a value and its result, which take precedence over the rules. If a value is in
+        several pairs, the first one is used.
     """
 
     source: np.dtype[Any]
@@ -275,11 +275,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Apply another rounding rule to values that NumPy has rounded to the nearest float.
+    """Return values rounded by another rule than NumPy's, which rounds to the nearest float.
 
-    `values` are the numbers before rounding, and `nearest` are NumPy's results. Infinity in
-    `nearest` is treated as the first power of two beyond the largest float, so that a value that
-    overflowed can still be rounded down to the largest float.
+    `values` are the numbers before rounding, and `nearest` are NumPy's results. If a value has
+    overflowed to infinity in `nearest`, it can still be rounded down to the largest float. This
+    applies to values below the first power of two beyond the largest float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -292,18 +292,18 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
     power = int(np.finfo(nearest.dtype).maxexp)
     limit = math.ldexp(1, power) if power < 1024 else math.inf
-    wanted, near = exact(values), exact(nearest)
-    up = np.where(wanted > near, math.inf, -math.inf).astype(nearest.dtype)
+    original, near = exact(values), exact(nearest)
+    up = np.where(original > near, math.inf, -math.inf).astype(nearest.dtype)
     neighbors = np.nextafter(nearest, up)
     if rounding == "nearest-away":
         beyond = exact(neighbors)
-        takes = (wanted + wanted == near + beyond) & (np.abs(beyond) > np.abs(near))
+        use_neighbor = (original + original == near + beyond) & (np.abs(beyond) > np.abs(near))
     elif rounding == "towards-zero":
-        takes = np.abs(near) > np.abs(wanted)
+        use_neighbor = np.abs(near) > np.abs(original)
     else:
-        takes = near < wanted if rounding == "towards-positive" else near > wanted
-    inexact = (near != wanted) & (wanted == wanted) & (np.abs(wanted) < limit)
-    return np.where((takes & inexact).astype(bool), neighbors, nearest)
+        use_neighbor = near < original if rounding == "towards-positive" else near > original
+    inexact = (near != original) & (original == original) & (np.abs(original) < limit)
+    return np.where((use_neighbor & inexact).astype(bool), neighbors, nearest)
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:

@@ -25,7 +25,8 @@ _GROUP = "zarr.codecs"
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
     """Return the entry point for a Zarr v3 codec.
 
-    Return None if no installed package provides the codec, or if the array is not Zarr v3.
+    Return None if no installed package provides the codec, or if the codec is not from Zarr v3
+    metadata.
     """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
@@ -39,7 +40,7 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a codec that is registered with zarr-python.
+    """Return the kind of a codec that another package registers with zarr-python.
 
     The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no
     installed package provides the codec.
@@ -71,8 +72,8 @@ def _load(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    The step checks the size of the decoded data. The size of encoded bytes is bounded only by the
-    caller's limit.
+    The step checks the size of the decoded data. Encoded bytes may have any size up to the caller's
+    limit.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:

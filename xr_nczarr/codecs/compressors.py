@@ -3,8 +3,8 @@
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
 Blosc frames declare the size of their data, which is checked before memory is allocated. The
 declared length of a Blosc frame is checked too, because Blosc's decoder would otherwise read beyond
-the end of the buffer. Bytes after the end of a stream are ignored, because netCDF-C leaves the rest
-of a chunk in place when it overwrites the chunk with a shorter one.
+the end of the buffer. Bytes after the end of a stream are ignored, because netCDF-C leaves the end
+of a longer chunk in place when it overwrites the chunk with a shorter one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-# Maximum size in bytes of a chunk for which an extra copy takes less time than a new context.
+# Maximum size in bytes of a chunk for which an extra copy takes less time than creating a
+# decompression context.
 _ZSTD_SMALL = 32 << 10
 # Maximum size in bytes of chunks that are decoded in one call. Decoding a larger chunk takes much
 # longer than handing over the interpreter lock.
@@ -47,8 +48,8 @@ _ZSTD_BATCHED = 128 << 10
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-# A piece is small enough to stay in the CPU cache until it is copied, and for free() to keep its
-# memory in the process.
+# A piece is small enough to stay in the CPU cache until it is copied. It is also small enough for
+# free() to keep its memory in the process.
 _PIECE = 256 << 10
 # Maximum number of members in a gzip, bz2 or xz file, three times as many as a bgzip file of 2 GiB
 # has.
@@ -69,29 +70,29 @@ def build_compressor(request: StepRequest) -> Step:
 def _stream(
     flow: Flow,
     codec: Any,
-    unpack: Callable[[], Any],
+    make_decompressor: Callable[[], Any],
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the `Step` for a standard-library compressor, limiting the output of its decoder.
+    """Build the `Step` for a compressor of the standard library, with a limit on decoded data.
 
     Parameters
     ----------
-    unpack
+    make_decompressor
         Function that creates a decompressor.
     magic
         Signature at the start of every member of a file. None if a file in this format has only
         one member.
     max_piece
-        Maximum number of bytes that one call decompresses. It may be set only for decompressors
-        that return the input that they have not consumed.
+        Maximum number of bytes that one call decompresses. It may be passed only for decompressors
+        that have an `unconsumed_tail` attribute.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
         data, more = memoryview(data), True
         total = at = members = 0
         while more:
-            stream = unpack()
+            stream = make_decompressor()
             while not stream.eof and at < len(data):
                 # Pass one window at a time, because the decompressor copies all input after the end
                 # of a member.
@@ -171,8 +172,8 @@ def _lzma(flow: Flow, codec: Any) -> Step:
             )
     raw = codec.format == lzma.FORMAT_RAW
     options = {"filters": codec.filters} if raw else {"memlimit": memory}
-    unpack = partial(lzma.LZMADecompressor, codec.format, **options)
-    return _stream(flow, codec, unpack, b"\xfd7zXZ")
+    make_decompressor = partial(lzma.LZMADecompressor, codec.format, **options)
+    return _stream(flow, codec, make_decompressor, b"\xfd7zXZ")
 
 
 def _framed(
@@ -276,7 +277,7 @@ def _zstandard() -> Any:
 def _zstd_decoder() -> Callable[..., Any]:
     """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    If the zstandard package is installed, the returned function uses it for small frames. For such
+    If the package zstandard is installed, the returned function uses it for small frames. For such
     frames, numcodecs is slower, because it creates a new context for each call.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
@@ -304,8 +305,8 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
     """Return a function that decodes several small chunks of `size` bytes in one call.
 
-    It holds the interpreter lock only before and after the call. Returns None for large chunks, and
-    if the package zstandard does not provide the call.
+    The function releases the interpreter lock (GIL) while it decodes. Returns None for large
+    chunks, or if the package zstandard is not installed or does not support such calls.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
@@ -327,10 +328,10 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Read the extent of consecutive Zstandard frames from their headers.
 
-    Return three numbers of bytes: the total size of the data that the frames declare, an upper
-    bound for this size, and the position in `data` at which the frames end. The total size is None
-    if any of the frames does not declare its size. After frames whose data has the `expected` size,
-    all other bytes are ignored. The format is described in RFC 8878, section 3.1.
+    Return three numbers of bytes: the total size of the decoded data that the frames declare, an
+    upper bound for this size, and the position in `data` at which the frames end. The total size is
+    None if any of the frames does not declare the size of its data. Once the total size is
+    `expected`, all other bytes are ignored. The format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0
@@ -367,7 +368,7 @@ def _number(data: Buffer, start: int, size: int) -> int:
 COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
     "zlib": _deflate,
     "gzip": _deflate,
-    "bz2": partial(_stream, unpack=bz2.BZ2Decompressor, magic=b"BZh"),
+    "bz2": partial(_stream, make_decompressor=bz2.BZ2Decompressor, magic=b"BZh"),
     "lzma": _lzma,
     "zstd": _zstd,
     "lz4": _lz4,

@@ -16,8 +16,8 @@ from xr_nczarr.codecs.pipeline import UINT8, Buffer, Step, StepRequest, bytes_of
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote
 
 TYPED = ("delta", "fixedscaleoffset", "quantize", "astype")
-_BESIDE_THE_DATA = ("crc32", "crc32c", "adler32")
-CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
+_SEPARATE_CHECKSUMS = ("crc32", "crc32c", "adler32")
+CHECKSUMS = (*_SEPARATE_CHECKSUMS, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
@@ -30,7 +30,7 @@ def build_shuffle(request: StepRequest) -> Step | None:
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
         raise MetadataError(f'codec parameter "elementsize" is {size}; expected a positive integer')
-    size = size or flow.shuffled  # netCDF-C stores 0
+    size = size or flow.shuffle_size  # netCDF-C stores 0
     if size < 2 or flow.bound < 2 * size:
         return None
 
@@ -114,7 +114,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return how much a filter may change each of `values` by encoding and decoding it.
+    """Return how much each of `values` may differ after a filter has encoded and decoded it.
 
     The filter `name` converts the values to the dtype `stored`, and back to `dtype`.
     """
@@ -158,11 +158,11 @@ def build_sized(request: StepRequest) -> Step:
     step = wrap(codec, decoded, encoded)
     if name == "packbits":  # packbits treats any nonzero byte as True
         return replace(step, tolerance=lambda _: 0)
-    if name not in _BESIDE_THE_DATA:
+    if name not in _SEPARATE_CHECKSUMS:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Verify the checksum, and return the data without copying it as numcodecs would."""
+        """Verify the checksum, and return a view of the data, which numcodecs would copy."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])

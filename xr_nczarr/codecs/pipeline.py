@@ -54,19 +54,21 @@ FAILURES = (
 class Flow:
     """The type and size of the data that flows between two codecs of a chain.
 
-    The data is either elements with a `dtype` and `shape`, or a stream of bytes with dtype uint8
-    and `shape` None.
+    The data consists either of elements with a `dtype` and `shape`, or of a stream of bytes. For a
+    stream of bytes, the dtype is uint8 and the shape is None.
 
     Attributes
     ----------
     chunk
-        Description of the chunk, for messages.
+        Description of the chunk, for error messages.
     size
         Size in bytes, or None if the size depends on the values.
     bound
-        Maximum size in bytes. It is the caller's limit if `limited` is True, and otherwise follows
-        from the shape of the chunk.
-    shuffled
+        Maximum size in bytes.
+    limited
+        Whether `bound` is a limit that the caller has set. Otherwise, it follows from the shape of
+        the chunk.
+    shuffle_size
         Element size in bytes for a shuffle codec whose configuration does not specify one.
     """
 
@@ -76,7 +78,7 @@ class Flow:
     size: int | None
     bound: int
     limited: bool = False
-    shuffled: int = 1
+    shuffle_size: int = 1
 
     @property
     def count(self) -> int:
@@ -84,12 +86,12 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for a codec that outputs elements of the given dtype and shape."""
+        """Return a `Flow` for codec output that consists of elements of a given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return a `Flow` for a codec that outputs a stream of bytes.
+        """Return a `Flow` for codec output that is a stream of bytes.
 
         `size` is the number of bytes, or None if it depends on the values. `bound` is the maximum
         number of bytes.
@@ -105,7 +107,7 @@ class Flow:
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for a codec whose output size is bounded only by the caller's limit.
+        """Return a `Flow` for codec output whose size only the caller's limit bounds.
 
         `growth` is the factor by which decoding may increase the size of the data in memory. The
         bound is the limit divided by this factor, but at least 64 KiB.
@@ -116,7 +118,7 @@ class Flow:
     def elements(self, data: Buffer) -> NDArray[Any]:
         """View bytes as an array of elements with this dtype and shape.
 
-        If the elements are Python objects, `data` already is an array, and is only reshaped.
+        If the elements are Python objects, `data` is already an array, and is only reshaped.
         """
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
@@ -164,24 +166,25 @@ class Step:
     Attributes
     ----------
     decode
-        Function that decodes bytes to a flat buffer of exactly the decoded size, or to an array of
-        Python objects.
+        Function that decodes bytes to a flat buffer whose size is exactly the decoded size, or to
+        an array of Python objects.
     encode
         The inverse of `decode`.
     encoded
         A description of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument. If it is passed, `decode`
-        fills and returns this array.
+        Whether `decode` accepts an array of bytes as its second argument. If such an array is
+        passed, `decode` fills and returns it.
     place
-        Name of the step for messages.
+        Name of the step for error messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. If a filter itself raises errors for values that
-        it must not change, this is `unlimited_tolerance`.
+        original values. None for a lossless codec. If a filter itself raises an error for values
+        that it must not change, this is `unlimited_tolerance`.
     decode_many
-        Function that decodes several buffers in one call, which takes less time. It returns None if
-        they must be decoded one by one, for example because one of them is damaged.
+        Function that decodes several buffers in one call, which is faster than separate calls. The
+        function returns None if the buffers must be decoded one by one, for example because one of
+        them is damaged. None if the codec has no such function.
     """
 
     decode: Callable[..., Any]
@@ -196,8 +199,7 @@ class Step:
 def unlimited_tolerance(_: NDArray[Any]) -> float:
     """Return infinity.
 
-    As the tolerance of a `Step`, this allows decoded values to differ from the original values by
-    any amount.
+    A `Step` with this function as its `tolerance` may change values by any amount.
     """
     return math.inf
 
@@ -322,7 +324,8 @@ class ChunkCodec:
         Whether the chain has no codecs. In that case, the stored bytes are the elements in C order
         with the array's dtype.
     fills
-        Whether the chain decodes directly into the caller's array, instead of copying to it.
+        Whether the chain decodes directly into an array that the caller passes. Otherwise, the
+        decoded data is copied to this array.
     lossy
         Whether encoding may change values, so that `check_round_trip` must be called after it.
     decodes_many
@@ -351,11 +354,11 @@ class ChunkCodec:
         self.decodes_many = bool(steps) and steps[-1].decode_many is not None
 
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
-        """Undo the last codec of several chunks in one call.
+        """Decode only the last codec of the chain, for several chunks in one call.
 
-        Return the chain of the other codecs, and the data of each chunk for that chain. Missing
-        chunks remain None. If the last codec cannot decode several chunks at once, or if a chunk
-        may be damaged, return this chain and the chunks unchanged.
+        Return the chain of the other codecs, and the data that this chain has to decode for each
+        chunk. Missing chunks remain None. If the last codec cannot decode several chunks at once,
+        or if a chunk may be damaged, return this chain and the chunks unchanged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

@@ -30,7 +30,7 @@ from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
 Builder = Callable[[StepRequest], Step | None]
 
-_OF_ITEMS: Mapping[str, Builder] = {
+_ITEM_CODECS: Mapping[str, Builder] = {
     "transpose": serializers.build_transpose,
     "vlen-utf8": serializers.build_vlen,
     "vlen-bytes": serializers.build_vlen,
@@ -39,7 +39,7 @@ _OF_ITEMS: Mapping[str, Builder] = {
     "msgpack2": serializers.build_text,
     "categorize": serializers.build_categorize,
 }
-_OF_BYTES: Mapping[str, Builder] = {
+_BYTE_CODECS: Mapping[str, Builder] = {
     "bytes": serializers.build_bytes,
     "endian": serializers.build_bytes,
     "shuffle": filters.build_shuffle,
@@ -50,18 +50,18 @@ _OF_BYTES: Mapping[str, Builder] = {
     **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
     **dict.fromkeys(compressors.COMPRESSORS, compressors.build_compressor),
 }
-_OF_VERSION_3: Mapping[str, Builder] = {
+_VERSION_3_CODECS: Mapping[str, Builder] = {
     "scale_offset": casts.build_scale_offset,
     "cast_value": casts.build_cast_value,
 }
-_OURS = ("bytes", "endian", "transpose", "crc32c")
+_BUILT_IN = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not provide, or provides only if another library is installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
 """Names of the char type in metadata from netCDF-C. ``|S1`` is a string of length one."""
 _POINTER = 8
 """Size in bytes of a pointer to a string.
 
-netCDF-C uses it as the element size for shuffling strings.
+netCDF-C uses this size as the element size when it shuffles strings.
 """
 
 
@@ -92,9 +92,9 @@ def compile_codec(
     UnsupportedError
         If a codec is unknown, or the dtype is not supported.
     RefusedError
-        If the ``pickle`` codec is used, and `custom` contains no class for it.
+        If the array uses the ``pickle`` codec, and `custom` contains no class for it.
     MetadataError
-        If a codec's configuration is invalid, in general or for the elements to encode.
+        If a codec's configuration is invalid, or does not suit the elements to encode.
     LimitError
         If a chunk is larger than `limits.max_chunk_bytes`.
     """
@@ -117,8 +117,7 @@ def check_codec(
 ) -> None:
     """Check that all codecs of an array and of its shards are known and allowed.
 
-    The errors are the same as in `compile_codec`, except that configurations and sizes are not
-    checked.
+    Errors are the same as in `compile_codec`, except that configurations and sizes are not checked.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
@@ -140,7 +139,7 @@ def check_fill(node: ArrayNode) -> None:
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
     for spec in node.codecs:
-        if fill is None or spec.name not in _OF_VERSION_3:
+        if fill is None or spec.name not in _VERSION_3_CODECS:
             continue
         codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
         try:
@@ -190,10 +189,10 @@ def flow_of(
         problem = f"a {chunk} has {size:,} bytes; expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
-        return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffled=_POINTER)
+        return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffle_size=_POINTER)
     text = dtype.kind == "S" and type_name not in _CHAR_TYPES
-    shuffled = _POINTER if text else dtype.itemsize
-    return Flow(chunk, dtype, shape, size, size, shuffled=shuffled)
+    shuffle_size = _POINTER if text else dtype.itemsize
+    return Flow(chunk, dtype, shape, size, size, shuffle_size=shuffle_size)
 
 
 def compile_chain(
@@ -213,7 +212,7 @@ def compile_chain(
     for spec in specs:
         with Place(place=_place(spec)):
             builder = _find_builder(spec, custom, plugins)
-            if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
+            if encoded.dtype.hasobject and builder is _BYTE_CODECS.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode variable-length items",
                     remedy="Add a codec for such items before this codec, for example vlen-utf8",
@@ -254,17 +253,17 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
             'codecs={"pickle": numcodecs.Pickle}',
             place=_place(spec),
         )
-    if name in _OF_VERSION_3:
+    if name in _VERSION_3_CODECS:
         if spec.place != "codecs":
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
                 remedy="Write with zarr_format=3, or pass other codecs (codecs=[] disables them)",
                 place=_place(spec),
             )
-        return _OF_VERSION_3[name]
-    builder = _OF_ITEMS.get(name) or _OF_BYTES.get(name)
+        return _VERSION_3_CODECS[name]
+    builder = _ITEM_CODECS.get(name) or _BYTE_CODECS.get(name)
     codec_class = numcodecs_registry.codec_registry.get(name)
-    if builder is not None and (name in _OURS or codec_class is not None):
+    if builder is not None and (name in _BUILT_IN or codec_class is not None):
         return builder
     if codec_class is None and plugins:
         entry_point = codec_plugins.find_entry_point(spec)
@@ -274,12 +273,12 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 
 
 def registered_kind(name: str) -> str | None:
-    """Return the kind of a codec that only a plugin for zarr-python provides.
+    """Return the kind of a codec that is available only as a plugin for zarr-python.
 
     The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no plugin
     provides the codec, or if it is available without a plugin.
     """
-    if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
+    if name in _VERSION_3_CODECS or name in _BUILT_IN or name in numcodecs_registry.codec_registry:
         return None
     return codec_plugins.kind_of(name)
 
@@ -287,8 +286,8 @@ def registered_kind(name: str) -> str | None:
 def check_known(name: str) -> None:
     """Raise UnsupportedError if no installed package provides a codec with this name."""
     known = {
-        *_OF_VERSION_3,
-        *_OURS,
+        *_VERSION_3_CODECS,
+        *_BUILT_IN,
         *numcodecs_registry.codec_registry,
         *numcodecs_registry.entries,
     }

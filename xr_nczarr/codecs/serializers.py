@@ -27,16 +27,16 @@ from xr_nczarr.codecs.pipeline import (
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-# Memory that parsed Python objects take: bytes per character and per value of JSON, and the factor
-# by which msgpack data grows. In the worst case, msgpack data consists of empty lists.
+# Memory that parsed Python objects take: bytes per character of JSON, bytes per value of JSON, and
+# the factor by which msgpack data grows. In the worst case, msgpack data consists of empty lists.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    Arrays of NumPy's own dtypes always have the stored byte order in memory. Arrays of other
-    packages' dtypes keep the native order, because NumPy (with ml_dtypes 0.6) writes wrong values
+    In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
+    packages' dtypes have the native order, because NumPy (with ml_dtypes 0.6) writes wrong values
     when it fills such an array in the other byte order.
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
@@ -89,7 +89,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 def build_vlen(request: StepRequest) -> Step:
     """Build the `Step` for variable-length strings, byte strings or arrays.
 
-    Each item is stored with its length, a 32-bit number, in front of it.
+    Each item is preceded by its length, a 32-bit number.
     """
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
@@ -189,7 +189,7 @@ def build_pickle(request: StepRequest) -> Step:
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the `Step` that stores each string as a number, its place in a list of labels.
+    """Build the `Step` that stores each string as its position in a list of labels, counted from 1.
 
     A string that is not in the list is stored as 0, which is decoded to an empty string.
     """

@@ -24,7 +24,7 @@ class ShardIndex:
     """The format of the index in each shard of an array.
 
     Shards can be nested, with one `ShardIndex` per level. Above the innermost level, a shard
-    contains nested shards instead of chunks. These are also called inner chunks here.
+    contains nested shards instead of chunks. Nested shards are called inner chunks here, too.
 
     Attributes
     ----------
@@ -33,15 +33,15 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether further codecs encode the shard as a whole. If so, it must be decoded as a whole.
+        Whether further codecs encode a shard as a whole. A shard then has to be decoded as a whole.
     """
 
     __slots__ = (
-        "_around",
         "_codec",
         "_floor",
+        "_inverse_order",
         "_order",
-        "_places",
+        "_outer_codec",
         "grid",
         "length",
         "start",
@@ -59,7 +59,7 @@ class ShardIndex:
         self.grid = _grid(spec.shape, inner_shape)
         order = spec.order or tuple(range(len(self.grid)))
         self._order = (*order, len(order))
-        self._places = np.argsort(self._order)
+        self._inverse_order = np.argsort(self._order)
         big = any(item.configuration.get("endian") == "big" for item in spec.index_codecs)
         stored = (*[self.grid[axis] for axis in order], 2)
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
@@ -81,7 +81,7 @@ class ShardIndex:
         shard = Flow(
             f"shard of shape {spec.shape}", UINT8, None, None, limits.max_chunk_bytes, limited=True
         )
-        self._around = compile_chain(spec.codecs, shard, limits, custom or {})
+        self._outer_codec = compile_chain(spec.codecs, shard, limits, custom or {})
         self.wrapped = bool(spec.codecs)
 
     def parse(self, data: Bytes, object_size: int | None = None) -> NDArray[np.uint64]:
@@ -114,14 +114,14 @@ class ShardIndex:
             misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
             if misplaced.size:
                 raise self._misplaced(entries, misplaced[0], "extends outside the shard")
-        # Missing inner chunks are sorted last. Their end overflows, so that it is less than their
-        # offset.
+        # Missing inner chunks are sorted last, because they have the highest offset. Their end
+        # overflows, so that it is less than their offset.
         used = offsets.argsort(kind="stable")
         used = used[lengths[used] > 0]
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
         if overlapping.size:
             raise self._misplaced(entries, overlapping[0], "overlaps another inner chunk")
-        return entries.transpose(self._places)
+        return entries.transpose(self._inverse_order)
 
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
@@ -136,8 +136,8 @@ class ShardIndex:
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
         """Build a shard from its encoded inner chunks.
 
-        `parts` maps grid indices to the bytes of inner chunks. All other inner chunks are missing
-        from the new shard.
+        `parts` maps the grid indices of inner chunks to their bytes. All other inner chunks are
+        missing from the new shard.
         """
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
@@ -151,16 +151,16 @@ class ShardIndex:
 
     def unwrap(self, data: Bytes) -> Bytes:
         """Decode a stored shard with the codecs that encode it as a whole."""
-        return memoryview(self._around.decode_buffer(data)).cast("B")
+        return memoryview(self._outer_codec.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
         """Encode a shard with the codecs that encode it as a whole."""
-        return memoryview(self._around.encode_buffer(shard)).cast("B")
+        return memoryview(self._outer_codec.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
         stored = np.unravel_index(at, entries.shape[:-1])
         offset, length = entries[stored].tolist()
-        inner_index = tuple([int(stored[axis]) for axis in self._places[:-1]])
+        inner_index = tuple([int(stored[axis]) for axis in self._inverse_order[:-1]])
         problem = f"inner chunk {inner_index} at offset {offset:,} with length {length:,} {where}"
         return ChunkError(problem, place="shard index", remedy=DAMAGED)
 

@@ -52,7 +52,7 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        A variant of `store` for keys that may not exist; see `Store.probing`.
+        A variant of `store` that returns HTML pages instead of raising errors; see `Store.probing`.
     before
         Earlier content of the documents that an interrupted write has changed, by key. It is
         returned instead of the stored content. None stands for a document that did not exist.
@@ -137,8 +137,9 @@ class DocumentSource:
         refusals
             See `fetch`.
         consolidated_first
-            Whether to fetch only consolidated metadata at first, if the latest stores in the same
-            folder had it. If the store has it too, the other documents are not fetched.
+            Whether to fetch only consolidated metadata and the journal at first, if the latest
+            stores in the same folder had consolidated metadata. If this store has it too, the other
+            documents are not fetched.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):
