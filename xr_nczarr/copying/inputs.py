@@ -144,7 +144,7 @@ class Input(ABC):
                         error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
                         raise
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
-        if not layout.unlimited:
+        if not layout.supports_unlimited:
             dimensions = [dim for group in tree.root.walk() for dim in group.dimensions.values()]
             unlimited = [item.path for item in dimensions if item.unlimited]
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited], layout)

@@ -47,7 +47,7 @@ class FileLayout(Layout):
     """
 
     dialect: str = "netCDF-4"
-    has_strings = True
+    has_vlen_strings = True
 
 
 def inexpressible_sizes(root: Group) -> list[str]:

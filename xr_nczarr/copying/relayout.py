@@ -56,7 +56,7 @@ def relayout(
     assert variable.node is not None
     attributes, dtype = dict(variable.attributes), variable.node.dtype
     kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
-    if kind == "other" and not layout.pure:
+    if kind == "other" and not layout.is_plain_zarr:
         return _encode_with_xarray(variable, data, layout, encoding, explicit)
     fill = _fill_value(variable, layout, complete)
     if variable.kind == "string":
@@ -67,7 +67,7 @@ def relayout(
     elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
         dtype = dtype.newbyteorder("=")
         data = data.astype(dtype)
-    if layout.pure and not dtype.hasobject:
+    if layout.is_plain_zarr and not dtype.hasobject:
         kind = "other"
     return EncodedVariable(
         dimensions=tuple([dimension.name for dimension in variable.dimensions]),
@@ -85,9 +85,9 @@ def _strings(
     variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
     is_fixed = data.dtype.kind == "S"
-    if layout.zarr.has_filters and is_fixed is not layout.pure:
+    if layout.zarr.has_filters and is_fixed is not layout.is_plain_zarr:
         return data, data.dtype
-    if layout.pure:
+    if layout.is_plain_zarr:
         return string_data(unpadded(data, _OBJECT) if is_fixed else data, None, layout, None)
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
@@ -116,12 +116,12 @@ def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     fill, dtype = variable.node.fill_value, variable.node.dtype
     if layout.zarr.requires_fill_value:
         return variable.fill_value
-    if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.pure]:
+    if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.is_plain_zarr]:
         return fill
-    if fill is None or not fill or (layout.pure and complete):
+    if fill is None or not fill or (layout.is_plain_zarr and complete):
         return None
-    if fill == fill and (layout.pure or fill != default_fill(dtype)):
-        return None if layout.pure else default_fill(dtype)
+    if fill == fill and (layout.is_plain_zarr or fill != default_fill(dtype)):
+        return None if layout.is_plain_zarr else default_fill(dtype)
     return fill
 
 

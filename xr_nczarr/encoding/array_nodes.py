@@ -78,7 +78,7 @@ def make_node(
         if not explicit:
             encoding, fitted = _fit_inherited_chunks(encoding, encoded.dimensions, shape, growing)
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
-        if layout.chunks_within:
+        if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
         # A version without shards ignores shards inherited from the opened store.
         requested = encoding.get("shards") if explicit or zarr.has_shards else None

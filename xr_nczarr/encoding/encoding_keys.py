@@ -245,7 +245,7 @@ def check_codecs(
         key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
         level = codec.get(key)
         if isinstance(level, int) and not (
-            (level < 0 and layout.pure) or lowest <= level <= highest
+            (level < 0 and layout.is_plain_zarr) or lowest <= level <= highest
         ):
             raise ConflictError(
                 f"the level of codec {codec['id']} must be from {lowest} to {highest}, not {level}"

@@ -117,7 +117,7 @@ def string_data(
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
         return data, data.dtype
-    if layout.pure or (width is None and layout.has_strings):
+    if layout.is_plain_zarr or (width is None and layout.has_vlen_strings):
         return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
     if width is None:
         filled = [] if fill is None else [fill]

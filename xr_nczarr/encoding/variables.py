@@ -95,7 +95,7 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
     """Raise TypeError or ConflictError if a layout does not allow a dimension's name."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
-    if not layout.pure and not is_name(name):  # NCZarr refers to it by path
+    if not layout.is_plain_zarr and not is_name(name):  # NCZarr refers to it by path
         problem = f"NCZarr does not support a dimension named {name!r}"
         if "/" in name:
             problem = f"Forward slashes '/' are not allowed in NCZarr names: {name!r}"
@@ -286,11 +286,13 @@ def encode_variable(
 ) -> EncodedVariable:
     """Convert a CF-encoded variable to a type that the layout supports."""
     joined = not explicit and _joined(variable)
-    if layout.pure:
+    if layout.is_plain_zarr:
         variable = _with_booleans(variable)
-    is_vlen_bytes = layout.pure and variable.dtype == object and requests_bytes(variable.encoding)
+    is_vlen_bytes = (
+        layout.is_plain_zarr and variable.dtype == object and requests_bytes(variable.encoding)
+    )
     if not is_vlen_bytes:
-        variable = encode_text(variable, name, characters=not layout.pure, joined=joined)
+        variable = encode_text(variable, name, characters=not layout.is_plain_zarr, joined=joined)
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
     data = variable.data
     if is_unicode_dtype(variable.dtype):
@@ -303,8 +305,8 @@ def encode_variable(
             raise UnsupportedError(f"dtype {dtype.name} can only be written as little-endian")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
-        kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
-    if not layout.pure and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
+        kind = "other" if layout.is_plain_zarr else "char" if dtype.kind == "S" else "number"
+    if not layout.is_plain_zarr and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
         raise UnsupportedError(
             f"netCDF has no type for {variable.dtype}",
             remedy="Convert the variable with astype, or write plain Zarr with dialect='zarr'",
@@ -339,13 +341,15 @@ def _fill_value(
     explicit: bool,
 ) -> Any:
     # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
-    independent = layout.pure and layout.zarr.requires_fill_value
+    independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None and not (independent and fill_value is not None):
         fill_value = declared
-    elif fill_value is None and (layout.zarr.requires_fill_value or not (layout.pure or undefined)):
+    elif fill_value is None and (
+        layout.zarr.requires_fill_value or not (layout.is_plain_zarr or undefined)
+    ):
         fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
     return fill_value
 

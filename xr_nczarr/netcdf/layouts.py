@@ -74,20 +74,20 @@ class Layout:
         return dialects[self.dialect]
 
     @property
-    def pure(self) -> bool:
+    def is_plain_zarr(self) -> bool:
         """Whether the store is plain Zarr, with Zarr's types instead of netCDF's."""
         return self.dialect == "zarr"
 
     @property
-    def has_strings(self) -> bool:
+    def has_vlen_strings(self) -> bool:
         """Whether strings are stored with variable length.
 
         In Zarr v2, netCDF-C requires a fixed width.
         """
-        return self.pure or not self.zarr.separates_attributes
+        return self.is_plain_zarr or not self.zarr.separates_attributes
 
     @property
-    def unlimited(self) -> bool:
+    def supports_unlimited(self) -> bool:
         """Whether the layout supports unlimited dimensions.
 
         This is True for plain Zarr, which does not distinguish them from other dimensions.
@@ -96,7 +96,7 @@ class Layout:
         return vintage is None or vintage.marks_unlimited
 
     @property
-    def chunks_within(self) -> bool:
+    def limits_chunks(self) -> bool:
         """Whether no chunk may be longer than its dimension, as netCDF-C 4.9.0 requires."""
         vintage = (
             UNIVERSAL_EXTRA

@@ -161,7 +161,7 @@ class Tree:
 
     def report_changes(self) -> None:
         """Warn about dropped codecs, and log the attributes that are stored as another type."""
-        retyped = [] if self.layout.pure else [*self._retyped_attributes()]
+        retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
                 "NCZarr does not support the types of these attributes, and stores other types: %s",
