@@ -156,7 +156,7 @@ def array_documents(draw):
         "filters": draw(st.none() | st.lists(CODECS, min_size=1, max_size=2)),
     }
     if draw(st.booleans()):
-        members["dimension_separator"] = "/"
+        members["dimension_separator"] = draw(st.sampled_from("./"))
     prefix = key_prefix(path)
     return path, {f"{prefix}.zarray": members, f"{prefix}.zattrs": draw(OBJECTS)}
 

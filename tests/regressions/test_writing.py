@@ -1048,3 +1048,27 @@ def test_month_units_are_rejected_for_times(path):
     days = {"t": {"units": "days since 2000-01-01"}}
     xr_nczarr.to_nczarr(dataset, path, encoding=days)
     xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr"), dataset)
+
+
+# A chunk written with the separator "." hid all old chunks.
+@pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
+@pytest.mark.parametrize("change", ["append", "region"])
+def test_writing_to_undeclared_nested_chunks_keeps_stored_values(tmp_path, first, change):
+    values = np.where(np.arange(40) < first, np.nan, np.arange(40.0)).reshape(10, 4)
+    values[8:] = np.nan if first else values[8:]
+    dataset = xr.Dataset({"v": (("t", "x"), values)})
+    keys = {"name": "v2", "separator": "/"}
+    encoding = {"v": {"chunks": (2, 4), "chunk_key_encoding": keys}}
+    dataset.to_zarr(tmp_path / "s", zarr_format=2, encoding=encoding, consolidated=False)
+    document = json.loads((tmp_path / "s/v/.zarray").read_text())
+    assert document.pop("dimension_separator") == "/"
+    (tmp_path / "s/v/.zarray").write_text(json.dumps(document))
+    new = xr.Dataset({"v": (("t", "x"), np.full((1, 4), 7.0))})
+    if change == "append":
+        to_nczarr(new, tmp_path / "s", append_dim="t")
+        expected = np.concatenate([values, np.full((1, 4), 7.0)])
+    else:
+        to_nczarr(new, tmp_path / "s", region={"t": slice(4, 5)})
+        expected = values.copy()
+        expected[4] = 7
+    np.testing.assert_array_equal(read(tmp_path / "s").v.values, expected)

@@ -103,7 +103,7 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
     members = v2.render_array(node)
     compressors = [spec for spec in node.codecs if spec.place == "compressor"]
     names = [spec.name for spec in node.codecs if spec.place == "filters"]
-    if names or len(compressors) > 1 or "dimension_separator" in members:
+    if names or len(compressors) > 1 or members.get("dimension_separator") == "/":
         feature = f"the filters {', '.join(names)}" if names else "nested chunk keys"
         raise UnsupportedError(
             f"Zarr v1 does not support {feature}",

@@ -56,7 +56,7 @@ class V2(Format):
         return key_prefix(path) + (_ARRAY if kind == "array" else _GROUP)
 
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
-        return chunk_keys(path, separator=separator)
+        return chunk_keys(path, separator=separator or ".")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
@@ -249,7 +249,8 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     compressors = by_place["compressor"]
     members["compressor"] = compressors if len(compressors) > 1 else next(iter(compressors), None)
     members["filters"] = by_place["filters"] or None
-    return members if separator == "." else members | {"dimension_separator": separator}
+    is_declared = not node.chunk_keys.alternative
+    return members | {"dimension_separator": separator} if is_declared else members
 
 
 def _inexpressible(feature: str, node: ArrayNode) -> UnsupportedError:

@@ -9,7 +9,11 @@ from xr_nczarr.hierarchy.changes import (
     writable_format,
 )
 from xr_nczarr.hierarchy.fetching import RecordSetError, is_record_document
-from xr_nczarr.hierarchy.implied_keys import document_keys, existing_chunks
+from xr_nczarr.hierarchy.implied_keys import (
+    document_keys,
+    existing_chunks,
+    with_stored_separator,
+)
 from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, Journal, Regions, open_journal
 from xr_nczarr.hierarchy.search import open_hierarchy
 
@@ -29,5 +33,6 @@ __all__ = [
     "open_journal",
     "refresh_consolidated",
     "rendered",
+    "with_stored_separator",
     "writable_format",
 ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import compress, islice, product
 
 from xr_nczarr.formats import FORMATS
-from xr_nczarr.model import ChunkKeys, Hierarchy, key_prefix
+from xr_nczarr.model import ArrayNode, ChunkKeys, Hierarchy, key_prefix
 from xr_nczarr.storage import Store
 
 _BATCH_KEYS = 1024
@@ -22,6 +22,28 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
     keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
     keys += [key_prefix(path) + name for path in nodes for name in sidecars]
     return list(dict.fromkeys(keys))
+
+
+def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
+    """Return an array whose chunk keys have the separator of the chunks in the store.
+
+    If the metadata does not declare the separator, the first and the last chunk are looked up with
+    both separators. If all of these are missing, the names in the array's folder are listed.
+    """
+    keys = node.chunk_keys
+    if not keys.alternative or len(node.shape) < 2:
+        return node
+    extents = zip(node.shape, node.object_shape, strict=True)
+    last = tuple([max(size - 1, 0) // length for size, length in extents])
+    first = (0,) * len(last)
+    implied = replace(keys, alternative="")
+    nested = replace(implied, separator=keys.alternative)
+    candidates = [(item, item.key(index)) for item in (implied, nested) for index in (first, last)]
+    sizes = store.sizes_of([key for _, key in candidates])
+    present = [item for (item, _), size in zip(candidates, sizes, strict=True) if size is not None]
+    if not present and any(map(str.isdecimal, store.list_names(keys.prefix).prefixes)):
+        present = [nested]
+    return replace(node, chunk_keys=present[0] if present else implied)
 
 
 def existing_chunks(

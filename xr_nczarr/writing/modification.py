@@ -22,6 +22,7 @@ from xr_nczarr.hierarchy import (
     children_first,
     edit_documents,
     refresh_consolidated,
+    with_stored_separator,
     writable_format,
 )
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
@@ -344,11 +345,14 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
             return
+        if self.tree.layout.is_plain_zarr:  # netCDF-C declares every separator except "."
+            node = with_stored_separator(node, self.opened.store)
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, target, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             array = self.opened.hierarchy.nodes[node.path]  # as its document declares it
             assert isinstance(array, ArrayNode)
+            array = replace(array, chunk_keys=node.chunk_keys)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
             data = data.astype(f"S{node.dtype.itemsize}")
