@@ -49,5 +49,5 @@ def test_first_upload_error_is_raised_and_later_uploads_are_dropped():
         uploads.finish()
     uploads.end()
     assert done == []
-    with pytest.raises(RuntimeError, match="has ended"), uploads:
+    with pytest.raises(RuntimeError, match="has already ended"), uploads:
         pass
