@@ -122,7 +122,7 @@ def test_opening_group_without_variables_logs_child_groups(tmp_path, caplog):
         (record,) = caplog.records
         assert record.name == "xr_nczarr.backend.entrypoint"
         assert "group=" in record.getMessage()
-        assert f"open_datatree: {names}" in record.getMessage()
+        assert f"({names})" in record.getMessage()
     caplog.clear()
     xr.open_datatree(tmp_path / "tree", engine="nczarr")
     xr.open_dataset(tmp_path / "tree", engine="nczarr", group="c")
