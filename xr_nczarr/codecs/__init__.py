@@ -1,7 +1,7 @@
 """Decode and encode chunks, without decoding more data than the metadata declares."""
 
 from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
-from xr_nczarr.codecs.compressors import decompressed
+from xr_nczarr.codecs.compressors import crc32, decompressed
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
     check_codec,
@@ -22,6 +22,7 @@ __all__ = [
     "check_fill",
     "check_known",
     "compile_codec",
+    "crc32",
     "decompressed",
     "parse_blosc",
     "registered_kind",

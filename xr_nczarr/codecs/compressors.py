@@ -377,6 +377,15 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 }
 
 
+def crc32(array: NDArray[Any]) -> int:
+    """Return the CRC-32 checksum of the bytes of a C-contiguous array.
+
+    If libdeflate is installed, it computes the checksum, four times as fast as zlib.
+    """
+    library: Any = zlib if deflate is None else deflate
+    return int(library.crc32(bytes_of(array)))
+
+
 def decompressed(data: bytes, max_bytes: int) -> bytes:
     """Decompress a gzip file or Zstandard frames. Return any other data unchanged.
 
