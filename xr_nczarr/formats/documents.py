@@ -38,7 +38,7 @@ class Document:
     key
         Key of the document in the store, for error messages.
     data
-        The stored bytes, or a str for a document that was a JSON string in another document.
+        The stored bytes, or a str if another document contains this one as a JSON string.
     limits
         Limits on the document's size and depth. The size is checked when the object is created, and
         the depth when the document is parsed.
@@ -89,20 +89,20 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable key for the content. Documents with equal keys have equal values."""
+        """A hashable object that is equal only for documents with equal values."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return a member's value as a document of its own.
+        """Return a member's value as a separate document.
 
         `key` is the key of the new document, for error messages. None means this document's key.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes that a member contains.
+        """Return the user attributes in a member.
 
-        If `member` is None, the attributes are the whole document.
+        If `member` is None, return the whole document.
 
         Raises
         ------
@@ -181,11 +181,11 @@ def render_float(number: float) -> float | str:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a hashable key for a JSON value.
+    """Return a hashable object that represents a JSON value.
 
-    Values with equal keys are equal, and have the same types at every level. Equal values can have
-    different keys, for example if their members are in another order. This function is ten times as
-    fast as `render_json`, which would also yield such a key.
+    If two results are equal, the values are equal, and have the same types at every level. Equal
+    values can have different results, for example if their members are in a different order. The
+    result of `render_json` has the same properties, but this function is ten times as fast.
 
     Raises
     ------
@@ -243,8 +243,8 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
     """Convert a JSON list of lengths to a shape, or raise a MetadataError that names `place`.
 
-    The list may contain at most 64 integers, and no integer below `least`. The product of the
-    nonzero lengths must be below 2**63. `place` is the location of `value` in its document, and
+    The list may contain at most 64 integers, each of which must be at least `least`. The product of
+    the nonzero lengths must be below 2**63. `place` is the location of `value` in its document, and
     None means the whole document.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
@@ -316,7 +316,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could point outside the store.
+    """Raise MetadataError if a key in consolidated metadata could lead outside the store.
 
     No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
     and `document` is the key of the consolidated metadata. Both appear in the error message.

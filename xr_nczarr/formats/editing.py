@@ -13,8 +13,8 @@ from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` is the field of the node that contains the member: ``"attributes"``, ``"members"`` or
-    ``"sidecars"``. `member` is the sequence of nested names that leads from there to the value.
+    `holder` names the node's field that contains the member: ``"attributes"``, ``"members"`` or
+    ``"sidecars"``. `member` is the sequence of nested names that leads from the field to the value.
     """
 
     node: Node
@@ -24,10 +24,10 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
-    """Locate a member that is to be changed.
+    """Locate the member to change in the stored documents.
 
-    Return the key of the document that contains it, and the sequence of nested member names that
-    leads to its value in this document.
+    Return the key of the document that contains the member, and the sequence of nested names that
+    leads to the member's value in this document.
     """
     node, member = change.node, change.member
     if change.holder == "sidecars":
@@ -42,8 +42,8 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Render a document with changes to some of its members.
 
-    `changes` maps sequences of nested member names to new values. New members are added at the end
-    of their object. Unchanged members keep their exact text.
+    `changes` maps sequences of nested member names to new values. A new member is added at the end
+    of the object that contains it. Unchanged members keep their exact text.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

@@ -45,16 +45,16 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
 
-    `type_name` is the typestring in the document. It distinguishes netCDF characters, whose fill
-    values netCDF-C writes as plain text, from byte strings. Variable-length items are bytes if
-    `binary` is True, and strings otherwise.
+    `type_name` is the typestring in the document. It distinguishes netCDF characters from byte
+    strings, because netCDF-C writes fill values of characters as plain text. Variable-length items
+    are bytes if `binary` is True, and strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     # netCDF-C 4.8.0 writes a list of one item.
     if isinstance(value, list) and len(value) == 1 and kind != "c":
         (value,) = value
     if kind in "OSUV" and not character and type(value) is int and value == 0:
-        value = ""  # zarr-python writes 0 as the empty value of every type
+        value = ""  # zarr-python writes 0 as the default fill value of every type
     elif kind in "SU" and isinstance(value, (bool, int, float)):
         value = json.dumps(value)  # netCDF-C writes strings that look like numbers without quotes
     elif kind == "b" and isinstance(value, (int, float)) and value in (0, 1):
@@ -71,9 +71,10 @@ def parse_fill_value(
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`. Return None for null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
-    contains the bytes of the fill value, for example in Base64, `raw` is the dtype and byte order
-    of these bytes. The default is little-endian, which v3 prescribes regardless of the codecs.
+    Variable-length items are strings if `text` is True, and bytes otherwise. The document may
+    contain the bytes of the fill value, for example in Base64. In this case, `raw` is the dtype of
+    these bytes, including their byte order. By default, they are little-endian, which v3 prescribes
+    regardless of the codecs.
     """
     if value is None:
         return None
@@ -133,7 +134,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 def _parse_bits(value: Json, size: int) -> bytes | None:
     """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes.
 
-    Return None if the value has another form, or not as many digits as `size` bytes require.
+    Return None if the value has another form, or if its number of digits does not match `size`.
     """
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
@@ -207,8 +208,8 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 
     v3 requires a fill value, so None becomes zero, as in zarr-python. `data_type` is the rendered
     data type of the array. A raw type of the core specification, such as ``r16``, requires a list
-    of integers, and ``struct`` requires an object. The bytes of all other structures and raw types
-    become one Base64 string, as in zarr-python.
+    of integers, and ``struct`` requires an object. For all other structures and raw types, the
+    bytes of the fill value become one Base64 string, as in zarr-python.
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
@@ -226,7 +227,7 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     """Render a scalar as JSON.
 
-    If `exact` is True, a NaN that differs in its bits from the usual one becomes ``"0x…"``.
+    If `exact` is True, a NaN with a different bit pattern than ``np.nan`` becomes ``"0x…"``.
     """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -68,7 +68,7 @@ class Format(ABC):
     consolidated_by_default
         Whether new stores get consolidated metadata unless the caller opts out.
     is_rare
-        Whether a store is checked for this version only after the common versions were ruled out.
+        Whether a store is checked for this version only after the common versions are ruled out.
     has_variants
         Whether the version has several variants with different keys. `resolved` chooses one.
     has_groups
@@ -76,7 +76,7 @@ class Format(ABC):
     implies_groups
         Whether a directory without documents is a group.
     has_filters
-        Whether an array can have codecs other than one compressor.
+        Whether an array can have codecs other than a single compressor.
     has_shards
         Whether a stored object can contain several chunks.
     has_sidecars
@@ -118,10 +118,10 @@ class Format(ABC):
 
     @abstractmethod
     def node_keys(self, path: str) -> tuple[str, ...]:
-        """Return the keys of all documents that a node can have."""
+        """Return the keys of all documents that the node at `path` can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys that identify a store of this version, starting with the last written."""
+        """Return the keys that identify a store of this version, in reverse write order."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
@@ -146,7 +146,7 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the names in a listing that may be those of a group's children.
+        """Return the names in a listing that could be children of a group.
 
         `objects` and `prefixes` are the names of the objects and folders that were listed under
         `listing_prefix`.
@@ -156,7 +156,7 @@ class Format(ABC):
     def node_path(self, folder: str) -> str | None:
         """Return the path of the node whose keys are in `folder`.
 
-        Returns None if several nodes have keys in this folder.
+        Return None if several nodes have keys in this folder.
         """
         return f"/{folder}"
 
@@ -188,8 +188,8 @@ class Format(ABC):
         """Parse the node at `path` from `documents`. Return None if they contain no node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache that maps the content of documents to arrays, because many arrays have equal
-        documents. It is extended in place.
+        cache from the content of documents to arrays, because many arrays have equal documents. New
+        arrays are added to it.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -208,8 +208,8 @@ class Format(ABC):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse the array or group.
 
-        Each field is recorded in `parsing.fields` as soon as it is parsed, so that it is not lost
-        if a later field is invalid.
+        Each field is recorded in `parsing.fields` as soon as it is parsed. As a result, it is not
+        lost if a later field is invalid.
         """
 
     def render_node(self, node: Node) -> dict[str, bytes]:
@@ -233,14 +233,14 @@ class Format(ABC):
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
         """Split consolidated metadata into a dict from keys to documents.
 
-        Returns None if `document` does not contain consolidated metadata.
+        Return None if `document` does not contain consolidated metadata.
         """
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render consolidated metadata for `documents`, which maps keys to rendered documents.
 
-        Returns a dict from the key of the consolidated metadata to its bytes. The dict is empty if
+        Return a dict from the key of the consolidated metadata to its bytes. The dict is empty if
         the version has no consolidated metadata.
         """
         return {}
@@ -250,7 +250,7 @@ class Format(ABC):
     ) -> tuple[CodecSpec, ...]:
         """Add the codecs that the version requires to a codec chain, and return the new chain.
 
-        `kind_of` maps the name of a codec from another package to ``"array-array"``,
-        ``"array-bytes"`` or ``"bytes-bytes"``, and any other name to None.
+        For the name of a codec from another package, `kind_of` returns ``"array-array"``,
+        ``"array-bytes"`` or ``"bytes-bytes"``. For any other name, it returns None.
         """
         return tuple(specs)

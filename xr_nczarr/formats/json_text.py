@@ -23,8 +23,8 @@ _CONTAINERS = frozenset((dict, list))
 
 _WORD = r"[0-9A-Za-z+.-]"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-# Matches as many strictly valid tokens as possible, then one that is not. Unlike in the standard,
-# strings may contain control characters.
+# Matches as many valid tokens as possible, then one that is not valid. Unlike the JSON standard, it
+# allows control characters in strings.
 _LAX = re.compile(
     rf'(?:[^"0-9A-Za-z+.-]++|"(?:[^"\\]++|\\["\\/bfnrtu])*+"'
     rf"|(?:{_NUMBER}|true|false|null|NaN|-?Infinity)(?!{_WORD}))*+"
@@ -64,9 +64,9 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end of each member's value in `text`, by name of the member.
+        """Return the start and end of each member's value in `text`, keyed by member name.
 
-        `start` is the position in `text` of the JSON object that contains the members.
+        `start` is the position in `text` at which the object with these members begins.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._skip(start)
@@ -115,7 +115,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert text that `parse_json` accepts to valid JSON."""
+    """Convert text in the notation that `parse_json` accepts into valid JSON."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -175,7 +175,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a number, word or string that only netCDF-C accepts to valid JSON.
+    """Convert a number, word or string from netCDF-C's notation into valid JSON.
 
     Any other token is returned unchanged.
     """

@@ -127,7 +127,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def is_numpy_dtype(dtype: DType) -> bool:
-    """Return whether NumPy itself defines a dtype, not another package such as ml_dtypes."""
+    """Return whether a dtype is from NumPy itself, not from another package such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

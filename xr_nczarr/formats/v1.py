@@ -1,4 +1,4 @@
-"""Define Zarr v1, in which an array has the documents ``meta`` and ``attrs``.
+"""Parse and render Zarr v1 metadata: the documents ``meta`` and ``attrs`` of each array.
 
 Groups are directories without documents. This module follows the specification and the
 behavior of zarr-python 1.
@@ -26,7 +26,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, ke
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
 _OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
-# Codecs whose configuration zarr-python 1 stores as a single number, the level.
+# Codecs for which zarr-python 1 stores only the compression level, as a number.
 _LEVELS = ("zlib", "bz2")
 
 
@@ -87,7 +87,7 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Return the compressor as a numcodecs configuration, or None if chunks are uncompressed."""
+    """Return the numcodecs configuration of the compressor, or None if chunks are uncompressed."""
     name = members.get("compression")
     if name is None or name == "none":
         return None

@@ -1,7 +1,7 @@
-"""Define Zarr v2, with the documents ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
+"""Parse and render Zarr v2 metadata: ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
 
-This module follows the specification and the behavior of zarr-python 2 and 3 and of netCDF-C since
-4.8.0.
+This module follows the specification, and the behavior of zarr-python 2 and 3, and of netCDF-C
+since 4.8.0.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class V2(Format):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse a node.
 
-        Hidden documents that Zarr v2 does not define become the node's `sidecars`. netCDF-C 4.8.0
-        writes such documents.
+        Hidden documents that Zarr v2 does not define, such as those of netCDF-C 4.8.0, become the
+        node's `sidecars`.
         """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
@@ -134,7 +134,7 @@ def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the mapping from chunk indices to keys for the array at `path`.
 
     Pass an empty `separator` if the metadata does not declare one. Readers then try ``.`` first and
-    ``/`` second, because writers differ.
+    ``/`` second, because such arrays exist with either separator.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -160,7 +160,7 @@ def parse_array(
     """Parse an array from the members of ``.zarray``.
 
     Members that netCDF-C 4.8.0 omits are optional, because the array can be read without them.
-    `fields` contains the values of further `ArrayNode` fields.
+    `fields` contains the values of additional `ArrayNode` fields.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
@@ -206,7 +206,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     """Convert the configuration of the ``lzma`` codec from GDAL's notation to that of numcodecs.
 
-    The configuration of any other codec, or in any other notation, is returned unchanged.
+    A configuration in any other notation, or of any other codec, is returned unchanged.
     """
     if name != "lzma" or "delta" not in configuration:
         return configuration

@@ -1,7 +1,7 @@
-"""Define Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
+"""Parse and render Zarr v3 metadata: one ``zarr.json`` for each node, including its attributes.
 
-This module follows the core specification 3.1 and the behavior of zarr-python 3, tensorstore, zarrs
-and netCDF-C's development branch.
+This module follows version 3.1 of the core specification, and the behavior of zarr-python 3,
+tensorstore, zarrs and the development branch of netCDF-C.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class V3(Format):
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render the root document with all other documents embedded in it.
 
-        Returns an empty dict if the root is an array.
+        Return an empty dict if the root is an array.
         """
         root = Document(_DOCUMENT, documents[_DOCUMENT]).value
         if root["node_type"] != "group":
@@ -142,7 +142,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions, which are all members not in `known`.
+    """Return the members that belong to extensions: all members that are not in `known`.
 
     Raises
     ------
@@ -159,7 +159,8 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
     """Parse an array without its attributes, as if it were at the root of a store.
 
-    The result is a template: `ArrayNode.placed` derives each array with the same metadata from it.
+    The result serves as a template for all arrays with equal metadata: `ArrayNode.placed` copies it
+    for each of them.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
@@ -200,9 +201,10 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
     """Parse a chunk grid, and return the shape of its largest chunk and its runs of chunks.
 
-    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair for
-    consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple of runs for
-    each dimension. A regular grid has no runs, because all its chunks have the same shape.
+    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair that
+    stands for consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple
+    of runs for each dimension. A regular grid has no runs, because all its chunks have the same
+    shape.
     """
     name, configuration = read_named(value, "chunk_grid")
     place = "chunk_grid.configuration"
@@ -226,7 +228,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
     """Parse the chunk lengths along a dimension of length `size` into (length, count) pairs.
 
-    `value` is one length for all chunks, or a list. Each item of a list is a length or a
+    `value` is one length for all chunks, or a list in which each item is a length or a
     (length, count) pair.
     """
     if not isinstance(value, list):

@@ -71,7 +71,7 @@ def _check_real(dtype: DType, place: str) -> None:
 
 
 NUMERIC_CODECS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
-"""Parsers for the configurations of numeric codecs, by name of the codec.
+"""Parsers for the configurations of numeric codecs, keyed by codec name.
 
 Each parser is called with a configuration, the dtype of the codec's input, and the location of the
 codec in its document.

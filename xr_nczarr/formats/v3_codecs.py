@@ -23,7 +23,7 @@ _ELEMENTWISE = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
 _ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
-# Codecs that can change the data type, and the parameter that names the new type.
+# Codecs that can change the data type, each with the parameter that names the new type.
 _RETYPING = {
     "cast_value": "data_type",
     "astype": "encode_dtype",
@@ -32,7 +32,7 @@ _RETYPING = {
     "quantize": "astype",
 }
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
-# Codecs that v3 registers, with default values for the parameters that v3 requires.
+# Codecs in the registry of v3, with default values for the parameters that v3 requires.
 _REGISTERED: dict[str, dict[str, Json]] = {
     "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     "gzip": {"level": 1},
@@ -68,8 +68,8 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     """Parse a list of codecs, including the codecs of nested shards.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
-    Codecs before ``sharding_indexed`` are applied to each inner chunk separately. Only codecs that
-    reorder elements or convert each element independently are therefore supported there.
+    Codecs before ``sharding_indexed`` are applied to each inner chunk separately. For this reason,
+    they are supported only if they reorder elements, or convert each element independently.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -125,7 +125,7 @@ def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _untransposed_lengths(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Reorder lengths along transposed axes to the order of the array's axes."""
+    """Reorder `lengths` from the order of transposed axes to the order of the array's axes."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 
@@ -158,7 +158,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
 def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     name, configuration = read_named(item, place)
     if name == "packbits":
-        # The codec that v3 registers under this name differs from numcodecs' codec of the same id.
+        # The codec in the registry of v3 differs from the codec of numcodecs with the same name.
         raise unsupported("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
@@ -174,8 +174,8 @@ def parse_spec(
     """Convert a v3 codec to a `CodecSpec`, which follows the notation of numcodecs.
 
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
-    array, and `document` is the codec's JSON. The ``bytes`` codec keeps its ``endian`` until
-    `move_byte_order` moves it to the dtype, if possible.
+    array, and `document` is the codec's JSON. The ``bytes`` codec keeps its ``endian``, which
+    `move_byte_order` later moves to the dtype if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -214,15 +214,14 @@ def move_byte_order(
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of that codec's input.
 
-    Returns the array's dtype and the codecs. If a codec before ``bytes`` converts the data type,
-    the byte order becomes part of that codec's output type. Otherwise, it becomes part of the
-    array's dtype. Nothing changes if there is no ``bytes`` codec, or if an unknown codec precedes
-    it.
+    Return the array's dtype and the codecs. If a codec before ``bytes`` converts the data type, the
+    byte order becomes part of that codec's output type. Otherwise, it becomes part of the array's
+    dtype. Nothing changes if there is no ``bytes`` codec, or if an unknown codec precedes it.
 
     Raises
     ------
     MetadataError
-        If there is more than one ``bytes`` codec, or the codec lacks a required ``endian``.
+        If there is more than one ``bytes`` codec, or if it lacks a required ``endian``.
     """
     names = [spec.name for spec in specs]
     if names.count("bytes") > 1:
@@ -236,7 +235,7 @@ def move_byte_order(
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
     endian = specs[at].configuration.get("endian")
-    # zarr-python omits `endian` for structures, whose bytes it stores as they are in memory.
+    # zarr-python omits `endian` for structures, and stores their bytes as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(specs[at].document, f"an endian for {stored.name}", "codecs")
     if not is_numpy_dtype(stored):
@@ -318,7 +317,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. The `document` of these codecs is set to their v3 JSON.
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the result, the `document` of these codecs contains
+    their v3 JSON.
     """
     every_kind = _check_order(specs, kinds)
     chain = []

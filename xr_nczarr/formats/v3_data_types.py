@@ -1,7 +1,7 @@
 """Parse and render Zarr v3 data types.
 
-The parser returns the dtype, and the data type as written in the document: its name, or the JSON
-text of a data type with a configuration. In v3, codecs determine the byte order, so data types are
+The parser returns the dtype, and the notation of the data type in the document: its name, or its
+JSON text if it has a configuration. In v3, codecs determine the byte order, so data types are
 parsed as little-endian.
 """
 
@@ -36,8 +36,8 @@ _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
 _FIXED = {"null_terminated_bytes": "S", "fixed_length_utf32": "U", "raw_bytes": "V"}
 _TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
-# The first name is written. The second is the registered name, but zarr-python up to 3.1 does not
-# know it.
+# The first name is used for writing. The second name is the registered one, which zarr-python up to
+# 3.1 does not support.
 _STRUCTURED = ("structured", "struct")
 
 
@@ -77,8 +77,8 @@ def unsupported(what: str, name: object, place: str | None) -> UnsupportedError:
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
     """Parse a v3 ``data_type``, and return the dtype and the data type's original notation.
 
-    The notation is the name, or the JSON text of a data type with a configuration. Data types from
-    the specification, its extension registry and zarr-python are supported.
+    The notation is the name of the data type, or its JSON text if it has a configuration. The
+    data types of the specification, its extension registry and zarr-python are supported.
     """
     name, configuration = read_named(value, place)
     inner = f"{place}.configuration"
@@ -131,9 +131,9 @@ def is_float(dtype: DType) -> bool:
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a numeric or raw-bytes type, given its name, or None for other names.
+    """Return the dtype of the numeric or raw-bytes type `name`, or None for any other name.
 
-    The name of a raw-bytes type contains its size in bits: ``r16`` means two bytes.
+    The name of a raw-bytes type contains its size in bits: ``r16`` has two bytes.
     """
     raw = _RAW.fullmatch(name)
     if raw is None:
@@ -194,7 +194,7 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
 
 
 def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype that a Zarr version does not support, such as one of ml_dtypes.
+    """Build the error for a dtype that a Zarr version does not support, such as one from ml_dtypes.
 
     `version` is the name of the Zarr version to show in the message.
     """

@@ -1,8 +1,8 @@
-"""Define the Zarr v3 draft of 25 May 2022, in the two variants that programs have written.
+"""Parse and render metadata of the Zarr v3 draft of 25 May 2022, which exists in two variants.
 
 The entry point ``zarr.json`` shows which variant a store uses. In the draft itself, metadata keys
 begin with ``meta/`` and chunk keys with ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7
-follow an earlier version of the draft. In that version, keys begin with ``meta/root/`` and
+implement an earlier version of the draft. In that version, keys begin with ``meta/root/`` and
 ``data/root/``, an array has at most one ``compressor``, and data types are typestrings. zarr-python
 also stores filters in the attributes.
 """
@@ -52,8 +52,8 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether the store uses the variant that releases of zarr-python 2 and GDAL write, instead of
-        the draft itself.
+        Whether the store uses the variant that releases of zarr-python 2 and GDAL have written,
+        instead of the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     later
@@ -176,7 +176,7 @@ class V3Draft(Format):
         chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
-            fill = ""  # zarr-python writes 0 as the default for all types
+            fill = ""  # zarr-python writes 0 as the default fill value of every type
         text = all(spec.name != "vlen-bytes" for spec in codecs)
         return ArrayNode(
             path=path,
@@ -190,7 +190,9 @@ class V3Draft(Format):
         )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return a dict from keys to the JSON values of a node's documents, entry point last.
+        """Return a dict from keys to the JSON values of a node's documents.
+
+        The entry point comes last.
 
         Raises
         ------

@@ -31,7 +31,7 @@ def parse_filters(members: Mapping[str, Json]) -> list[Json]:
 
 
 def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
-    """Parse an array's memory layout, `filters`, ``codecs`` and ``compressor`` into codecs.
+    """Build the codecs of an array from its memory layout, filters, codecs and compressor.
 
     `members` is the JSON object that describes the array, `filters` is the result of
     `parse_filters`, and `rank` is the number of dimensions.

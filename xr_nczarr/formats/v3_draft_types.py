@@ -1,6 +1,6 @@
 """Parse and render data types of the Zarr v3 draft: names, typestrings and extensions.
 
-As for v3, the parser returns the dtype, and the data type as written in the document.
+As in `v3_data_types`, the parser returns the dtype, and the notation in the document.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from xr_nczarr.formats.v3_data_types import (
 from xr_nczarr.model import Json
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# NumPy kinds of the type names in extension URIs. The names come from the specification's example,
-# and from zarr-python 2.12 to 2.18.
+# Type names in extension URIs, with NumPy's kinds for each. The names are from an example in the
+# specification, and from zarr-python 2.12 to 2.18.
 _EXTENSION_KINDS = {
     "datetime": "mM",
     "complex": "c",
@@ -43,8 +43,8 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
     """Parse a ``data_type`` of the draft, and return the dtype and its original notation.
 
-    The notation is the name, the typestring, or the JSON text of an extension. If `fallback` is
-    True, an unknown extension is parsed as the fallback type that it declares.
+    The notation is a name, a typestring, or the JSON text of an extension. If `fallback` is True,
+    an unknown extension is parsed as the fallback type that it declares.
 
     Raises
     ------
