@@ -1,7 +1,7 @@
 """The location of a reference document.
 
-A large reference set is not pickled itself. Instead, the location of its document is pickled, and
-the receiving process reads the document again.
+Instead of a large reference set, only the location of its document is pickled. The receiving
+process then reads the document again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_SETS = 4
 
 # All parsed sets that are in use.
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-# The last sets that were read again. They stay in memory even if they are no longer in use.
+# The sets that were most recently read again. They stay in memory even if they are not in use.
 _kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()
 
@@ -43,7 +43,7 @@ class ReferenceDocument:
     name
         Key of the document in `folder`.
     digest
-        Digest of the document's content when it was opened. Empty before the document is opened.
+        Digest of the document's content at the time of opening. Before that, it is empty.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -81,7 +81,7 @@ class ReferenceDocument:
         Raises
         ------
         ReferenceSetError
-            If the document has changed since it was opened, or this process cannot find it.
+            If the document has changed since it was opened, or if this process cannot find it.
         """
         with _lock:
             references = _sets.get(self._token)

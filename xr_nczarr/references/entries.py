@@ -58,7 +58,7 @@ class PickledByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key names a metadata document of any Zarr version, and not a chunk."""
+    """Return whether a key belongs to a metadata document of any Zarr version, not to a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
@@ -85,8 +85,8 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 def encode_inline(data: bytes) -> str:
     """Encode inline bytes as a string for a reference document; the inverse of `decode_inline`.
 
-    The bytes are encoded as Base64 unless they are UTF-8 text without control characters. Text that
-    starts with ``base64:`` is also encoded as Base64.
+    UTF-8 text is stored as it is, unless it contains control characters or starts with
+    ``base64:``. All other bytes are encoded as Base64.
     """
     try:
         text = data.decode()
@@ -151,7 +151,7 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 def check_number(value: object, what: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
-    `what` is ``"offset"`` or a similar name of the value, and `key` is the key of the reference.
+    `what` is the name of the value, such as ``"offset"``, and `key` is the key of the reference.
     Both appear in the error message.
 
     Raises
@@ -171,8 +171,9 @@ def check_number(value: object, what: str, key: str) -> int:
 def absolute_url(url: str, document_url: str) -> str:
     """Resolve `url` relative to the document at `document_url`.
 
-    URLs with a scheme and chained URLs are returned unchanged. All other URLs are relative to the
-    document's folder, and ``..`` never leads above the root of the document's host or bucket.
+    A chained URL, or a URL with a scheme, is returned unchanged. Any other URL is relative to the
+    document's folder. Its ``..`` segments never lead above the root of the document's host or
+    bucket.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Expression trees, which are compiled from templates, and evaluated with dimension values.
+"""Expression trees that represent compiled templates.
 
-A dimension value is the current value of one of the dimensions over which a generator iterates. A
-tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. Trees
-can be pickled. Every function limits the size of its result. Evaluating a tree either returns the
-value that jinja2 would return, or raises an error.
+A tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. It is
+evaluated with the current values of the dimensions over which a generator iterates. Evaluation
+returns the value that jinja2 would return, or raises an error. The size of every result is limited.
+Trees can be pickled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """An expression that stands for the current value of the dimension `name`."""
+    """An expression whose value is the current value of the dimension `name`."""
 
     name: str
 
@@ -51,11 +51,11 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Compile an expression into a function that takes a mapping of dimension values by name.
+    """Compile an expression into a function of the dimension values.
 
-    The returned function raises a ReferenceSetError if it cannot evaluate the expression, for
-    example because it divides by zero or adds a string to a number. It raises a LimitError if it
-    computes a value that is too large.
+    The function takes a mapping from the names of the dimensions to their values. It raises a
+    ReferenceSetError if the expression cannot be evaluated, for example because it divides by zero
+    or adds a string to a number. It raises a LimitError if a computed value is too large.
     """
     return _checked(_compiled(expression))
 
@@ -146,7 +146,7 @@ def dimensions_in(expression: Expression) -> frozenset[str]:
 
 
 def node_count(expression: Expression) -> int:
-    """Return the number of nodes of an expression, which estimates the cost of evaluating it.
+    """Return the number of nodes in an expression, as an estimate of its evaluation cost.
 
     A long string counts as several nodes.
     """
@@ -165,8 +165,8 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
         try:
             return _compiled(result)({})
         except (NczarrError, *_FAILURES):
-            # The failing call may be in a branch that is never taken. Keep it, so that it raises an
-            # error only if it is evaluated.
+            # The failing call may be in a branch that is never taken. Keep the call, so that an
+            # error is raised only if that branch is evaluated.
             return result
     return result
 
@@ -219,7 +219,7 @@ def product(left: Value, right: Value) -> Value:
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return ``base ** exponent`` for an integer and a non-negative integer exponent."""
+    """Return ``base ** exponent`` for an integer base and a non-negative integer exponent."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError(
             "a power in a template requires an integer base and a non-negative integer exponent"

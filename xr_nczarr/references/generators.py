@@ -2,11 +2,12 @@
 
 A key is looked up without expanding the generator. To make this possible, the key template is
 inverted once: it is converted to a regular expression and one solver per dimension. The regular
-expression extracts the parts of a key that vary. A solver determines the value of its dimension
-from the parts that depend on that dimension, each of which depends on no other. It either solves
-the equation ``part = scale * value + shift``, or looks up the parts in a table of rendered values.
-To confirm the match, the template is rendered with the values of all dimensions, and the result is
-compared with the key. If the inverse might miss some keys, the generator is expanded instead.
+expression extracts the parts of a key that vary. Each of these parts must depend on one dimension
+only. A solver determines the value of one dimension from the parts that depend on it: either it
+solves the equation ``part = scale * value + shift``, or it looks up the parts in a table of
+rendered values. To confirm the match, the template is rendered with the values of all dimensions,
+and the result is compared with the key. If the inverse might miss some keys, the generator is
+expanded instead.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Solver(NamedTuple):
 
     `groups` are the numbers of the regex groups whose text depends on the dimension. `table`
     maps the texts of these groups to the value of the dimension. If `table` is None, the value is
-    solved from the text of the first group, which is the number ``scale * value + shift``.
+    computed from the text of the first group, which is the number ``scale * value + shift``.
     """
 
     name: str
@@ -91,8 +92,8 @@ class Generator(PickledByFields):
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
     max_table_cost
-        Maximum cost of the lookup table of each dimension. The table has one entry per value of the
-        dimension, and each entry costs `weight`.
+        Maximum cost of each dimension's lookup table. The table has one entry per value of the
+        dimension, and the cost of each entry is `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -104,7 +105,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once. It is 1 for templates of ordinary size."""
+        """Relative cost of evaluating all templates once: 1 for templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
 
@@ -205,8 +206,8 @@ class Generator(PickledByFields):
         """Return a regular expression for the keys, with a group for each part that varies.
 
         Return None if the end of a group is ambiguous. This is the case if another group follows
-        immediately, or if the text of the group may contain a slash or the character after the
-        group.
+        immediately. It is also the case if the text of the group may contain a slash, or the
+        character that follows the group.
         """
         texts: dict[int, list[str]] = {}
         for solver in solvers:
@@ -247,8 +248,8 @@ def _solver(
 ) -> _Solver | None:
     """Return the solver for a dimension, or None if its lookup table would exceed `limit` entries.
 
-    `parts` contains the parts of the key template that depend on the dimension. The keys of this
-    mapping are the numbers of the regex groups that match the parts.
+    `parts` contains the parts of the key template that depend on the dimension. Each part is keyed
+    by the number of the regex group that matches it.
     """
     if isinstance(domain, range):
         factors_of = {position: _linear_factors(part, domain) for position, part in parts.items()}
@@ -274,7 +275,7 @@ def _linear_factors(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
     `domain` contains the values of the variable. Return None if the expression is not linear, or if
-    a value of the expression can have more digits than the regular expression for the keys allows.
+    its value can have more digits than the regular expression for the keys allows.
     """
     scale, shift = 1, 0
     if type(part) is int:

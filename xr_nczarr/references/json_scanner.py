@@ -22,11 +22,11 @@ _MIN_ROWS_PER_ARRAY = 6  # average number of members per array in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARKER = "\0stretch "
-# Keys that contain a comma or colon do not match. In a JSON document, one of these characters is
-# always between two strings. The first quotation mark of a match therefore opens a string.
+# Keys that contain a comma or colon do not match. In a JSON document, there is always a comma or
+# colon between two strings, so a match cannot begin with the quotation mark that ends a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
-# Matches in a document with little whitespace. Other documents are stripped of their whitespace.
+# Matches if a document has little whitespace. Otherwise, its whitespace is removed first.
 _COMPACT = re.compile(rb'": ?\["')
 _SPACES, _STRUCTURE = b" \t\n\r", b",:[]{}"
 _QUOTE, _ZERO = b'"0'
@@ -57,8 +57,8 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     int
         The number of markers.
 
-    The result is None if too little of the document is regular. In that case, discard `builder`,
-    because some references may already have been moved to it.
+    The result is None if too few members of the document are regular. In that case, discard
+    `builder`, because some references may already have been moved to it.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _COMPACT.search(document):
         document = _without_spaces(document)
@@ -87,7 +87,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def remove_markers(members: dict[str, object]) -> int:
-    """Remove the markers that `scan_document` inserted from `members`, and return their number."""
+    """Remove the markers of `scan_document` from `members`, and return how many there were."""
     markers = [name for name in members if name.startswith(_MARKER)]
     for name in markers:
         del members[name]
@@ -97,8 +97,8 @@ def remove_markers(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    If two tokens would run together without the whitespace between them, the document is invalid,
-    and is returned unchanged.
+    If removing whitespace would merge two tokens, the document is invalid, and is returned
+    unchanged.
     """
     document = document.strip(_SPACES)
     if b"\0" in document:  # JSON in UTF-8 contains no NUL
@@ -114,7 +114,7 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _string_mask(document: bytes) -> Mask:
-    """Return a mask that is true for the bytes of a JSON document that are inside strings."""
+    """Return a mask of a JSON document's bytes that is true inside strings."""
     # An escaped quotation mark does not end a string.
     unescaped = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     quotes = (np.frombuffer(unescaped, np.uint8) == _QUOTE).view(np.uint8)
@@ -124,7 +124,7 @@ def _string_mask(document: bytes) -> Mask:
 
 
 def _byte_mask(characters: bytes) -> Mask:
-    """Return a mask over all 256 byte values that is true for those in `characters`."""
+    """Return a mask of all 256 byte values that is true for the values in `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
@@ -151,13 +151,13 @@ class _Block:
         int
             The position in the block at which these members end.
         bool
-            Whether the text after the block may begin with more regular members.
+            Whether more regular members may follow at the start of the next block.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
             return 0, 0, False
-        # The positions of the four quotation marks in each member, and of the first one in the next
-        # member.
+        # The positions of the four quotation marks in each member, and of the first quotation mark
+        # in the next member.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
         following = self.quotes[4 : 4 * count + 1 : 4]
@@ -193,16 +193,16 @@ class _Block:
         """Find the chunk index in each key.
 
         `opening` and `closing` contain the positions of the quotation marks around each key. Return
-        two values: the separator between the numbers of an index, and the position at which each
-        index begins.
+        two values: the separator between the numbers in an index, and the positions at which the
+        indices begin.
         """
         first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
         pattern, index = split_chunk_key(first) or (KeyPattern("", ".", 0), first)
         starts = np.minimum(opening + 1 + len(first) - len(index), closing)
         rows = self._changed_rows(opening + 1, starts)[1:2]
         if len(rows):
-            # From the first key of another array on, assume that the index begins after the last
-            # slash.
+            # Starting with the first key of another array, assume that each index begins after the
+            # last slash.
             begins, ends = (opening[rows[0] :] + 1).tolist(), closing[rows[0] :].tolist()
             starts[rows[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1)
@@ -215,8 +215,8 @@ class _Block:
     ) -> tuple[Numbers, Numbers, Mask]:
         """Parse the chunk indices in the text between each pair of `starts` and `stops`.
 
-        Return three arrays: the indices, padded to the same number of dimensions; the number of
-        dimensions of each index; and a mask that is true for valid indices.
+        Return three arrays: the indices, all padded to the same length; the number of dimensions
+        of each index; and a mask that is true for valid indices.
         """
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
@@ -237,10 +237,10 @@ class _Block:
     ) -> tuple[list[KeyPattern | None], Numbers]:
         """Group the keys by array, that is, by key pattern.
 
-        `starts` and `stops` delimit the prefix of each key, which precedes the chunk index, and
-        `ranks` contains the number of dimensions of each index. Return two values: a list of
-        patterns, and for each key the position of its pattern in this list. A pattern is None if
-        its keys are not chunk keys.
+        `starts` and `stops` delimit the prefix of each key, which precedes the chunk index. `ranks`
+        contains the number of dimensions of each index. Return two values: a list of patterns, and
+        the position in this list of each key's pattern. The list contains None for keys that are
+        not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -254,10 +254,10 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the numbers of the rows that differ from the preceding row.
+        """Return the positions of the rows that differ from the preceding row.
 
         A row consists of the text between its start and stop, and of its values in `others`. The
-        first row always counts as different. If a text is too long to be compared, all rows count
+        first row always counts as different. If any text is too long to be compared, all rows count
         as different.
         """
         lengths = stops - starts
@@ -274,7 +274,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
-        """Return a mask that is true where the text at a position in `starts` is `expected`.
+        """Return, for each position in `starts`, whether the text there begins with `expected`.
 
         `expected` may have at most eight bytes.
         """
@@ -285,8 +285,8 @@ class _Block:
     def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Mask]:
         """Parse the number at each of the positions in `starts`.
 
-        Return three arrays: the numbers, the positions at which they end, and a mask that is true
-        for valid numbers. A valid number is a JSON integer of at most 15 digits.
+        Return three arrays: the numbers; the positions at which they end; and a mask that is true
+        for valid numbers. A valid number is a non-negative JSON integer of at most 15 digits.
         """
         words = self.words[starts]
         values, digits = _parse_digits(words)
@@ -304,7 +304,7 @@ class _Block:
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
     """Parse the number at the start of each eight-byte word.
 
-    Return two arrays: the numbers, and how many digits each number has.
+    Return two arrays: the numbers, and the count of digits in each number.
     """
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.
@@ -318,7 +318,7 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the left shift, in bits, that keeps only the first `lengths` bytes of each word.
+    """Return, for each word, the left shift in bits that keeps only its first `lengths` bytes.
 
     Words are little-endian, so the first byte of a word is in its lowest bits. The shift is 64 or
     more if no byte is kept.
@@ -329,8 +329,8 @@ def _unused_bits(lengths: Numbers) -> Words:
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
     """Return the pattern of the chunk keys that begin with `prefix`, the bytes of a JSON string.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` would split these keys in
-    another way.
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` would split these keys
+    differently.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

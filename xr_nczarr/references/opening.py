@@ -31,16 +31,16 @@ _RECORDS = ".zmetadata"
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Open the reference set at a location, or return None if there is no reference set.
+    """Open the reference set at a location, or return None if it is not a reference set.
 
     These locations are opened as reference sets:
 
     - a reference document, passed as a dictionary
     - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is a folder, as far as this is known without a request
+      or ``.parquet``, unless it is known to be a folder; no request is made to find out
     - any URL that begins with ``reference::``
-    - any location that is passed with storage options that only reference sets use
+    - any location with storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -71,7 +71,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
-                # A store of another kind may be named like a folder of parquet files.
+                # The name of a store may also end in .parq or .parquet.
                 if explicit or has_reference_options(access.options) or not is_parquet(url):
                     raise
                 return None
@@ -88,7 +88,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 def _document(location: Location, protocol: str | None) -> Location:
     """Return the location of the document, adding `protocol` to a URL that has none.
 
-    The location is unchanged if `protocol` is None or means local files.
+    If `protocol` is None or a protocol for local files, the location is returned unchanged.
     """
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
@@ -130,9 +130,9 @@ def _record_set(
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Open the reference set at a location, in a JSON document or a folder of parquet files.
+    """Open the reference set at a location: a JSON document or a folder of parquet files.
 
-    If the URL does not show which of the two it is, try both.
+    If the URL does not show whether it is a document or a folder, try both.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
@@ -165,10 +165,7 @@ def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
 
 
 def record_document(store: Store) -> bytes | None:
-    """Return the metadata document of a folder of parquet files.
-
-    Return None if `store` is not such a folder.
-    """
+    """Return the metadata document if `store` is a folder of parquet files, or None otherwise."""
     for _, document in store.fetch_present([_RECORDS]):
         if is_record_document(document):
             return bytes(document)

@@ -1,8 +1,8 @@
 """The parquet layout of kerchunk and fsspec: metadata in one document, references in record files.
 
 The ``.zmetadata`` document contains all metadata, and the number of rows per record file. The
-record files of an array, ``{array}/refs.{record}.parq``, contain one row per chunk in C order, even
-for chunks that do not exist.
+record files of an array, ``{array}/refs.{record}.parq``, contain one row per chunk, in C order.
+Chunks that do not exist also have a row.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def parse_parquet_references(
     metadata
         The content of the directory's ``.zmetadata``.
     fetch
-        Function that takes the names of files, and yields their contents in order, with None for
-        missing files. It is called when chunks are looked up, and it is pickled with the set.
+        Function that takes the names of files, and yields their contents in order. It yields None
+        for a missing file. The function is called when chunks are looked up, and it is pickled with
+        the set.
     limits
         `max_consolidated_bytes` limits the total size of URLs and inline data in each record file.
 
@@ -136,16 +137,16 @@ class RecordSet(ReferenceSet):
                     yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs to which the first `limit` chunks refer."""
+        """Return the URLs in the references to the first `limit` chunks."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
         references = map(self.find_listed, itertools.islice(keys, limit))
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> RecordSet:
-        """Return a set of the chunks whose keys begin with `prefix`.
+        """Return a reference set for the chunks whose keys begin with `prefix`.
 
-        The new set shares the cache of record files with this one.
+        The new set and this one share the cache of record files.
         """
         entries = {
             key: text
@@ -155,7 +156,7 @@ class RecordSet(ReferenceSet):
         return RecordSet(entries, records=self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the name of the record file that contains a chunk, and the chunk's row in it.
+        """Return the name of a chunk's record file, and the chunk's row number in that file.
 
         Return None if `key` is not the key of a chunk.
 
@@ -182,8 +183,8 @@ class RecordSet(ReferenceSet):
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
         """Mapping from the path of each array to its number of chunks along each dimension.
 
-        The path of the root is empty, and all other paths end with a slash. The value is None for
-        an array with invalid metadata.
+        The path of a root array is empty, and all other paths end with a slash. The value is None
+        for an array with invalid metadata.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
@@ -200,8 +201,8 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed. Also if the set contains references other than metadata and
-        chunks of Zarr v2 arrays, because the layout cannot express them.
+        If pyarrow is not installed. Also if the set refers to anything other than metadata and
+        chunks of Zarr v2 arrays, which the layout cannot express.
     ReferenceSetError
         If the metadata of an array is invalid.
     """
@@ -271,7 +272,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
     """Yield the chunk keys of an array in C order.
 
-    `array` is the path of the array, with a trailing slash, or an empty string for the root.
+    `array` is the path of the array, with a trailing slash. It is empty for a root array.
     """
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))

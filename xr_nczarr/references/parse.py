@@ -1,4 +1,4 @@
-"""Parse reference documents of version 0 and 1, and convert version 1 to version 0.
+"""Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
 It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. A name in a
 template is looked up among the arguments of the template call, then among the dimensions, and then
@@ -46,10 +46,10 @@ from xr_nczarr.references.tables import (
 )
 from xr_nczarr.references.templates import Language, Templates
 
-# Largest absolute value of a dimension. It also keeps the number of values below 2⁶³.
+# Largest absolute dimension value. This limit keeps the number of values per dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
 
-_MAX_TRIES = 10  # lookups in generators, for each of `max_references`
+_MAX_TRIES = 10  # maximum number of generators to try, as a multiple of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
@@ -78,16 +78,16 @@ def parse_references(
     document
         The document as JSON, or as a dictionary.
     template_overrides
-        A mapping from names to templates. They are added to the templates in the document, and
+        A mapping from names to templates. These templates are added to those in the document, and
         replace templates of the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
-        ``"jinja2"`` allows everything in jinja2's immutable sandbox. Use it only for trusted sets,
-        because such templates can run forever.
+        ``"jinja2"`` allows everything that jinja2's immutable sandbox allows. Use it only for
+        trusted sets, because such templates can run forever.
     limits
-        `max_references` limits the cost of templates and generators. In particular, if a generator
-        cannot be evaluated on demand, it limits the number of references to which the generator is
-        expanded. A reference whose templates have hundreds of terms counts as several references.
+        `max_references` limits the cost of templates and generators. For example, a generator that
+        cannot be evaluated on demand is expanded, and the resulting references count toward the
+        limit. A reference whose templates have hundreds of terms counts as several references.
         `max_consolidated_bytes` limits the size of the document.
 
     Raises
@@ -169,8 +169,8 @@ def expand(
     """Convert a reference document to version 0, which lists every reference explicitly.
 
     In the result, inline data is a string, a reference to a whole object is ``[url]``, and a
-    reference to a byte range is ``[url, offset, length]``. The parameters and errors are the same
-    as in `parse_references`.
+    reference to a byte range is ``[url, offset, length]``. The parameters and errors are those of
+    `parse_references`.
 
     Examples
     --------
@@ -211,8 +211,8 @@ def _load(
     TableBuilder
         A builder with the references that were scanned.
     bytes or None
-        The text of the document without the scanned references. None if the document is a dict that
-        cannot be serialized as JSON.
+        The text of the document, without the scanned references. None if the document is a dict
+        that cannot be serialized as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -234,12 +234,12 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        # If this fails, the original document is parsed below, so that an error has the right
+        # If this fails, the original document is parsed below, so that the error contains the right
         # position.
         with suppress(ReferenceSetError):
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
-            # If all markers are among the references, so were all members that the markers replace.
+            # If all markers are among the references, so are all members that the markers replace.
             if remove_markers(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
@@ -346,7 +346,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> ReferenceSet:
-    """Build a set from the references in `refs`, and from those that were added to `builder`.
+    """Build a set from the references in `refs` and those already added to `builder`.
 
     References to the chunks of large arrays are moved from `refs` to tables. The function
     `render_url` renders the templates in a URL.
@@ -449,8 +449,8 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
     """Expand a generator: add every reference that it declares to `refs`.
 
-    This is necessary for generators whose key templates cannot be inverted. `remaining` is the
-    number of references that the limits still allow after the expansion.
+    This is necessary for a generator whose key template cannot be inverted. `remaining` is the
+    number of references that the limits still allow after this expansion.
 
     Raises
     ------

@@ -32,7 +32,7 @@ _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, Assert
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 """Function that takes the names of files in a directory, and yields their contents in order.
 
-It yields None for a file that does not exist.
+The function yields None for a file that does not exist.
 """
 
 _Columns = Mapping[str, Any]
@@ -171,7 +171,7 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
     def plain(values: Any) -> Any:
         if not types.is_dictionary(values.type):
             return values.to_numpy(zero_copy_only=False)
-        # Let rows with the same text share one object, because a small file may repeat a long text.
+        # Let rows with equal text share one object, because a small file may repeat a long text.
         values, missing = values.combine_chunks(), np.array([None], object)
         distinct = np.append(values.dictionary.to_numpy(zero_copy_only=False), missing)
         return distinct[values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]

@@ -36,14 +36,14 @@ class ReferenceSet(PickledByFields):
     Attributes
     ----------
     entries
-        Mapping from keys to the references that are neither in tables nor generated, in document
-        order.
+        Mapping from keys to references, in document order. It contains the references that are
+        neither in `tables` nor declared by `generators`.
     tables
         Mapping from the key pattern of each large array to the table for that array's chunks.
     generators
         Generators, each of which declares many keys and their references.
     digest
-        Digest of the reference document, which is equal for equal documents. Empty if there is no
+        Digest of the reference document. Equal documents have equal digests. Empty if there is no
         document.
     """
 
@@ -89,10 +89,7 @@ class ReferenceSet(PickledByFields):
         return self.find_chunk(key) if entry is None else _decoded(entry, key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference that a table contains for `key`.
-
-        Return None if no table contains the key.
-        """
+        """Return the reference for `key` from a table, or None if no table contains the key."""
         split = split_chunk_key(key) if self.tables else None
         table = self.tables.get(split[0]) if split else None
         if split is None or table is None:
@@ -110,9 +107,7 @@ class ReferenceSet(PickledByFields):
         return self.tables.get(KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def find_generated(self, key: str) -> Reference | None:
-        """Return the reference that a generator declares for `key`.
-
-        Return None if no generator declares the key.
+        """Return the reference for `key` from a generator, or None if no generator declares it.
 
         Raises
         ------
@@ -130,11 +125,11 @@ class ReferenceSet(PickledByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return the number of generators that may have to be tried to look up `key`."""
+        """Return the number of generators that may have to be searched for `key`."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # keeps a slash at the end of the key
+        folder = f"{key}|"  # with the added character, no trailing slash is skipped below
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())
@@ -142,8 +137,8 @@ class ReferenceSet(PickledByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
 
-        Chunks in tables, parquet files and generators are left out, because there may be very many
-        of them, and they are not needed to find groups and arrays.
+        Chunks in tables, parquet files and generators are left out. There may be very many of them,
+        and they are not needed to find groups and arrays.
         """
         return one_level(self._sorted_keys, prefix)
 
@@ -158,7 +153,7 @@ class ReferenceSet(PickledByFields):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
-        """Return a sample of the URLs to which the references refer.
+        """Return a sample of the URLs in the references.
 
         The sample is taken from `entries`, from each table, and from each of the first `limit`
         generators. Each of these contributes at most `limit` URLs.
@@ -180,7 +175,7 @@ class ReferenceSet(PickledByFields):
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
         # If the name of an array is a number, it looks like part of a chunk index. The array's
-        # chunks may then be in its parent's table.
+        # chunks may then be in the table of its parent.
         tables = {
             pattern: table
             for pattern, table in self.tables.items()

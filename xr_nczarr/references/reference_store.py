@@ -35,14 +35,14 @@ _MIN_CHUNKS = 8
 _MAX_PICKLED_BYTES = 64 << 10
 """Maximum size in bytes of a pickled reference set.
 
-A larger set is not pickled. The receiver reads the document instead.
+A larger set is not pickled. The receiving process reads the document instead.
 """
 
 
 class _TargetRange(NamedTuple):
     """The bytes to which `key` refers: `length` bytes of a target, beginning at offset `start`.
 
-    `length` is None for the whole target. `path` is the target's own key, in `store`.
+    `length` is None for the whole target. `path` is the key of the target in `store`.
     """
 
     key: str
@@ -57,8 +57,8 @@ class ReferenceStore(Store):
     """A read-only store of the objects that a reference set declares.
 
     A small set is pickled with the store. If the set is large, only the location of its document is
-    pickled, and each process that unpickles the store reads the document once. Before a store is
-    sent to workers, `narrowed` can make it smaller.
+    pickled, and each process that unpickles the store reads the document once. Use `narrowed` to
+    make a store smaller before it is sent to workers.
 
     Parameters
     ----------
@@ -71,8 +71,9 @@ class ReferenceStore(Store):
     document
         The document from which the set was read, if any.
     prefix
-        Prefix of the keys of all chunks that this store has to contain. When the set is read from
-        `document`, other references may be left out. If the prefix is empty, the whole set is kept.
+        The store contains at least the chunks whose keys begin with this prefix. When the set is
+        read from `document`, other references may be left out. If the prefix is empty, the whole
+        set is kept.
     """
 
     zero_fill_is_missing = False
@@ -138,9 +139,10 @@ class ReferenceStore(Store):
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store for the chunks of one array, which takes fewer bytes when pickled.
+        """Return a store for the chunks of one array.
 
-        It contains the references to these chunks instead of the whole set.
+        The pickled store is smaller, because it contains the references to these chunks instead of
+        the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
@@ -173,8 +175,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are looked up together, which is faster, if the set lists all of them explicitly
-        as byte ranges of files in one local store.
+        If the set explicitly lists many chunks as byte ranges of files in one local store, the
+        chunks are looked up together, which is faster.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -185,7 +187,8 @@ class ReferenceStore(Store):
         """Look up chunks together, and return an iterator over their encoded bytes.
 
         Return None if the chunks must be looked up one by one. This is the case if there are only a
-        few chunks, or if they are not all listed as byte ranges of files in one local store.
+        few chunks, or if the set does not list all of them as byte ranges of files in one local
+        store.
         """
         if len(chunks) < _MIN_CHUNKS or self.remote:
             return None
@@ -227,7 +230,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None if the set does not declare the object."""
+        """Yield the bytes of each range, or None if the set does not declare the range's object."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)
@@ -319,8 +322,8 @@ class ReferenceStore(Store):
         """Determine where the wanted bytes of an object are stored.
 
         Return the bytes themselves if they are inline, or their byte range in a target. Return None
-        if the set does not declare the object. A negative length in `wanted` stands for the whole
-        object. `urls` caches the result of `_resolve_target` for each URL.
+        if the set does not declare the object. If the length in `wanted` is negative, the whole
+        object is wanted. `urls` caches the result of `_resolve_target` for each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -363,7 +366,7 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces must be in one store, and either all or none of them must be whole objects.
+        All pieces must be in one store. They must be either all whole objects, or all byte ranges.
         """
         store = pieces[0].store
         if pieces[0].length is None:
@@ -378,7 +381,7 @@ class ReferenceStore(Store):
             except NczarrError as error:
                 failed = [item for item in pieces if item.path == error.key] or [piece]
                 if len(failed) > 1 and type(error) is StorageError and error.place is None:
-                    # Request the merged pieces one by one, to find the one that fails.
+                    # Request the merged pieces one by one, to find out which of them fails.
                     for item in failed:
                         next(self._request([item]))
                 error.store, error.key, url = self.name, failed[0].key, failed[0].url

@@ -93,16 +93,17 @@ def write(
     source
         A path, URL or store, as for `xarray.open_dataset` with ``engine="nczarr"``.
     target
-        Path or URL of a JSON document (version 1), or of a directory of parquet files if it ends in
-        ``.parq`` or ``.parquet``. An existing set is replaced.
+        Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
+        parquet files is written, and otherwise a JSON document (version 1). An existing set is
+        replaced.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
         kerchunk read them only with ``simple_templates=False``. Without that option, they silently
-        return missing values for the chunks that generators declare, and so does VirtualiZarr with
-        any options. Parquet files cannot contain generators.
+        return missing values for the chunks that generators declare. VirtualiZarr always does so.
+        Parquet files cannot contain generators.
     inline_below
-        Chunks smaller than this number of bytes are stored inline in the set.
+        Size in bytes below which a chunk is stored inline in the set.
     record_size
         Number of rows (references) per parquet file.
     storage_options, target_options
@@ -195,8 +196,8 @@ def _another_kind(place: str) -> ConflictError:
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
     """Write a directory of parquet files, replacing any existing reference set in it.
 
-    A local directory is replaced atomically. In a remote directory, the files that were written are
-    deleted again if an error occurs.
+    A local directory is replaced atomically. If an error occurs in a remote directory, the files
+    that were already written are deleted.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
@@ -206,8 +207,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             for name, data in items:
                 staging.put([(name, data)])
                 names.append(name)
-            # A file system may treat two names as equal, for example if it ignores case. The second
-            # file has then replaced the first.
+            # A file system may treat two names as equal, for example if it ignores case. In that
+            # case, the second file has replaced the first.
             staging.check_new_keys(names, ())
         return
     # The document is the last item. Without it, the objects do not form a reference set.
@@ -224,9 +225,9 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key in a store, with a reference to the object.
+    """Yield each key in a store, with a reference to its object.
 
-    Metadata, and chunks smaller than `inline_below` bytes, are inline in the reference.
+    Metadata is stored inline, and so are chunks smaller than `inline_below` bytes.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():

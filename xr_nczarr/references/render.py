@@ -77,7 +77,7 @@ def render_references(references: References, *, generators: bool = False) -> by
 
 
 def tabulated(references: References) -> ReferenceSet:
-    """Convert references to a set that lists all of them, expanding all generators.
+    """Convert references to a set that lists all of them explicitly, by expanding all generators.
 
     Raises
     ------
@@ -100,13 +100,13 @@ def portable(references: ReferenceSet) -> ReferenceSet:
     The references to chunks stay the same. The metadata changes as follows, so that these two
     programs understand it:
 
-    - The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8
-      supports no other form.
+    - The compressor becomes the last filter, as in sets by kerchunk, because VirtualiZarr before
+      2.8 supports no other form.
     - Codec parameters that netCDF-C writes as strings become numbers.
     - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
       actual size.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
-      converts the set to v3. Other programs that read v2 ignore the `_FillValue` attribute, and
+      converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
       use the fill value in the array metadata.
 
     Metadata from netCDF-C that is not valid JSON stays unchanged.
@@ -202,7 +202,7 @@ def _generators(table: ReferenceTable) -> list[Json]:
     chunks in the slice are at regular distances in one file, or each chunk is a separate object
     whose URL ends in the chunk key.
 
-    Return an empty list if the chunks are not regular enough, or not all of them have a reference.
+    Return an empty list if the chunks are too irregular, or if some of them have no reference.
     """
     rows = table.shape[0]
     if table.flat_indices is not None:
@@ -260,8 +260,8 @@ def _generator(
     if first.offset is not None:
         terms = [str(first.offset - strides[0] * start)]
         terms += [f"{step} * {name}" for step, name in zip(strides, names, strict=True) if step]
-        # The space keeps a minus sign apart from the braces, because jinja2 gives "{{-" another
-        # meaning.
+        # The space keeps a minus sign apart from the braces, because "{{-" has another meaning in
+        # jinja2.
         member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
         member["length"] = str(first.length)
     ranges = [(start, stop), *((0, extent) for extent in table.shape[1:])]

@@ -1,7 +1,7 @@
 """Render templates of trusted sets with all features of jinja2's immutable sandbox.
 
-The sizes of results, powers and products are limited. Time and memory are not, so nested loops and
-repeated concatenation can exhaust them.
+The sizes of results, powers and products are limited. Neither time nor memory is limited, so nested
+loops can run forever, and repeated concatenation can exhaust the memory.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _NamedTemplate:
 class Sandboxed(PickledByFields):
     """A picklable function that renders a jinja2 template for given dimension values.
 
-    `text` is the source of the template. `templates` maps names to the sources of other templates
-    that it may use.
+    `text` is the source of the template. `templates` maps the names of the other templates that it
+    may use to their sources.
     """
 
     text: str

@@ -43,7 +43,8 @@ class ReferenceOptions:
     Attributes
     ----------
     fo
-        The reference set, as a path, a URL or a dictionary, if ``reference://`` is opened.
+        The reference set, as a path, a URL or a dictionary. This option is required for
+        ``reference://``, and is not allowed otherwise.
     target_protocol, target_options
         Protocol and options for the document, and for targets with the same scheme and host (or
         bucket) as the document.
@@ -54,19 +55,20 @@ class ReferenceOptions:
         See `parse_references`.
     allow
         URL prefixes or paths to which a remote set may refer, in addition to its own host or
-        bucket. In addition, any set, remote or local, may refer to these places with a protocol
-        that does more than transfer bytes, such as one that runs code.
+        bucket. Protocols that do more than transfer bytes, such as one that runs code, are allowed
+        only for these prefixes and paths, even if the set is local.
     by_location
         Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
         or fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
     others
-        All other options. They apply to the document, and to targets on the same host or bucket.
+        All other options. They apply to the document, and to targets with the same scheme and host
+        (or bucket).
     filesystem
         The document's filesystem, if the set is opened from an fsspec mapper or open file. It is
         used instead of the options for the document.
     access
         Options for reading the document and its targets. If ``access.trusted`` is False, the set
-        may refer only to its own folder and to the places in `allow`.
+        may refer only to its own folder and to the locations in `allow`.
     """
 
     fo: Any = None
@@ -86,8 +88,8 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` contains additional storage options, which do not come from the caller but from
-        the object that is opened, for example an fsspec ``ReferenceFileSystem``.
+        `implied` contains additional storage options that come from the opened object, for example
+        an fsspec ``ReferenceFileSystem``, instead of the caller.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})
@@ -134,7 +136,8 @@ class ReferenceOptions:
         origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
             # Options for a URL prefix, or for a protocol with buckets, also allow the set to refer
-            # to URLs there. Options for any other protocol do not allow its hosts.
+            # to such URLs. Options for any other protocol do not allow the set to refer to all of
+            # the protocol's hosts.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
@@ -149,8 +152,8 @@ class ReferenceOptions:
                 'as "s3://bucket"',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
-        # A URL without a protocol may begin with a bucket of the remote protocol. With the
-        # protocols below, such a URL is relative to the document instead.
+        # A URL without a protocol may begin with a bucket of the remote protocol. If the remote
+        # protocol is one of these, such a URL is relative to the document instead.
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None
@@ -175,7 +178,7 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options that apply only to the document and to targets on the same host."""
+        """The storage options for the document, and for targets with the same scheme and host."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
@@ -189,8 +192,8 @@ class ReferenceOptions:
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the document from `folder`.
 
-        If there are no options for the document itself, the options for the longest matching URL
-        prefix apply. For a chained URL, the result also maps each protocol to its options.
+        If there are no options for the document itself, return the options for the longest matching
+        URL prefix. For a chained URL, the result also maps each protocol to its options.
         """
         if "::" in folder:
             return {**self.by_location, **self.document_only}
@@ -240,7 +243,7 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 def _prefixes(place: str) -> list[str]:
     """Return the URL prefixes of a protocol and its aliases.
 
-    If `place` already is a URL prefix, the list contains only `place` itself.
+    If `place` is a URL prefix instead of a protocol, the list contains only `place`.
     """
     if not place or "://" in place:
         return [place]

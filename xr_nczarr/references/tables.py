@@ -1,8 +1,8 @@
 """Tables of references, each of which contains the references to the chunks of one large array.
 
-A table stores URLs, offsets and lengths in NumPy arrays, which take about 15 bytes per reference.
-If a JSON document has a regular layout, its references are moved into tables without creating a
-Python object for each reference.
+A table stores offsets, lengths and the numbers of URLs in NumPy arrays, which take about 15 bytes
+per reference. If a JSON document has a regular layout, its references are moved into tables without
+creating a Python object for each reference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.references.entries import MAX_NUMBER, Target
 
 MIN_ROWS = 64
-"""Minimum number of references for which an array gets a table of its own."""
+"""Minimum number of references that an array must have to get its own table."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
 # Up to 64 numbers, because a NumPy array has at most 64 dimensions.
@@ -34,7 +34,7 @@ _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,
 class KeyPattern(NamedTuple):
     """The pattern of an array's chunk keys: a prefix, followed by a chunk index.
 
-    `separator` separates the numbers of the chunk index, and `rank` is the count of these numbers.
+    `separator` separates the numbers in the chunk index, and `rank` is how many numbers there are.
     For example, the key ``t/0.0`` has the pattern ``("t/", ".", 2)``.
     """
 
@@ -61,7 +61,7 @@ def split_chunk_key(key: str) -> tuple[KeyPattern, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Convert a chunk index to a flat index, in C order, into a chunk grid of shape `shape`.
+    """Convert a chunk index to a flat index in C order, for a chunk grid of shape `shape`.
 
     Return None if the chunk is outside the grid.
     """
@@ -202,7 +202,7 @@ class TableBuilder:
         ----------
         render_url
             Function that renders the templates in a URL. It is called once for each distinct URL
-            that was added as bytes. URLs that were added as strings are already rendered.
+            that was added as bytes. URLs that were added as strings have already been rendered.
 
         Raises
         ------

@@ -27,7 +27,7 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 class _WholePaths(FilesystemClient):
     """A client whose keys are complete paths in a filesystem, or complete chained URLs.
 
-    A single client can therefore read all targets that share a protocol and options.
+    As a result, one client can read all targets that share a protocol and options.
     """
 
     def path(self, key: str) -> str:
@@ -43,12 +43,13 @@ class Targets:
     document
         Absolute path or URL of the reference document. Relative URLs are resolved against it.
     trust
-        The places to which the set may refer.
+        The locations to which the set may refer.
     protocol
         Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
-        Pairs of a URL prefix, and the storage options or fsspec filesystem for URLs with this
-        prefix. The longest prefix comes first. An empty prefix applies to all remote targets.
+        Pairs of a URL prefix and the options for URLs that begin with it. The options are a mapping
+        of storage options, or an fsspec filesystem. The longest prefix comes first. An empty prefix
+        applies to all remote targets.
     retry
         The rules for retrying failed requests.
     max_object_bytes
@@ -77,13 +78,13 @@ class Targets:
             text = scheme.lower() + mark + rest
             document = normalize(self.document)
             if "::" not in text + document and origin_of(normalize(text)) == origin_of(document):
-                # The protocols may be aliases. Use the document's protocol, so that the document's
-                # options and rules apply.
+                # The two protocols may be aliases. Use the document's protocol, so that its options
+                # and rules apply.
                 text = self.document.partition("://")[0] + mark + rest
         elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
         elif is_rooted(text) and remote:
-            self.trust.check(text)  # a local path, wherever the set is
+            self.trust.check(text)  # a local path, although the set is remote
             return text
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
@@ -110,10 +111,10 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return an identifier of the store that contains the object at `url`, and its key there.
+        """Return an identifier of the store that contains a URL's object, and the object's key.
 
-        URLs with equal identifiers are in one store. Such a store contains a local drive, a bucket,
-        a single chained URL, or all URLs with the same protocol and options.
+        URLs with equal identifiers are in the same store. A store comprises a local drive, a
+        bucket, a single chained URL, or all URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
@@ -146,7 +147,7 @@ class Targets:
 def _split_bucket(url: str) -> tuple[str, str]:
     """Split a URL into the URL of its bucket and the key of the object in that bucket.
 
-    Return two empty strings if the URL is not in a bucket, or if the key is not a plain path.
+    Return two empty strings if the URL is not in a bucket, or if `is_plain_key` rejects the key.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")

@@ -1,8 +1,8 @@
 """Compile the templates of a reference set, which may use a safe subset of jinja2's syntax.
 
 The subset contains names, constants, arithmetic, comparisons, conditional expressions and some
-filters. A template may also name or call other templates, which are inlined. jinja2 parses each
-template, and the template is compiled only once.
+filters. A template may also name or call other templates, which are inlined. Each template is
+parsed with jinja2, and compiled only once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Language = Literal["safe", "jinja2"]
 _MAX_DEPTH = 64
 _MAX_NODES = 10_000
 _PARSING_COST = 64
-"""Cost of parsing a template, in units of one reference without templates."""
-_ORDINARY_TEXT = 128  # rendered characters that cost as much as one reference
+"""Cost of parsing a template. The unit is the cost of a reference without templates."""
+_ORDINARY_TEXT = 128  # rendering this many characters costs as much as one reference
 _MIN_BUDGET = 1 << 14  # minimum of `max_cost`, enough for a few hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -50,7 +50,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Mapping from the types of syntax nodes to functions, which take all fields of a node."""
+"""Mapping from the types of syntax nodes to functions that take all fields of the node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -75,9 +75,9 @@ The filtered value does not count as an argument.
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
-    Each argument is stored with the scope in which it is evaluated. All scopes of one template
-    share `budget`, an iterator that yields as many items as syntax nodes may still be compiled.
-    `within` contains the names of the templates that are being inlined, outermost first.
+    Each argument is stored with the scope in which it is evaluated. `within` contains the names of
+    the templates that are being inlined, outermost first. `budget` is an iterator that yields one
+    item for each syntax node that may still be compiled. All scopes of one template share it.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -116,9 +116,10 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into expressions whose values, concatenated, are the rendered text.
+        """Compile a template into expressions.
 
-        `dimensions` are the names of the dimensions that the template may use.
+        The rendered text is the concatenation of the expressions' values. `dimensions` contains the
+        names of the dimensions that the template may use.
 
         Raises
         ------
@@ -168,7 +169,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Compile a node of jinja2's syntax tree, with its operands, into one expression."""
+        """Compile a node of jinja2's syntax tree and its operands into one expression."""
         if scope.depth > _MAX_DEPTH or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template is nested more than {_MAX_DEPTH} levels deep, or has more than "
@@ -200,10 +201,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name`, which another template names or calls.
+        """Compile the template `name`, to inline it in a template that names or calls it.
 
-        `scope` contains the names that are visible in the other template, and `arguments` contains
-        the arguments of the call. The compiled template is inlined there.
+        `scope` contains the names that are visible where the template is named or called.
+        `arguments` contains the arguments of the call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
