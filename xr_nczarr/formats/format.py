@@ -187,8 +187,8 @@ class Format(ABC):
     ) -> Node | None:
         """Parse the node at `path` from `documents`. Return None if they contain no node.
 
-        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache from the content of documents to arrays, because many arrays have equal documents. New
+        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` caches
+        arrays by the content of their documents, because many arrays have equal documents. New
         arrays are added to it.
         """
         kind: NodeKind = "array"
@@ -206,7 +206,7 @@ class Format(ABC):
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse the array or group.
+        """Parse the array or group that `parsing` describes.
 
         Each field is recorded in `parsing.fields` as soon as it is parsed. As a result, it is not
         lost if a later field is invalid.

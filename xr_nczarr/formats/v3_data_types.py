@@ -1,8 +1,8 @@
 """Parse and render Zarr v3 data types.
 
-The parser returns the dtype, and the notation of the data type in the document: its name, or its
-JSON text if it has a configuration. In v3, codecs determine the byte order, so data types are
-parsed as little-endian.
+The parser returns the dtype and the original notation of the data type: its name, or its JSON text
+if it has a configuration. In v3, codecs determine the byte order, so data types are parsed as
+little-endian.
 """
 
 from __future__ import annotations

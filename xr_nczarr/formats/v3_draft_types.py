@@ -1,6 +1,6 @@
 """Parse and render data types of the Zarr v3 draft: names, typestrings and extensions.
 
-As in `v3_data_types`, the parser returns the dtype, and the notation in the document.
+As in `v3_data_types`, the parser returns the dtype and the original notation of the data type.
 """
 
 from __future__ import annotations
