@@ -1,7 +1,7 @@
 """The location of a reference document.
 
-Instead of a large reference set, only the location of its document is pickled. The receiving
-process then reads the document again.
+If a reference set is large, only the location of its document is pickled. The receiving process
+then reads the document again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReferenceDocument:
     name
         Key of the document in `folder`.
     digest
-        Digest of the document's content at the time of opening. Before that, it is empty.
+        Digest of the document's content at the time of opening, and empty until then.
     template_overrides, templates, limits
         See `parse_references`.
     """

@@ -150,7 +150,15 @@ class Generator(PickledByFields):
         return _Templates(compiled_text(self.key), compiled_text(self.url), *number)
 
     def check(self) -> None:
-        """Evaluate the templates for the first and last keys, to detect mistakes early."""
+        """Evaluate the templates for the first and last keys, to detect mistakes early.
+
+        Raises
+        ------
+        ReferenceSetError
+            If a template cannot be evaluated, or produces an invalid key, offset or length.
+        LimitError
+            If a computed value is too large.
+        """
         for end in (0, -1) if self.count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
             self._reference(self._templates.key(values), values)

@@ -24,7 +24,7 @@ from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_
 from xr_nczarr.storage.keys import Listing, one_level
 
 _FEW = 3
-"""If a set has at most this many generators, a lookup tries all of them, regardless of folder."""
+"""If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ReferenceSet(PickledByFields):
     tables
         Mapping from the key pattern of each large array to the table for that array's chunks.
     generators
-        Generators, each of which declares many keys and their references.
+        The generators, each of which declares many keys and their references.
     digest
         Digest of the reference document. Equal documents have equal digests. Empty if there is no
         document.
@@ -129,7 +129,7 @@ class ReferenceSet(PickledByFields):
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # with the added character, no trailing slash is skipped below
+        folder = f"{key}|"  # without the "|", a trailing slash would be skipped
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())

@@ -67,7 +67,7 @@ class ReferenceStore(Store):
     targets
         The rules for resolving and opening the targets of the set.
     name
-        The URL of the document without secrets, for messages.
+        The URL of the document, without secrets, for error messages.
     document
         The document from which the set was read, if any.
     prefix
@@ -141,8 +141,8 @@ class ReferenceStore(Store):
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array.
 
-        The pickled store is smaller, because it contains the references to these chunks instead of
-        the whole set.
+        When pickled, the new store is smaller, because it contains the references to these chunks
+        instead of the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
@@ -203,7 +203,7 @@ class ReferenceStore(Store):
         try:
             places = {number: self._resolve_target(table.urls[number]) for number in set(numbers)}
         except NczarrError:
-            return None  # `fetch` raises the error with the key
+            return None  # `fetch` raises the error, with the key of the chunk
         store, *other_stores = {id(store): store for _, store, _ in places.values()}.values()
         if other_stores or store.remote:
             return None
@@ -258,7 +258,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests needed to fetch `ranges`, with nearby ranges merged."""
+        """Return the number of requests needed to fetch `ranges` if nearby ranges are merged."""
         self.references.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]

@@ -28,7 +28,7 @@ _MIN_REFERENCES = 16
 """Minimum average number of references per generator for generators to be worthwhile."""
 
 _MAX_SLICES = 64
-"""Maximum number of generators per array. It is small because a lookup tries them one by one."""
+"""Maximum number of generators per array. The limit is low, because lookups try them one by one."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
@@ -100,8 +100,8 @@ def portable(references: ReferenceSet) -> ReferenceSet:
     The references to chunks stay the same. The metadata changes as follows, so that these two
     programs understand it:
 
-    - The compressor becomes the last filter, as in sets by kerchunk, because VirtualiZarr before
-      2.8 supports no other form.
+    - The compressor becomes the last filter, as in kerchunk's own sets, because VirtualiZarr
+      before 2.8 supports no other form.
     - Codec parameters that netCDF-C writes as strings become numbers.
     - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
       actual size.

@@ -23,7 +23,7 @@ from xr_nczarr.storage.url import (
 
 _CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose URLs contain no host. Credentials sign the requests, and are never sent."""
+"""Protocols whose URLs contain no host. Their credentials sign requests, and are never sent."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
 # Options that are ignored, because they apply only to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(
@@ -64,8 +64,8 @@ class ReferenceOptions:
         All other options. They apply to the document, and to targets with the same scheme and host
         (or bucket).
     filesystem
-        The document's filesystem, if the set is opened from an fsspec mapper or open file. It is
-        used instead of the options for the document.
+        The document's filesystem, if the set is opened from an fsspec mapper or an open file. It
+        is used instead of the options for the document.
     access
         Options for reading the document and its targets. If ``access.trusted`` is False, the set
         may refer only to its own folder and to the locations in `allow`.
@@ -178,7 +178,7 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options for the document, and for targets with the same scheme and host."""
+        """The storage options for the document, and for targets on its host or in its bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:

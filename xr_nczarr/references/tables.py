@@ -1,8 +1,8 @@
-"""Tables of references, each of which contains the references to the chunks of one large array.
+"""Tables of references: each table contains the references to the chunks of one large array.
 
-A table stores offsets, lengths and the numbers of URLs in NumPy arrays, which take about 15 bytes
-per reference. If a JSON document has a regular layout, its references are moved into tables without
-creating a Python object for each reference.
+A table stores the offset, the length and the number of the URL for each reference. These values are
+in NumPy arrays, which take about 15 bytes per reference. If a JSON document has a regular layout,
+its references are moved into tables without creating a Python object for each reference.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Mapping from the types of syntax nodes to functions that take all fields of the node."""
+"""Functions for the types of syntax nodes. Each function takes all fields of a node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -164,7 +164,7 @@ class Templates:
         if _is_plain(text):
             return [text]
         body = self._bodies.get(text) or _parse(text)
-        if scope.within:  # a named template may be used again
+        if scope.within:  # keep the nodes, because a named template may be used again
             self._bodies[text] = body
         return [self._expression(node, scope) for node in body]
 
@@ -218,7 +218,7 @@ class Templates:
 
 
 def _is_plain(text: str) -> bool:
-    # Text with line breaks is not plain, because jinja2 normalizes them and removes a trailing one.
+    # Text with line breaks is not plain, because jinja2 normalizes them, and removes a final one.
     return "{" not in text and "\n" not in text and "\r" not in text
 
 
