@@ -28,9 +28,8 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_typ
 def annotate(group: Group, layout: Layout) -> Hierarchy:
     """Convert a netCDF group to a Zarr hierarchy in the given layout.
 
-    The `node` of each variable must already have the shape, dtype, chunks, codecs and chunk keys
-    with which to write the variable. The dtype is ``S1`` for characters, and ``S<n>`` or ``object``
-    for strings.
+    The `node` of each variable must already have the shape, dtype, chunks, codecs and chunk keys to
+    be written. The dtype is ``S1`` for characters, and ``S<n>`` or ``object`` for strings.
 
     Raises
     ------
@@ -38,7 +37,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
         If the Zarr version does not support the dialect of the layout, or the dialect does not
         support the type of an attribute.
     NczarrError
-        If a variable could not be read. The error is the one in the variable's `error` attribute.
+        If a variable could not be read. The error is taken from the variable's `error` attribute.
     """
     return Hierarchy(
         nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
@@ -114,10 +113,10 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        Only the additional layout of the dialect ``universal`` does so, because netCDF-C 4.9.0
-        crashes when it reads scalars in the form in which it writes them itself. Scalars with an
-        empty shape are no alternative: netCDF-C 4.9.0 can read them, but netCDF-C 4.10 ignores
-        them.
+        Only the additional layout of the dialect ``universal`` does so. netCDF-C 4.9.0 crashes when
+        it reads a scalar that it has written itself, so its own form of scalars cannot be used. An
+        empty shape is no alternative: netCDF-C 4.9.0 can read such scalars, but netCDF-C 4.10
+        ignores them.
         """
         return vintage is UNIVERSAL_EXTRA
 
@@ -125,8 +124,8 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # If every array must have a fill value, plain Zarr as xarray writes it keeps `_FillValue`
-        # separate from the fill value.
+        # In Zarr versions that require a fill value, plain Zarr keeps `_FillValue` separate from
+        # it, as xarray does.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
@@ -157,15 +156,16 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return the attributes, members and sidecars of a node, including all attribute types.
+        """Return a node's attributes, members and sidecars, including the types of its attributes.
 
         Parameters
         ----------
         values
             The user's attributes.
         fields
-            The rest of the node's metadata: a dict of the dicts ``attributes``, ``members`` and
-            ``sidecars``, with the node's annotations. The types may be added to it in place.
+            The node's other metadata, including its annotations, in dicts under the keys
+            ``attributes``, ``members`` and ``sidecars``. Types may be added to these dicts in
+            place.
         path
             Path of the node, for error messages.
         stored
@@ -209,8 +209,8 @@ class _Writer:
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
     """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
 
-    Annotations can be added to each of them. Members and sidecars that do not belong to NCZarr are
-    copied from `node`. The dict of attributes is empty.
+    The caller can add annotations to each of them. Members and sidecars that do not belong to
+    NCZarr are copied from `node`. The dict of attributes is empty.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")

@@ -54,7 +54,7 @@ class Vintage:
     has_json_type
         Whether the releases support the attribute type JSON.
     swaps_bytes
-        Whether big-endian arrays from these releases are certain to have the declared byte order.
+        Whether these releases reliably write big-endian arrays in the declared byte order.
     """
 
     dialect: str
@@ -138,7 +138,7 @@ A store in the dialect ``universal`` has this layout in addition to the newest o
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Map each location at which an annotation can be stored to the newest vintage that uses it.
+    """Map each possible location of an annotation to the newest vintage that uses this location.
 
     `holder` and `name` are the names of the two `Vintage` fields that define the location.
     """
@@ -315,10 +315,10 @@ def _dimensions(
 
 
 def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
-    """Map the names of the children that a group's annotation lists to their kinds.
+    """Map each child named in a group's annotation to its kind.
 
-    If a name is in both lists, its kind is None. Returns None if either list is missing or damaged.
-    The store then has to be listed instead.
+    The annotation has one list of arrays and one of groups. A name in both lists has the kind None.
+    Return None if either list is missing or damaged. The caller must then list the store.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -396,7 +396,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
     """Return the key of the document that contains `place`, a location within a node's metadata.
 
-    Returns None if the document cannot be determined.
+    Return None if the document cannot be determined.
     """
     if zarr.has_variants:
         return None
@@ -414,8 +414,8 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 def is_universal(root: Node | None) -> bool:
     """Return whether the store with the given root was written in the dialect ``universal``.
 
-    In this dialect, the superblock is in the attributes of the root. A copy in the members of the
-    root's main document marks the dialect.
+    The superblock of such a store is in the attributes of the root, and also in the members of the
+    root's main document. No other dialect has it in both places.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes
@@ -424,7 +424,7 @@ def is_universal(root: Node | None) -> bool:
 def releases_of(dialect: str, root: Node | None) -> str:
     """Describe the netCDF-C releases that write a dialect.
 
-    For ``universal``, these are the releases that can read it. Returns an empty string for plain
+    For ``universal``, describe the releases that can read it. Return an empty string for plain
     Zarr.
     """
     if is_universal(root):

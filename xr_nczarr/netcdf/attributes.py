@@ -76,8 +76,8 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 def _decode(value: Json, recorded: str | None) -> Any:
     """Convert the JSON value of an attribute to a value of its recorded netCDF type.
 
-    If `recorded` is None, the type is inferred. Returns None if the attribute should be read as a
-    str with the text of its JSON.
+    If `recorded` is None, the type is inferred. Return None if the attribute should be read as a
+    str that contains its JSON text.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -103,7 +103,7 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 def typed_number(item: Json, name: str) -> Any:
     """Convert a JSON value to a scalar of the numeric netCDF type `name`, or of ``"float16"``.
 
-    Returns None if the type cannot represent the value.
+    Return None if the type cannot represent the value.
     """
     low, high = _RANGES[name]
     if item.__class__ is str:
@@ -121,7 +121,7 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. A list of strings is returned unchanged. Returns None
+    become uint8, and other numbers float64. A list of strings is returned unchanged. Return None
     for any other values, which netCDF-C keeps as JSON text.
     """
     kinds = set(map(type, items))
@@ -153,9 +153,9 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Convert decoded attributes to the values that a copy of the node should store.
 
-    Values that were decoded from JSON objects, lists or booleans to strings or numbers are
-    converted back to JSON. Integers from plain Zarr are converted to the types that netCDF-C
-    infers. `node` is the stored node, or None for a group or variable that is not stored.
+    Strings decoded from JSON objects or lists, and numbers decoded from JSON booleans, are replaced
+    by the original JSON. Integers from plain Zarr are converted to the types that netCDF-C infers.
+    `node` is the stored node, or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -185,16 +185,16 @@ def decode_fill_value(
 ) -> Any:
     """Convert the ``_FillValue`` attribute to a scalar of the variable's dtype.
 
-    Returns None if the value does not fit the dtype. Base64 is decoded where xarray writes it.
-    Floats can be in Base64 in any Zarr version.
+    Return None if the value does not fit the dtype. In any Zarr version, floats and the two parts
+    of complex numbers can be Base64 strings, as xarray writes them.
 
     Parameters
     ----------
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings are in Base64 too, except for netCDF text. xarray writes them so in
-        Zarr versions that require a fill value.
+        Whether byte strings other than netCDF text are decoded from Base64 too. xarray encodes them
+        in Zarr versions that require a fill value.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -224,11 +224,11 @@ def decode_fill_value(
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, in_base64: bool
 ) -> tuple[Json, str] | None:
-    """Convert a ``_FillValue`` to JSON, and return the JSON and the name of its netCDF type.
+    """Convert a ``_FillValue`` to JSON, and return it with the name of the netCDF type.
 
     This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
-    `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as xarray
-    does. `typed` has the same meaning as in `encode_attribute`. Returns None if no attribute can
+    `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
+    xarray. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
     represent fill values of the dtype.
     """
     if kind == "string":
@@ -261,7 +261,7 @@ def _float_from_base64(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Convert an attribute value to JSON, and return the JSON and the name of its netCDF type.
+    """Convert an attribute value to JSON, and return it with the name of the netCDF type.
 
     The value can be a string, number or boolean, an array or sequence of these, or any other JSON
     value. If `typed` is True, the JSON is in the form of NCZarr, which records the type separately:
@@ -310,9 +310,10 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that replaces a type that netCDF does not have, such as boolean.
+    """Return the netCDF type used in place of an attribute type that netCDF does not have.
 
-    `value` is the value of an attribute. Returns an empty string if netCDF has its type.
+    For example, the substitute for boolean is ``"ubyte"``. `value` is the value of the attribute.
+    Return an empty string if netCDF has the type of `value`.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -333,10 +334,10 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert a sequence of integers that NumPy has converted to floats to an integer array.
+    """Build an integer array from integers that NumPy would convert to floats.
 
-    NumPy converts integers to floats if some of them are 2⁶³ or more. `floats` is NumPy's result,
-    which is returned if the sequence also contains values that are not integers.
+    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `floats` is
+    this array of floats. It is returned if the sequence also contains values that are not integers.
 
     Raises
     ------

@@ -59,8 +59,8 @@ class Variable:
         The dimensions, slowest varying first. A scalar has no dimensions, even if the shape of its
         array is ``(1,)``.
     node
-        The array, or None if it is missing or unreadable. The dtype, fill value and codecs describe
-        the stored bytes as netCDF interprets them, which can differ from the Zarr metadata.
+        The array, or None if it is missing or unreadable. Its dtype, fill value and codecs are
+        those with which netCDF interprets the stored bytes. They can differ from the Zarr metadata.
     attributes
         The user's attributes, without those that belong to the storage format.
     kind
@@ -98,7 +98,7 @@ class Variable:
 
     @property
     def fill_value(self) -> Any:
-        """The value of elements whose chunk is missing, or None if the variable has no array.
+        """The value of elements in missing chunks, or None if the variable has no array.
 
         If the array declares no fill value, this is zero for numbers and the empty value for all
         other types. In that case, netCDF-C reads a missing chunk as zeros, and zarr-python does not
@@ -154,7 +154,7 @@ def inherited_dimension(
 ) -> Dimension | None:
     """Return the dimension of the given name and size that the group at `path` inherits.
 
-    Only the nearest ancestor that has a dimension of this name is considered. Returns None if there
+    Only the nearest ancestor that has a dimension of this name is considered. Return None if there
     is no such ancestor, or if the size differs. `group_at` returns the group at a path.
     """
     for ancestor in paths_above(path)[1:]:

@@ -23,7 +23,8 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Dimension, Group, inherited_dimension
 
-# The lists of dimension names that scalars can have. netCDF-C's development branch writes the last.
+# The lists of dimension names that scalars can have. netCDF-C's development branch writes the last
+# of these.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
@@ -61,7 +62,7 @@ class DimensionScope:
     def dimensions_of(
         self, node: ArrayNode | BrokenNode, annotation: ArrayAnnotation | None, group: Group
     ) -> tuple[Dimension, ...]:
-        """Return the dimensions of the variable that `node` stores in `group`.
+        """Return the dimensions of the variable whose array is `node` and whose group is `group`.
 
         The names of the dimensions come from the first of these sources that exists: the array's
         NCZarr annotation, xarray's `_ARRAY_DIMENSIONS` attribute, and Zarr v3's
@@ -121,10 +122,10 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define and return a dimension that an array references, but that no group defines.
+        """Define and return a dimension that an array refers to, although no group defines it.
 
-        This is possible only if the group at its path has lost its annotation, or if the dimension
-        is one of netCDF-C's anonymous dimensions.
+        This is possible only if the annotation of the group that should define the dimension is
+        missing, or if the dimension is one of netCDF-C's anonymous dimensions.
 
         Raises
         ------
@@ -150,9 +151,9 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension to which a short name refers in `group`.
 
-        A dimension of the group itself takes precedence over the nearest inherited dimension of
-        this name, which is used only if its size is `size`. If there is neither, a new dimension is
-        defined in the group.
+        A dimension of the group itself takes precedence over inherited dimensions. Otherwise, the
+        nearest inherited dimension of this name is used, provided that its size is `size`. In all
+        other cases, a new dimension is defined in the group.
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
@@ -180,7 +181,7 @@ class DimensionScope:
     def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
         """Compare `size`, an array's length along a dimension, with the dimension's size.
 
-        Returns the dimension. If it is unlimited, a mismatch is added to the reports of `group`.
+        Return the dimension. If it is unlimited, a mismatch is added to the reports of `group`.
 
         Raises
         ------

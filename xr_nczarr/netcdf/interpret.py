@@ -69,10 +69,10 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means True in plain Zarr v1 and v2, and False in
-        v3. As an exception, if netCDF-C wrote the store, None means False for netCDF's default fill
-        values.
+        v3. There is one exception: if netCDF-C wrote the store, None means False for netCDF's
+        default fill values.
     zero_masks
-        Whether a Zarr fill value of zero, or of an empty or blank string, may become `_FillValue`
+        Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
         fill value may be HDF5's default.
     group, subgroups
@@ -143,7 +143,7 @@ class _Interpreter:
     def parent_group(self, path: str) -> Group | None:
         """Return the parent group of the node at `path`, after adding the group if it is missing.
 
-        Returns None for a node below an array, which netCDF does not allow.
+        Return None for a node below an array, because netCDF does not allow such nodes.
         """
         parent = parent_path(path)
         if parent not in self.groups:
@@ -276,14 +276,14 @@ class _Interpreter:
     ) -> bool:
         """Return whether the fill value of an array without ``_FillValue`` marks missing values.
 
-        If so, it becomes the variable's ``_FillValue``. `stored` is the dtype in the Zarr metadata,
-        which can differ from the dtype of `node`.
+        If so, the fill value becomes the variable's ``_FillValue``. `stored` is the dtype in the
+        Zarr metadata, which can differ from the dtype of `node`.
         """
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
         if annotation is not None:
-            # In NCZarr, the Zarr fill value marks missing values only for types whose fill values
-            # no attribute can represent; see `attributes.encode_fill_value`.
+            # In NCZarr, the Zarr fill value marks missing values only if attributes cannot
+            # represent fill values of this type; see `attributes.encode_fill_value`.
             return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
         if self.fill_value_masks is not None:
             return self.fill_value_masks
@@ -291,7 +291,7 @@ class _Interpreter:
             return False
         if self.is_written_by_netcdf():
             return node.fill_value not in _usual_fills(node.dtype)
-        # kerchunk writes a blank for HDF5's default fill value of strings.
+        # For strings, kerchunk writes HDF5's default fill value as a blank.
         undeclared = (zero(node.dtype), *([b" "] if node.dtype.kind == "S" else []))
         return self.zero_masks or node.fill_value not in undeclared
 
@@ -364,7 +364,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """Return the fill values that Zarr programs or netCDF write by default for a dtype."""
-    if dtype.hasobject:  # no numbers, because NumPy compares numbers with text slowly
+    if dtype.hasobject:  # without numbers, because NumPy is slow to compare them with text
         return (zero(dtype), b"")
     # In half precision, the default fill value would overflow to infinity.
     rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()

@@ -37,8 +37,9 @@ class Layout:
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
           later can open the store. Only Zarr v2 has this dialect. Characters are written with a
-          type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot
-          open such a store if it also contains strings and lists of strings.
+          type that zarr-python supports, but that netCDF-C reads as strings. If such a store
+          contains not only characters, but also both strings and lists of strings, netCDF-C 4.9.0
+          cannot open it.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
