@@ -1,1 +1,1 @@
-"""Encode xarray variables as stored values, and choose the arrays that store them."""
+"""Encode the values of xarray variables, and build the array nodes in which they are stored."""

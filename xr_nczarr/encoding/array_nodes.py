@@ -41,7 +41,7 @@ def make_node(
 ) -> tuple[ArrayNode, str, str]:
     """Build the array node in which to store an encoded variable.
 
-    Its chunks and codecs can be requested by the caller, or inherited from the store from which the
+    The chunks and codecs can be requested by the caller, or inherited from the store from which the
     variable was opened.
 
     Parameters
@@ -54,7 +54,8 @@ def make_node(
     Returns
     -------
     The node, a sentence on how the inherited chunk shape was adapted, and the reason why inherited
-    codecs were dropped. The strings are empty if nothing was adapted or dropped, respectively.
+    codecs were dropped. If nothing was adapted, the sentence is empty. If no codecs were dropped,
+    the reason is empty.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def make_node(
             if explicit:
                 raise
             node, dropped = uncompressed, error.problem
-            zarr.render_node(node)  # the codecs were not the cause
+            zarr.render_node(node)  # fails again if the codecs were not the cause
     return node, fitted, dropped
 
 
@@ -145,17 +146,17 @@ def _fit_inherited_chunks(
 ) -> tuple[dict[str, Any], str]:
     """Adapt inherited chunk and shard shapes to an array.
 
-    `encoding` was set when the variable was opened, and contains the shapes. Like `to_zarr`, this
-    function keeps them where possible:
+    `encoding` contains these shapes, and was set when the variable was opened. Like `to_zarr`, this
+    function keeps the shapes where possible:
 
-    - If the data were transposed, the chunk lengths are reordered accordingly. The key
+    - If the data was transposed, the chunk lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
     - A chunk that is longer than its dimension is shortened, unless the array may grow along that
       dimension or still has its original shape.
     - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
 
-    Returns the adapted encoding, and a sentence that describes the changes, which is empty if
-    nothing changed.
+    Return the adapted encoding, and a sentence that describes the changes. If nothing changed, the
+    sentence is empty.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -211,8 +212,8 @@ def _reordered_shards(shards: Any, axes: Sequence[int], shortened: Mapping[int, 
 def _requested_lengths(encoding: Mapping[str, Any]) -> Any:
     """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
 
-    Opening a variable sets both keys to the same lengths. If they differ because the user has
-    changed one of them, ``chunks`` takes precedence over ``chunksizes``, as in `to_zarr`.
+    When a variable is opened, both keys are set to the same lengths. If they differ because the
+    user has changed one of them, ``chunks`` takes precedence over ``chunksizes``, as in `to_zarr`.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -248,12 +249,14 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Choose the shape of the stored chunks.
 
-    The first of these rules that applies determines the shape:
+    The shape is determined by the first of these rules that applies:
 
-    1. The encoding specifies it. A length of -1 stands for the length of the dimension.
-    2. If `blocks` is given (the chunks of a dask array), stored chunks are as long along each
-       dimension as the longest block.
-    3. The array is halved repeatedly, along its longest dimension, until a chunk has at most 4 MiB.
+    1. If the encoding specifies a shape, that shape is used. A length of -1 stands for the length
+       of the dimension.
+    2. If `blocks` is given (the chunks of a dask array), the length of a stored chunk along each
+       dimension is that of the longest block.
+    3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk has at
+       most 4 MiB.
 
     If `lengthened` is True, the array is one-dimensional. Rule 3 then makes chunks of at least 512
     elements and, as in netCDF-C, at least 4 KiB.
@@ -295,7 +298,7 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards that zarr-python's encoding key ``shards`` requests, if any.
+    """Return the shards requested under zarr-python's encoding key ``shards``, if any.
 
     As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
     than eight chunks.

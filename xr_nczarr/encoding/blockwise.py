@@ -35,7 +35,7 @@ def blockwise(
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the maximum of a function's results for the blocks of a dask array.
+    """Return the maximum of a function's results over the blocks of a dask array.
 
     The dask array is computed. For a NumPy array, return the result for the whole array.
     """

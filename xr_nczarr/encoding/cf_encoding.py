@@ -47,7 +47,7 @@ _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", 
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
-# For each dtype kind of new values, the dtype kinds of the stored variables that can hold them.
+# For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
     "i": "iufc",
@@ -92,7 +92,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
     data = variable.data
     if data.dtype.kind == "c":
         data = real_numbers(data, data.real.dtype, encoding, dtype, name)
-    encoded = variable.to_base_variable()  # an index keeps its values
+    encoded = variable.to_base_variable()
     if dtype.kind != "b":  # get the attributes from xarray, which sets them for empty arrays too
         empty = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
         encoded = conventions.encode_cf_variable(
@@ -122,8 +122,8 @@ def encode_as_stored(
     target
         The stored variable in the netCDF data model.
     widening
-        Whether to accept text that is longer than the stored width, and to return it in a larger
-        width. To find this width, dask arrays of text are computed immediately.
+        Whether text may be longer than the stored width. The returned text then has a larger width
+        if necessary. To find this width, dask arrays of text are computed immediately.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def encode_as_stored(
     assert target.node is not None
     check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    # The data of an index cannot be replaced, and the copy caches the values that it loads.
+    # The data of an index cannot be replaced. Loaded values are cached only in the copy.
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
@@ -160,7 +160,7 @@ def encode_as_stored(
     if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         new.data = in_width(new.data, fixed, name)
-    with warnings.catch_warnings():  # not in dask's threads, which share the filters
+    with warnings.catch_warnings():  # not in dask's threads, which share the warning filters
         warnings.simplefilter("error", SerializationWarning)
         encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
@@ -170,7 +170,7 @@ def encode_as_stored(
 
 
 def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
-    """Return whether two variables that share a stored array decode it in the same way."""
+    """Return whether two variables opened from the same array are decoded in the same way."""
     first, second = (
         {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
         for item in (variable, stored)
@@ -191,8 +191,8 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
-    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,
-    because they are assumed to be times that have not been decoded.
+    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times.
+    They are assumed to be times that have not been decoded.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -244,8 +244,8 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the times. If an encoding with finer units would reproduce
-        them, the remedy names this encoding.
+        If decoding would not reproduce the times. If finer units would reproduce them, the error
+        message suggests an encoding with such units.
     """
     _refuse_calendar_units(encoding, name)
     encoded, same = _encode_and_compare(times, encoding, name, encoding.get("units"))
@@ -327,7 +327,7 @@ def equal(new: Any, stored: Any) -> Any:
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
         return np.asarray(new == stored, dtype=bool)
-    except TypeError as error:  # raised by cftime for dates of two calendars
+    except TypeError as error:  # raised by cftime for dates in different calendars
         raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
 
 

@@ -57,7 +57,7 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
     ConflictError
         If it contains unknown keys.
     """
-    if not isinstance(encoding, Mapping):  # as in xarray, whose tests match these words
+    if not isinstance(encoding, Mapping):  # xarray's wording, which its tests match
         raise ValueError(f"encoding must be castable to a dictionary, not {encoding!r}")
     unexpected = [key for key in encoding if key not in ENCODING_KEYS]
     if unexpected:
@@ -76,7 +76,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     1. the keys of xarray's zarr engine, such as ``compressors``;
     2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
        them since the variable was opened;
-    3. ``codecs``, which opening a variable sets;
+    3. ``codecs``, which is set when a variable is opened;
     4. netCDF's flags.
 
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
@@ -143,7 +143,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def requests_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding requests that byte strings are stored with variable length."""
+    """Return whether an encoding requests that byte strings be stored with variable length."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -236,8 +236,9 @@ def check_codecs(
     Raises
     ------
     ConflictError
-        If a compression level is out of range, because netCDF-C could not open the store. In plain
-        Zarr, negative levels are allowed, because they have special meanings in zlib and zstd.
+        If a compression level is out of range. netCDF-C could not open a store with such a level.
+        In plain Zarr, negative levels are allowed, because they have special meanings in zlib and
+        zstd.
     UnsupportedError
         If a codec is configured for another dtype or other axes.
     """
@@ -270,8 +271,8 @@ def codec_specs(
     """Convert numcodecs configurations to codec specifications for a Zarr version.
 
     If the version distinguishes a compressor from filters, the last codec becomes the compressor,
-    unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. It is stored
-    with the shuffle codec, because netCDF-C relies on the stored size.
+    unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. This size is
+    stored with the shuffle codec, because netCDF-C relies on it.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

@@ -41,7 +41,7 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the numbers, except for the rounding that `rounding` allows.
+        If decoding would change a number by more than the rounding that `rounding` allows.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -81,10 +81,10 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether all numbers are reproduced if the lowest and the highest number are.
+    """Return whether it is sufficient to check the lowest and the highest number.
 
-    This is not certain for integers that are packed as floats, because a number in between may be
-    off by more than one packing step. It is not certain either if the dtype is bool, because
+    This is not sufficient for integers that are packed as floats, because a number in between may
+    be off by more than one packing step. It is also not sufficient if the dtype is bool, because
     numbers between 0 and 1 are not reproduced.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
@@ -95,8 +95,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
     """Raise ConflictError if rounding turns a number into a value that marks missing data.
 
     In unpacked data, a number that already equals such a value is accepted, because the caller
-    considers it missing too. If the data is packed, such values are compared with the packed
-    numbers. A number must then never be packed to such a value.
+    considers it missing too. In packed data, no packed number may equal such a value.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -124,7 +123,7 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
     marks = missing_values(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
     for mark in marks:
-        value = mark if integral else stored.dtype.type(mark)  # integers may not represent it
+        value = mark if integral else stored.dtype.type(mark)  # NaN has no integer form
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
     reproduced = _is_close(data, stored, encoding, rounding)
     if rounding != "requested":
@@ -144,7 +143,7 @@ def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rou
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
         sizes = abs(data.astype(np.result_type(data, np.float32), copy=False)), abs(offset)
         eps = 2 * max((item.eps for item in inexact), default=0)
-        tolerance = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes would be infinite
+        tolerance = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes could overflow
         if stored.dtype.kind in "iu":
             tolerance = tolerance + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
@@ -220,9 +219,9 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale factor is a float if it was an integer.
+    """Return an encoding in which an integer scale factor is converted to a float.
 
-    With an integer, xarray would pack numbers in the integer's own type.
+    If the scale factor were an integer, xarray would pack numbers in its integer type.
     """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}

@@ -27,7 +27,7 @@ _BITS_PER_DIGIT = math.log2(10)
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as an encoding requests, and return it with attributes that record the rounding.
+    """Round data as requested by an encoding. Return it with attributes that record the rounding.
 
     The encoding contains either ``least_significant_digit`` (a decimal place), or
     ``significant_digits`` and optionally ``quantize_mode``. The modes are BitGroom (the default),
@@ -104,9 +104,10 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round each value to nearest, with halves away from zero, and clear its last `drop` bits.
+    """Round each value to the nearest number whose last `drop` bits are zero.
 
-    `drop` is either one number or an array with a number for each value.
+    Halves are rounded away from zero. `drop` is either one number, or an array with a number for
+    each value.
     """
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
@@ -119,7 +120,10 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 
 
 def _groomed(values: Array, digits: int) -> Array:
-    """Clear or set, in alternate values, the bits that `digits` digits do not need (BitGroom)."""
+    """Clear or set the bits that are not needed for `digits` significant digits (BitGroom).
+
+    They are cleared in every other value, and set in the remaining values.
+    """
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, np.finfo(values.dtype).nmant - kept)
@@ -129,7 +133,10 @@ def _groomed(values: Array, digits: int) -> Array:
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round each value to the bits that its own significant digits need (GranularBitRound)."""
+    """Round each value to the bits needed for `digits` significant digits (GranularBitRound).
+
+    The number of bits is computed separately for each value.
+    """
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

@@ -108,11 +108,11 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the dtype in which a layout stores them, and return array and dtype.
+    """Convert strings to the dtype of a layout, and return the array and its dtype.
 
-    Depending on the layout, the result is an array of objects or of fixed-width strings with
-    `width` bytes. If `width` is None, the width is that of the longest string or of the fill value,
-    whichever is longer.
+    Depending on the layout, the array contains objects or fixed-width strings of `width` bytes. If
+    `width` is None, the width is that of the longest string or of the fill value, whichever is
+    longer.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)

@@ -42,7 +42,7 @@ class EncodedVariable:
     data
         A NumPy or dask array. Its dtype is `dtype`, except for strings of variable length.
     fill_value
-        The value of elements whose chunk is not stored, or None if it is undefined.
+        The value of elements in chunks that are not stored, or None if this value is undefined.
     encoding
         The keys of the encoding that have not been applied yet. They specify chunks and codecs.
     explicit
@@ -77,7 +77,7 @@ def stored_name(name: Hashable) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be a string or None, not {name!r}")
     if not name or "\0" in name or name in _RESERVED:
-        # Like xarray, whose tests match these words.
+        # This is xarray's wording, which its tests match.
         problem = f"invalid name {name!r}: a string must be length 1 or more, without NUL, and "
         problem += "not a key that Zarr reserves"
         raise ConflictError(problem, remedy="Choose another name")
@@ -95,7 +95,7 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
     """Raise TypeError or ConflictError if a layout does not allow a dimension's name."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
-    if not layout.is_plain_zarr and not is_name(name):  # NCZarr refers to it by path
+    if not layout.is_plain_zarr and not is_name(name):  # NCZarr refers to dimensions by path
         problem = f"NCZarr does not support a dimension named {name!r}"
         if "/" in name:
             problem = f"Forward slashes '/' are not allowed in NCZarr names: {name!r}"
@@ -123,7 +123,7 @@ def encode_variables(
     encoding: Mapping[Any, Mapping[str, Any]],
     layout: Layout,
 ) -> dict[str, EncodedVariable]:
-    """Encode the variables of a new group, or those that a write adds to an existing group.
+    """Encode the variables of a new group, or variables to add to an existing group.
 
     Dask arrays stay lazy, with two exceptions. Arrays of strings, or of objects that are all
     strings, are computed once to find their lengths. Arrays of other objects are loaded, because
@@ -166,8 +166,8 @@ def encode_alone(
 ) -> EncodedVariable:
     """Encode a variable independently of its dataset.
 
-    A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out those
-    that its coordinate also has.
+    A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
+    attributes that a bounds variable shares with its coordinate variable.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -249,7 +249,7 @@ def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
         del encoding["dtype"]  # in this inherited dtype, NaN would become true
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # As a fill value of datetime dtype, it does not mask values, but as a number it would.
+        # A fill value of datetime dtype masks no values, but the encoded number would.
         del variable.attrs["_FillValue"]
     variable = fit_encoding(variable, name)
     _move_key(variable, explicit)
@@ -340,7 +340,7 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
+    # In Zarr versions that require a fill value, xarray treats `_FillValue` separately from it.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
@@ -360,7 +360,7 @@ def _with_booleans(variable: Variable) -> Variable:
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
     del variable.attrs["dtype"]
-    if variable.encoding.get("fill_value") not in (None, 0, 1):  # it is for the encoded integers
+    if variable.encoding.get("fill_value") not in (None, 0, 1):  # a value for integers
         del variable.encoding["fill_value"]
     return variable
 
@@ -388,7 +388,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
     if requested is None:
         return None
     if np.asarray(requested).dtype.kind in "mM" and dtype.kind in "iuf":
-        return None  # for times encoded as numbers
+        return None  # the fill value of times, which are now numbers
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
         return fill_scalar(requested, dtype)
     if explicit:
