@@ -89,7 +89,7 @@ def refresh_consolidated(
 ) -> dict[str, bytes]:
     """Render consolidated metadata for the nodes at `paths` in a hierarchy.
 
-    `changed` maps keys to documents that take precedence over the stored documents. Returns a dict
+    `changed` maps keys to documents that take precedence over the stored documents. Return a dict
     from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr version
     has no consolidated metadata.
     """

@@ -14,11 +14,11 @@ from xr_nczarr.hierarchy.similar_stores import similar_stores
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import Bytes, Store, page_error, page_in
 
-_RECORDS = ".zmetadata"  # not only in Zarr v2, but also in parquet reference sets
+_RECORDS = ".zmetadata"  # used by Zarr v2 and by parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """An error for a store that is a folder with a parquet reference set instead of Zarr metadata.
+    """The error raised if the folder of a store contains a parquet reference set.
 
     Attributes
     ----------
@@ -88,8 +88,8 @@ class DocumentSource:
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         batches = [(self.probed, names)]
-        # In a local store, a second batch costs nothing. With it, only consolidated documents can
-        # exceed max_metadata_bytes.
+        # In a local store, a second batch costs nothing. It allows a smaller limit for the
+        # documents of single nodes than for consolidated documents.
         if not self.store.remote:
             single = self.store.bounded(self.limits.max_metadata_bytes)
             batches = [(self.store, [key for key in names if key in consolidated_keys])]
@@ -137,9 +137,9 @@ class DocumentSource:
         refusals
             See `fetch`.
         consolidated_first
-            Whether to fetch only consolidated metadata and the journal at first, if the latest
-            stores in the same folder had consolidated metadata. If this store has it too, the other
-            documents are not fetched.
+            Whether the first batch may consist of only consolidated metadata and the journal. It
+            does if the last stores opened in the same folder had consolidated metadata. If this
+            store has it too, the other documents are not fetched.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):
@@ -181,11 +181,12 @@ class DocumentSource:
 def are_absent(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether root documents can be treated as missing although access to them is denied.
+    """Return whether the inaccessible root documents can be treated as missing.
 
     A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. The others can be treated as missing if these identify
-    the only candidate format, or if `consolidated` is True and they contain consolidated metadata.
+    keys to the accessible root documents. Inaccessible documents can be treated as missing if there
+    is only one candidate format and the accessible documents identify it. They can also be treated
+    as missing if `consolidated` is True and consolidated metadata is accessible.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True

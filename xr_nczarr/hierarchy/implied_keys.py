@@ -25,10 +25,10 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
 
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
-    """Return an array whose chunk keys have the separator of the chunks in the store.
+    """Return the array with the chunk key separator that is used in the store.
 
     If the metadata does not declare the separator, the first and the last chunk are looked up with
-    both separators. If all of these are missing, the names in the array's folder are listed.
+    both separators. If neither chunk is found, the names in the array's folder are listed.
     """
     keys = node.chunk_keys
     if not keys.alternative or len(node.shape) < 2:

@@ -74,8 +74,8 @@ class Journal:
         """Return a dict from keys to earlier content, or None if the change is already complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
-        None stands for an object that did not exist. The dict is empty if another program has
-        changed any of the objects in the meantime, because none of them may be restored then.
+        None stands for an object that did not exist. If another program has changed any of the
+        objects in the meantime, none of them may be restored, so the dict is empty.
         """
         is_restorable = True
         is_complete = True

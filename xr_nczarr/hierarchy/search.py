@@ -85,9 +85,9 @@ def open_hierarchy(
         Whether to read the sidecars of every node. If False, those of a group are read only if
         there is no other way to find its children.
     consolidated_first
-        Whether the first batch requests only consolidated metadata and the journal, if the latest
-        stores in the same folder had consolidated metadata. If this store does not have it, one
-        more batch is needed.
+        Whether the first batch may consist of only consolidated metadata and the journal. It does
+        if the last stores opened in the same folder had consolidated metadata. If this store does
+        not have it, one more batch is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 
@@ -287,7 +287,7 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing any group.
 
-        Returns a list that contains only the requested group. The list is empty if a node on the
+        Return a list that contains only the requested group. The list is empty if a node on the
         path has no document, is not a group, or is missing from the list in its parent's metadata.
         """
         paths = paths_above(self.group)[:-1]
@@ -336,7 +336,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
-        """Yield the path of each child of the groups, and its kind or None if it is unknown."""
+        """Yield the path and kind of each child of the groups. An unknown kind is None."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(
@@ -347,7 +347,8 @@ class _Search:
             if kinds is None:
                 kinds = self._kinds_in_listing(group, listings[group.path])
             for name, kind in kinds.items():
-                # Keys in a reference set can contain empty names, but "" would mean the group.
+                # Keys in a reference set can contain empty names, but "" would refer to the group
+                # itself.
                 if name in ("", ".", ".."):
                     continue
                 if group.path.count("/") >= self.limits.max_depth:

@@ -1,4 +1,4 @@
-"""Expect consolidated metadata if the latest stores in the same folder had it."""
+"""Expect consolidated metadata if the last stores opened in the same folder had it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _MAX_FOLDERS = 1000
 
 
 class SimilarStores:
-    """For each remote folder, a count of the latest stores in it that had consolidated metadata.
+    """Counts, per remote folder, of consecutively opened stores with consolidated metadata.
 
-    Stores in one folder are usually alike. If the next store has no consolidated metadata, finding
-    its metadata takes one additional batch of requests, and the count starts again from zero.
+    Stores in one folder are usually alike. If consolidated metadata is expected but missing,
+    finding the metadata of the store takes one additional batch of requests. Each store without
+    consolidated metadata resets the count of its folder to zero.
     """
 
     def __init__(self) -> None:
@@ -21,7 +22,7 @@ class SimilarStores:
         self._lock = ProcessLock()
 
     def expect_consolidated(self, store: Store) -> bool:
-        """Return whether the latest stores in the same folder had consolidated metadata."""
+        """Return whether the last two stores in the same folder had consolidated metadata."""
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 
     def record(self, store: Store, *, consolidated: bool) -> None:
