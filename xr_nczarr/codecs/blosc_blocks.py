@@ -50,7 +50,8 @@ class BloscFrame(NamedTuple):
         """Return the sorted indices of the blocks that contain the given ranges of decoded data.
 
         `spans` contains the (start, length) pairs of the ranges, in bytes. If only the last block
-        is needed, the block before it is included, because a frame cannot consist of a short block.
+        is needed, the block before it is included, because a frame cannot consist of only a short
+        block.
         """
         numbers: set[int] = set()
         for start, length in spans:

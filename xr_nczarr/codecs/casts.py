@@ -275,7 +275,7 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Return values rounded by another rule than NumPy's, which rounds to the nearest float.
+    """Return values rounded by a rule other than NumPy's, which rounds to the nearest float.
 
     `values` are the numbers before rounding, and `nearest` are NumPy's results. If a value has
     overflowed to infinity in `nearest`, it can still be rounded down to the largest float. This

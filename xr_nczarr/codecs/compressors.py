@@ -38,8 +38,8 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-# Maximum size in bytes of a chunk for which an extra copy takes less time than creating a
-# decompression context.
+# Maximum size in bytes of a chunk for which an extra copy is faster than creating a decompression
+# context.
 _ZSTD_SMALL = 32 << 10
 # Maximum size in bytes of chunks that are decoded in one call. Decoding a larger chunk takes much
 # longer than handing over the interpreter lock.
@@ -51,8 +51,7 @@ _WINDOW = 128 << 10
 # A piece is small enough to stay in the CPU cache until it is copied. It is also small enough for
 # free() to keep its memory in the process.
 _PIECE = 256 << 10
-# Maximum number of members in a gzip, bz2 or xz file, three times as many as a bgzip file of 2 GiB
-# has.
+# Maximum number of members in a gzip, bz2 or xz file. A bgzip file of 2 GiB has a third as many.
 _MAX_MEMBERS = 100_000
 
 
@@ -290,8 +289,8 @@ def _zstd_decoder() -> Callable[..., Any]:
         if target is not None and target.nbytes <= _ZSTD_SMALL:
             if not hasattr(contexts, "decoder"):
                 contexts.decoder = zstandard.ZstdDecompressor()
-            # If this fails, numcodecs below decodes several frames, or raises an error that names
-            # the cause.
+            # If this fails, the numcodecs call below decodes several frames, or raises an error
+            # that names the cause.
             with suppress(zstandard.ZstdError):
                 content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
                 if len(content) == target.nbytes:
@@ -305,8 +304,8 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
     """Return a function that decodes several small chunks of `size` bytes in one call.
 
-    The function releases the interpreter lock (GIL) while it decodes. Returns None for large
-    chunks, or if the package zstandard is not installed or does not support such calls.
+    The function releases the interpreter lock (GIL) while it decodes. Return None for large chunks,
+    or if the package zstandard is not installed or does not support such calls.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
@@ -328,10 +327,10 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Read the extent of consecutive Zstandard frames from their headers.
 
-    Return three numbers of bytes: the total size of the decoded data that the frames declare, an
-    upper bound for this size, and the position in `data` at which the frames end. The total size is
-    None if any of the frames does not declare the size of its data. Once the total size is
-    `expected`, all other bytes are ignored. The format is described in RFC 8878, section 3.1.
+    Return three byte counts: the total decoded size that the frames declare, an upper bound for it,
+    and the offset in `data` at which the frames end. The total is None if any of the frames does
+    not declare a size. Once the total reaches `expected`, any remaining bytes are ignored. The
+    format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0

@@ -107,7 +107,7 @@ class Flow:
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for codec output whose size only the caller's limit bounds.
+        """Return a `Flow` for codec output of any size up to the caller's limit.
 
         `growth` is the factor by which decoding may increase the size of the data in memory. The
         bound is the limit divided by this factor, but at least 64 KiB.
@@ -116,7 +116,7 @@ class Flow:
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View bytes as an array of elements with this dtype and shape.
+        """View bytes as an array of elements with the dtype and shape of the flow.
 
         If the elements are Python objects, `data` is already an array, and is only reshaped.
         """
@@ -166,8 +166,8 @@ class Step:
     Attributes
     ----------
     decode
-        Function that decodes bytes to a flat buffer whose size is exactly the decoded size, or to
-        an array of Python objects.
+        Function that decodes bytes into a flat buffer of exactly the decoded size, or into an array
+        of Python objects.
     encode
         The inverse of `decode`.
     encoded
@@ -179,8 +179,8 @@ class Step:
         Name of the step for error messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. If a filter itself raises an error for values
-        that it must not change, this is `unlimited_tolerance`.
+        original values. None for a lossless codec. If the filter itself rejects values that it must
+        not change, the function is `unlimited_tolerance`.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
@@ -354,11 +354,11 @@ class ChunkCodec:
         self.decodes_many = bool(steps) and steps[-1].decode_many is not None
 
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
-        """Decode only the last codec of the chain, for several chunks in one call.
+        """Decode several chunks in one call, but only with the last codec of the chain.
 
-        Return the chain of the other codecs, and the data that this chain has to decode for each
-        chunk. Missing chunks remain None. If the last codec cannot decode several chunks at once,
-        or if a chunk may be damaged, return this chain and the chunks unchanged.
+        Return a new chain of the remaining codecs, and the data that the new chain has to decode
+        for each chunk. Missing chunks remain None. If the last codec cannot decode several chunks
+        at once, or if a chunk may be damaged, return `self` and the chunks unchanged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None
@@ -370,7 +370,7 @@ class ChunkCodec:
         return rest, [None if data is None else next(remaining) for data in chunks]
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Decode the stored bytes of a chunk to its elements.
+        """Decode the stored bytes of a chunk into its elements.
 
         If `out` is passed, it is filled and returned. It must be C-contiguous, and have the shape
         and dtype of the chunk. Without `out`, the result may be a read-only view of `data`.
@@ -378,7 +378,7 @@ class ChunkCodec:
         Raises
         ------
         ChunkError, LimitError
-            If the data cannot be decoded to the chunk that the metadata declares.
+            If the data cannot be decoded into the chunk that the metadata declares.
         """
         flow = self.flow
         decoded = self.decode_buffer(data, out)
@@ -435,7 +435,7 @@ class ChunkCodec:
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
-        """Decode stored bytes to a flat buffer of bytes, or to an array of Python objects.
+        """Decode stored bytes into a flat buffer of bytes, or into an array of Python objects.
 
         If `out` is passed and `fills` is True, `out` is filled and returned instead. If `fills` is
         False, `out` is ignored.

@@ -276,7 +276,7 @@ def registered_kind(name: str) -> str | None:
     """Return the kind of a codec that is available only as a plugin for zarr-python.
 
     The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no plugin
-    provides the codec, or if it is available without a plugin.
+    provides the codec, or if the codec is available without a plugin.
     """
     if name in _VERSION_3_CODECS or name in _BUILT_IN or name in numcodecs_registry.codec_registry:
         return None
@@ -315,6 +315,9 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the `Step` for a codec class from another package, whose encoded size is unknown."""
+    """Build the `Step` for a codec class from another package.
+
+    The size of its encoded data is unknown.
+    """
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -36,8 +36,8 @@ def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
     In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
-    packages' dtypes have the native order, because NumPy (with ml_dtypes 0.6) writes wrong values
-    when it fills such an array in the other byte order.
+    packages' dtypes have the native order. If such an array had another byte order, NumPy (with
+    ml_dtypes 0.6) would fill it with wrong values.
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
