@@ -2,8 +2,8 @@
 
 Different releases of netCDF-C store annotations in different layouts, which are called vintages
 here. `VINTAGES` lists the location and the member names of each annotation in each vintage. An
-annotation is looked up at the locations of all vintages, from the newest to the oldest.
-Wherever it is found, the member names of all vintages are accepted. Sizes, names and types are
+annotation is looked up at the locations of all vintages, from the newest to the oldest. Wherever it
+is found, the member names of all vintages are accepted. Sizes, names and the types of arrays are
 checked.
 """
 
@@ -23,7 +23,7 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """A layout of NCZarr's annotations that certain releases of netCDF-C write.
+    """A layout of NCZarr's annotations, as written by certain releases of netCDF-C.
 
     Attributes
     ----------
@@ -230,9 +230,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout of a node's annotations.
 
-    `vintage` is the layout that corresponds to the location of an annotation. It can be ambiguous:
-    netCDF-C's newest release and its development branch store annotations at the same location,
-    but attribute types under different names.
+    `vintage` is the layout that corresponds to the location of an annotation. A location can be
+    ambiguous: netCDF-C's newest release and its development branch store annotations at the same
+    location, but attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes:

@@ -253,7 +253,7 @@ def _float_to_base64(number: Any) -> str:
 
 
 def _float_from_base64(value: Json) -> Json:
-    """Decode a float64 that is stored in Base64, as xarray does. Return other JSON unchanged."""
+    """Decode a float64 from Base64, as written by xarray. Return other JSON unchanged."""
     if not isinstance(value, str) or len(value) != 12 or not BASE64.fullmatch(value):
         return value
     data = base64.b64decode(value)

@@ -31,7 +31,7 @@ _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy, including those that only arrays refer to.
+    """All dimensions of a hierarchy, including those that appear only in the metadata of arrays.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class DimensionScope:
         Whether the hierarchy is only a part of a larger store. Fully qualified names are then
         relative to the root of that store, so only their last segment can be resolved.
     undefined
-        Ordered set of the fully qualified names that no group in the hierarchy defines. Empty
-        unless `is_part` is True.
+        Ordered set of the fully qualified names of dimensions that no group in the hierarchy
+        defines. Empty unless `is_part` is True.
     """
 
     groups: Mapping[str, Group]

@@ -384,8 +384,8 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
     Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text, which can
     look like Base64. netCDF-C also writes the text to the ``_FillValue`` attribute, whose value is
-    `declared`. If decoding `declared` as Base64 yields the array's fill value, the correct fill
-    value is therefore `declared`.
+    `declared`. If decoding `declared` as Base64 yields the array's fill value, the fill value was
+    decoded by mistake, and `declared` is correct.
 
     Raises
     ------

@@ -42,7 +42,7 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
         if name is None:
             continue
         stored = value[name]
-        if isinstance(stored, list):  # in `PREVIEW`, even if `vintage` is the newest
+        if isinstance(stored, list):  # the layout is PREVIEW, even if `vintage` differs
             by_name = {item["name"]: item for item in stored}
             for dimension in dimensions:
                 old = by_name.get(dimension.name, {})
