@@ -110,9 +110,9 @@ def string_data(
 ) -> tuple[Any, np.dtype[Any]]:
     """Convert strings to the dtype of a layout, and return the array and its dtype.
 
-    Depending on the layout, the array contains objects or fixed-width strings of `width` bytes. If
-    `width` is None, the width is that of the longest string or of the fill value, whichever is
-    longer.
+    Depending on the layout, the array contains objects or fixed-width strings of `width` bytes. In
+    Zarr v1, its dtype is of kind ``U``, and `width` is ignored. If `width` is None, the width is
+    that of the longest string or of the fill value, whichever is longer.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)

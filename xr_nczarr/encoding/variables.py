@@ -126,8 +126,8 @@ def encode_variables(
     """Encode the variables of a new group, or variables to add to an existing group.
 
     Dask arrays stay lazy, with two exceptions. Arrays of strings, or of objects that are all
-    strings, are computed once to find their lengths. Arrays of other objects are loaded, because
-    their items determine the dtype.
+    strings, are computed once to find the lengths of the strings. Arrays of other objects are
+    loaded, because their items determine the dtype.
 
     Parameters
     ----------
