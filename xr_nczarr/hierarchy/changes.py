@@ -29,7 +29,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
 
 
 def children_first(path: str) -> tuple[bool, int]:
-    """Return a key that sorts paths so that a node comes before its parent, and the root last."""
+    """Return a sort key that places a node before its parent, and the root last."""
     return path == "/", -path.count("/")
 
 
