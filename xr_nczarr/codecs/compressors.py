@@ -264,7 +264,7 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 
 def _zstandard() -> Any:
-    """Return the package zstandard, which is an optional dependency, or None."""
+    """Return the optional package zstandard, or None if it is not installed."""
     try:
         import zstandard
     except ImportError:

@@ -184,7 +184,7 @@ class Step:
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
-        them is damaged. None if the codec has no such function.
+        them is damaged. The attribute is None if the codec has no such function.
     """
 
     decode: Callable[..., Any]
@@ -318,8 +318,8 @@ class ChunkCodec:
     flow
         Description of the decoded elements of a chunk.
     encoded
-        Description of a chunk's stored bytes. Its `size` is None if their number depends on the
-        values, for example because a codec compresses them.
+        Description of a chunk's stored bytes. Its `size` is None if the number of bytes depends on
+        the values, for example because a codec compresses them.
     raw
         Whether the chain has no codecs. In that case, the stored bytes are the elements in C order
         with the array's dtype.
