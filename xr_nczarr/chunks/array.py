@@ -31,8 +31,8 @@ from xr_nczarr.storage import Store
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
-# The caller's threads also contend for the interpreter lock after each system call. A hundred
-# threads that read small chunks at the same time take twice as long as if only a few of them read
+# The caller's threads also contend for the interpreter lock after each system call. If a hundred
+# threads read small chunks at the same time, this takes twice as long as if only a few of them read
 # while the others wait.
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
@@ -177,12 +177,12 @@ class ChunkedArray:
         Raises
         ------
         ChunkError
-            If a chunk cannot be decoded to the array that the metadata declares.
+            If a chunk cannot be decoded into the array that the metadata declares.
         MissingChunkError
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
         StorageError
-            If the store fails, instead of returning a chunk or reporting that the chunk is missing.
+            If the store neither returns a chunk nor reports that the chunk is missing.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -241,10 +241,10 @@ class ChunkedArray:
             Whether to store chunks that contain only fill values. If False, such chunks are
             deleted.
         submit
-            Function that schedules the writing of one stored object. Its arguments are a function
-            that writes the object, the argument of that function, and the size of the data in
-            bytes. `values` must not change until all objects are written. None writes all objects
-            immediately.
+            Function that schedules the write of one stored object. It is called with a function
+            that writes the object, the argument to pass to that function, and the size of the data
+            in bytes. `values` must not change until all objects are written. None writes all
+            objects immediately.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -266,9 +266,9 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether the store, instead of the caller, determines the number of threads.
+        """Whether the store determines the number of threads, because the caller did not.
 
-        Each thread then reads one chunk at a time.
+        If so, each thread reads one chunk at a time.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
@@ -331,10 +331,10 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array. A large array is aligned to a cache line.
+    """Return an uninitialized array, which is aligned to a cache line if it is large.
 
-    NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3, copying
-    from the system's page cache to such an address takes three times as long.
+    By default, NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3,
+    copying from the system's page cache to such an address takes three times as long.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM_BYTES or dtype.hasobject:

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a region of an array's chunk grid.
 
-    `first` is the grid index, in the whole array, of the box's first stored object.
+    `first` is the index of the box's first stored object in the chunk grid of the whole array.
     """
 
     first: tuple[int, ...]
@@ -49,7 +49,7 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within one run along each of the indexed axes.
+    """The positions of a selector that lie within a single run of each axis that it indexes.
 
     A selector usually indexes one axis. Index arrays that select points together are treated as one
     selector for several axes.
@@ -86,8 +86,8 @@ def read_boxes(
     selection, pointwise
         See `ChunkedArray.read`.
     read
-        Function that reads a selection from one box. It takes the box, as the metadata of an array
-        with a regular grid, and the selection.
+        Function that reads from one box. It is called with the metadata of the box, which describes
+        an array with a regular grid, and with the selection within the box.
     dtype
         Dtype of the result.
     """
@@ -117,7 +117,7 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
-    """Yield the runs of chunks with equal length along a dimension of `size` elements.
+    """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
     `lengths` contains pairs of a chunk length and the number of consecutive chunks with that
     length. Elements beyond the last chunk form a final run of missing chunks.

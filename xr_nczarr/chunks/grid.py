@@ -55,9 +55,9 @@ class Plan:
         Shape of the result while it is being filled. The targets of the parts are indices into an
         array of this shape.
     result_shape
-        Shape of the final result. In an orthogonal selection, it lacks the dimensions that are
-        indexed with an integer. In a pointwise selection, the dimensions of the index arrays
-        replace the dimension of points.
+        Shape of the final result. For an orthogonal selection, the dimensions that are indexed
+        with an integer are removed. For a pointwise selection, the single dimension of points is
+        replaced with the broadcast dimensions of the index arrays.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -97,7 +97,7 @@ class Plan:
 class _Pieces(NamedTuple):
     """The parts of a selection along one dimension.
 
-    For each field of `ChunkPart`, there is a sequence with one item per touched chunk.
+    Each attribute corresponds to a field of `ChunkPart`, and has one item per touched chunk.
     """
 
     chunks: Sequence[int]
@@ -409,7 +409,7 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
     """Combine the parts along all dimensions, and return an iterator for each field of `ChunkPart`.
 
-    Each field is combined by `itertools.product`, which is faster than a loop in Python.
+    `itertools.product` combines the values of each field, which is faster than a loop in Python.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

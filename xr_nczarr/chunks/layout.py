@@ -20,9 +20,9 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    The first item of `keys` contains the chunk keys with the separator that the metadata declares
-    or implies. If some writers use another separator without declaring it, the second item contains
-    the chunk keys with that separator.
+    `keys[0]` uses the separator that the metadata declares or implies. If the separator is only
+    implied, some writers may have used another one. In that case, `keys[1]` uses the other
+    separator.
     """
 
     def __init__(self, node: ArrayNode) -> None:

@@ -65,8 +65,8 @@ class PartReader:
         self.in_place = self.sliced and self.out.dtype == self.node.dtype
         objects = isinstance(self.layout, ChunkObjects)
         self.ranged = self.codec.raw and objects
-        # To decode single blocks, three small reads replace a large one. This is slower if each
-        # read costs a round trip.
+        # Decoding single blocks takes three small reads instead of one large read. This is slower
+        # if each read costs a round trip.
         names = [spec.name for spec in self.node.codecs]
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
@@ -108,11 +108,11 @@ class PartReader:
                 raise
 
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
-        """Yield the codec and the data of each chunk. The codec decodes the data.
+        """Yield the data of each chunk, together with the codec chain that decodes the data.
 
-        If decoding several chunks in one call is faster, `decode_many` first undoes the last codec
-        of the chain. It receives chunks with a total of about `_DECODED_TOGETHER_BYTES`, but at
-        least two. The yielded codec is then the rest of the chain.
+        If it is faster to decode several chunks in one call, `decode_many` applies the last codec
+        of the chain here. The yielded chain then contains only the other codecs. Each call decodes
+        about `_DECODED_TOGETHER_BYTES` in total, and at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -167,7 +167,7 @@ class PartReader:
             chunk = chunk.transpose(self.axes)
         if self.convert is None:
             self.out[target] = chunk[source]
-        elif not target:  # indexing would return a scalar, to which nothing can be written
+        elif not target:  # indexing would return a scalar, which cannot be written to
             self.convert(chunk, self.out)
         elif all(isinstance(item, slice) for item in target):
             self.convert(chunk[source], self.out[target])

@@ -1,7 +1,7 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can also combine selections, but it does not reject indices below ``-size``. Instead, they
-wrap around. It also treats each element of a transposed array as a separate point.
+xarray can combine selections too. However, it lets indices below ``-size`` wrap around instead of
+rejecting them, and treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments for reading a selection, and the axes of the values that are read.
+    """The arguments for reading a selection, and the meaning of the axes of the values read.
 
     Attributes
     ----------
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, each dimension with a single index adds an axis of length 1 to the
-        values. These axes are not listed.
+        For each axis of the values, the corresponding axis of the `Selection`. If `pointwise` is
+        True, each dimension with a single index adds an axis of length 1 to the values. These axes
+        are left out of the list.
     """
 
     selection: list[Any]
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
         For each dimension of the array, an index, a range, or an array of positions.
     axes
         For each dimension of the array, the axes of the result along which its selector varies. An
-        index is constant, so it has no axes. A range has one axis, which it shares with no other
-        selector. An array has one axis for each of its dimensions.
+        index is constant, so it has no axes. A range has one axis, along which no other selector
+        varies. An array has one axis for each of its dimensions.
     """
 
     shape: tuple[int, ...]
@@ -86,10 +86,11 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Index the selection, where the arrays in `key` select points together.
+        """Index the selection pointwise, using the arrays in `key` as the indices of points.
 
-        In the result, the axes of the points come first, followed by the axes of the slices, as in
-        xarray's ``vindex``.
+        The arrays are broadcast against each other, and each element of the broadcast arrays
+        selects one point. In the result, the axes of the points come first, followed by the axes of
+        the slices, as in xarray's ``vindex``.
 
         Raises
         ------

@@ -56,7 +56,7 @@ class Shards:
         )
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
         # For each level, the number of innermost chunks along each dimension of a shard. The last
-        # item is for the chunks themselves and contains only ones.
+        # item is for the chunks themselves, and contains only ones.
         self._spans = [
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
@@ -115,7 +115,7 @@ class Shards:
         """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
 
         If a writer replaces a shard between two requests, the chunks that have not been yielded yet
-        are fetched from the new shard. This is tried at most `tries` times.
+        are fetched from the new shard. This is repeated at most `tries` times.
         """
         done = 0
         try:
@@ -142,10 +142,10 @@ class Shards:
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch the shards that should be read as a whole.
 
-        A shard is read as a whole if at least half of its chunks are requested, or if further
-        codecs encode it as a whole. `counts` maps the key of each shard to the number of requested
-        chunks. Return a dict from the keys of the fetched shards to their bytes, or to None for
-        shards that do not exist.
+        A shard is read as a whole if at least half of its chunks are requested, or if the metadata
+        lists codecs that encode whole shards. `counts` maps the key of each shard to the number of
+        requested chunks. Return a dict from the keys of the fetched shards to their bytes, or to
+        None for shards that do not exist.
         """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -168,9 +168,9 @@ class Shards:
         """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
         `number` is the level, which is 0 for the outermost shards. For each chunk, `places` has the
-        byte range of the shard at this level that contains the chunk. Above the innermost level,
-        the results are the ranges of the nested shards that contain the chunks. The range of a
-        missing chunk or shard is None.
+        byte range of the shard at this level that contains the chunk. At every level except the
+        innermost, the results are the ranges of the nested shards that contain the chunks. The
+        range of a missing chunk or shard is None.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -202,7 +202,8 @@ class Shards:
     def _within(self, number: int, chunk: Index) -> Index:
         """Return the index of a chunk within its shard at nesting level `number`.
 
-        Above the innermost level, this is the index of the nested shard that contains the chunk.
+        At every level except the innermost, this is the index of the nested shard that contains
+        the chunk.
         """
         outer, inner = self._spans[number], self._spans[number + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))

@@ -9,20 +9,20 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
-# Largest gap between two rows that is read together with them. Reading such a gap takes as long as
-# another system call.
+# Largest gap to read along with the rows before and after it. Reading a gap of this size takes as
+# long as another system call.
 _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
     """The byte ranges to read from an uncompressed chunk, which contain all selected elements.
 
-    The concatenated ranges form an array, which is called the box.
+    When concatenated, the ranges form an array, called the box.
 
     Attributes
     ----------
     spans
-        Start and length in bytes of each range. A range consists of adjacent rows of the chunk.
+        Start and length of each range in bytes. A range consists of adjacent rows of the chunk.
     shape
         Shape of the box in elements. It has as many dimensions as the chunk.
     source
@@ -39,8 +39,9 @@ def byte_window(
 ) -> Window | None:
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
-    Return None if the whole chunk must be read. This is always the case for fixed-width strings. If
-    another program has increased their width, only the size of the whole chunk reveals it.
+    Return None if the whole chunk must be read. This is always the case for fixed-width strings,
+    because only the size of the whole chunk reveals whether another program has increased their
+    width.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def byte_window(
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip. If so, a single byte range contains all rows.
+        Whether each request costs a round trip. If so, one byte range covers all rows.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None
@@ -61,8 +62,8 @@ def byte_window(
     extents: list[tuple[int, int]] = [(0, 0)] * rank
     for axis, item in zip(order, source, strict=True):
         items[axis], extents[axis] = item, _extent(item)
-    # Find the first dimension with more than one selected index. The dimensions before it have a
-    # fixed index. Along this dimension, each selected row is read with all of its elements.
+    # Find the first dimension along which more than one index is selected. Each index along this
+    # dimension is a row, and each selected row is read with all of its elements.
     rows = next((axis for axis, (low, high) in enumerate(extents) if high > low), rank - 1)
     strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
     itemsize = node.dtype.itemsize

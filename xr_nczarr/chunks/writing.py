@@ -1,4 +1,4 @@
-"""Encode and write chunks. Partly overwritten chunks are first read and merged."""
+"""Encode and write chunks, merging new values into chunks that are only partly overwritten."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class PartWriter:
         not selected keep their stored values. Return None if the merged chunk need not be stored,
         because it contains only fill values.
         """
-        values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
+        values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
         try:
             if part.whole and values.shape == self.node.chunk_shape and _in_order(part.source):
                 chunk = values
@@ -142,9 +142,9 @@ class PartWriter:
             raise
 
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Set the elements of a chunk that are beyond the edge of the array to the fill value.
+        """Fill the part of a chunk that lies beyond the edge of the array with the fill value.
 
-        These elements still contain old values if the array was larger before. `index` is the grid
+        This part still contains old values if the array was larger before. `index` is the grid
         index of the chunk.
         """
         node = self.node
