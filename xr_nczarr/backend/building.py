@@ -70,8 +70,9 @@ def build_dataset(
     decoding
         xarray's decoding options, as a mapping from names to values.
     indexed
-        Whether xarray will create indexes for dimension coordinates. If so, the coordinates are
-        read here, because an error raised within xarray would make opening the dataset fail.
+        Whether xarray will create indexes for dimension coordinates. If so, this function reads
+        the coordinates itself, because an error raised while xarray reads them would make opening
+        fail.
     coordinates
         Store from which to read small coordinates. Groups that are opened together share this
         store. None creates a store for this group.
@@ -218,7 +219,7 @@ def _assemble(
         data_variables, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes
     )
     for name, item in dataset.variables.items():
-        # Attributes are set afterwards, because xarray copies variables with attributes once more.
+        # Attributes are set last, because xarray makes an extra copy of variables with attributes.
         item.attrs, item.encoding = variables[name].attrs, variables[name].encoding
     demoted &= coordinates.keys()
     if demoted:

@@ -7,8 +7,8 @@ chunk applies them while the chunk is still in the processor's cache. The result
 bitwise identical to those of xarray.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables agree in both. xarray then decodes the metadata of only one of these variables, and
-the result is applied to the others.
+these are the same for most variables. xarray then decodes the metadata of only one such variable,
+and the result is applied to the others.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def decode_variables(
     for name, kind in _decoding_keys(variables, arrays, decoding).items():
         if name not in dropped:
             alike.setdefault(kind, []).append(name)
-    # Dropped variables are passed on too, because attributes of other variables may refer to them.
+    # Dropped variables are passed to xarray too, because attributes of other variables may refer to
+    # them.
     later = {name for names in alike.values() for name in names[1:]}
     representatives, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
@@ -203,9 +204,9 @@ def find_undecodable(
     ) -> Exception | None:
         """Return the error that decoding a variable raises, or None if decoding succeeds.
 
-        The variable is decoded alone, or together with the variables `owners` whose bounds it
-        contains. If `without` is passed, the attribute with that name is removed first. If `zeros`
-        is True, the values are replaced with zeros.
+        The variable is decoded alone or, if it contains bounds, together with the variables that
+        the bounds belong to (`owners`). If `without` is passed, the attribute with that name is
+        removed first. If `zeros` is True, the values are replaced with zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -383,7 +384,7 @@ def _attribute_key(value: Any) -> Hashable:
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
     """Return a function that converts stored values in the same way as xarray decodes them.
 
-    `decoded` is the variable after xarray has decoded its metadata. Returns None if decoding
+    `decoded` is the variable after xarray has decoded its metadata. Return None if decoding
     requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype
@@ -414,11 +415,11 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     """Unpack a ``_FillValue`` attribute if it is a packed value of a ``fixedscaleoffset`` filter.
 
-    In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
-    the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue`` packed
-    (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous. It
-    is treated as packed only if no packed value decodes to it. A warning is issued unless both
-    interpretations are the same number. All other fill values are returned unchanged.
+    In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
+    converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
+    packed (VirtualiZarr issue 670). A fill value that fits the packed dtype may therefore be packed
+    or decoded. It is treated as packed only if no packed value decodes to it. A warning is issued
+    if unpacking would change the number. All other fill values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

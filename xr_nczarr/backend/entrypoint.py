@@ -40,8 +40,8 @@ AS_STORED: Mapping[str, Any] = {
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of the zarr engine that have no effect in this engine: the values that it accepts, and
-# what to do instead of passing another value.
+# Options of the zarr engine that have no effect in this engine. Each is mapped to the values that
+# this engine accepts, and to the remedy for any other value.
 _ZARR_ENGINE_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "mode": (("r", None), "Write with to_nczarr; open_dataset only reads"),
     "cache_members": ((True, False), "Leave out this option"),
@@ -60,7 +60,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether the target is clearly meant for this engine, without network access.
+        """Return whether the target is clearly meant for this engine. The network is not accessed.
 
         This is the case for URLs with ``mode=nczarr`` or ``mode=zarr`` in the fragment, for remote
         URLs that end in ``.nczarr``, and for local stores with NCZarr metadata.
@@ -236,9 +236,9 @@ def _open_groups(
 def _makes_indexes(caller: FrameType) -> bool:
     """Return whether the calling xarray function will create default indexes.
 
-    If it will not, the coordinates do not have to be read. xarray does not pass its argument
-    ``create_default_indexes`` to engines, so the value is taken from `caller`, the frame of the
-    xarray function. A function without this argument is assumed to create indexes.
+    If it does not create indexes, the coordinates need not be read. xarray does not pass its
+    argument ``create_default_indexes`` to engines, so the value is taken from `caller`, the frame
+    of the xarray function. A function without this argument is assumed to create indexes.
     """
     return bool(caller.f_locals.get("create_default_indexes", True))
 

@@ -85,7 +85,7 @@ def _async_readers() -> ThreadPoolExecutor:
     """Return the thread pool for asynchronous reads.
 
     The default pool of an event loop has only four more threads than the machine has processors.
-    More threads are useful here, because they spend most of their time waiting for responses.
+    More threads are useful for reads, which spend most of their time waiting for responses.
     """
     return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
 
@@ -113,7 +113,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A lazy array, and the selection that results from all indexing so far."""
+    """A lazy array, and a selection that combines all indexing operations so far."""
 
     __slots__ = ("selection", "source")
 
@@ -163,12 +163,12 @@ class CodedArray(_Selectable):
     Parameters
     ----------
     array
-        The stored values, with the selection that results from all indexing so far.
+        The stored values, and a selection that combines all indexing operations so far.
     dtype
         Data type of the decoded values.
     coders
-        The lazy arrays with which xarray decodes values, innermost first. Each is detached from the
-        array that it wrapped.
+        The lazy arrays with which xarray decodes values, innermost first. Each of them wrapped
+        another array, but no longer refers to it.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name

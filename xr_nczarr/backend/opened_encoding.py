@@ -17,7 +17,7 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""The ``complevel`` to report for a level that netCDF does not support, such as zlib's -1."""
+"""The ``complevel`` to report if netCDF does not support the actual level, such as -1 of zlib."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
@@ -36,8 +36,8 @@ class Opening:
     Attributes
     ----------
     target
-        The target that the caller passed. It is pickled only if it is a path or URL. In another
-        process, any other target is None.
+        The target that the caller passed. Only a path or URL is pickled. Any other target is None
+        after unpickling.
     """
 
     target: Any
@@ -91,12 +91,12 @@ def stored_encoding(
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
     """Return the encoding keys that describe codecs.
 
-    These are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs`` lists
-    numcodecs configurations in encoding order, so that a copy can be written with the same codecs.
-    Other writers ignore ``codecs``. They apply the netCDF-style keys instead, and fail on keys that
-    they do not support. If `plain` is True, a netCDF-style key is therefore set only for a codec
-    that every build of HDF5 supports. No key is set for Blosc, because netCDF writers would also
-    require the name of Blosc's internal compressor.
+    The keys are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs``
+    lists numcodecs configurations in encoding order, so that a copy can be written with the same
+    codecs. Other writers ignore ``codecs``. They apply the netCDF-style keys instead, and fail on
+    keys that they do not support. If `plain` is True, a netCDF-style key is therefore set only for
+    a codec that every build of HDF5 supports. No key is set for Blosc, because netCDF writers would
+    also require the name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

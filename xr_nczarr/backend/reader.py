@@ -40,7 +40,7 @@ _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum number of bytes to count for each chunk of a coordinate, since each takes a request."""
+"""Minimum number of bytes to count for each chunk of a coordinate. Each chunk takes a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -64,10 +64,10 @@ class StoredGroup:
         Lazy variables, keyed by name. The variables named in `inert` are placeholders.
     inert
         Names of variables that are not decoded, because they are dropped, unreadable or
-        undecodable. Their placeholders have no values, but attributes of other variables can refer
-        to them.
+        undecodable. Attributes of other variables can still refer to their placeholders, which
+        have no values.
     as_stored
-        Variables that are opened without decoding, keyed by name. `inert` contains their names too.
+        Variables that are opened without decoding, keyed by name. Their names are also in `inert`.
     unreadable
         Names of the variables in `as_stored` whose values cannot be read.
     problems
@@ -185,8 +185,9 @@ class StoredGroup:
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
-            # The variable's dimensions are unknown. As a scalar with the name of a dimension, it
-            # could not be in one Dataset with the variables along that dimension.
+            # The variable's dimensions are unknown. If it were a scalar with the name of a
+            # dimension, a Dataset could not contain it together with variables along that
+            # dimension.
             dimensions, shape = (name,), (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
