@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The arguments of a command are invalid, whatever the store contains."""
+    """The arguments of a command are invalid, regardless of what the store contains."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,7 +80,8 @@ class Parser(argparse.ArgumentParser):
         """Replace Python keyword arguments in a message with the flags of the subcommand.
 
         For example, ``overwrite=True`` becomes ``--overwrite``. The name of a Python function is
-        removed if the subcommand follows: ``xr_nczarr.copy (nczarr copy)`` becomes ``nczarr copy``.
+        removed if its subcommand follows in parentheses: ``xr_nczarr.copy (nczarr copy)`` becomes
+        ``nczarr copy``.
         """
         from ast import literal_eval
         from json import dumps
@@ -118,7 +119,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for a store, and the options for opening the store."""
+    """Add the argument that names a store, and the options for opening the store."""
     parser.add_argument(
         "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
     )
@@ -156,7 +157,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
-    """Call a function, and pass it each parsed argument that has the name of a parameter.
+    """Call a function with those parsed arguments that have the name of one of its parameters.
 
     A function with a `progress` parameter shows its progress if standard error is a terminal and
     ``--quiet`` was not passed.

@@ -1,8 +1,8 @@
 """Define a function for each subcommand.
 
 Each function adds the arguments of its subcommand to a parser, and returns another function that
-runs the subcommand. The latter returns the result to print, which comes from `xr_nczarr.tools`, or
-None. Slow imports are postponed until a subcommand runs.
+runs the subcommand. Running a subcommand returns the result to print, or None if there is nothing
+to print. Slow imports are postponed until a subcommand runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def info(parser: argparse.ArgumentParser) -> Run:
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
-    """Predict how many requests, bytes and chunks it takes to read a selection."""
+    """Predict the number of requests, bytes and chunks needed to read a selection."""
     add_target(parser)
     add_json(parser)
     add_subset(parser, parameter="selection")
@@ -218,8 +218,8 @@ def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> N
     Parameters
     ----------
     second
-        Name of the second store in the flag for its fsspec options: with ``"target"``, the flag is
-        ``--target-option``. None if the command takes only one store.
+        Name of the second store, from which the flag for its fsspec options is formed. For
+        ``"target"``, the flag is ``--target-option``. None if the command takes only one store.
     """
     add_quiet(parser)
     add_storage_options(parser, "storage")

@@ -93,7 +93,7 @@ def overview() -> str:
 
 
 def _run_option(option: str, words: Sequence[str]) -> int:
-    """Run an option that takes the place of a subcommand, such as ``--version``.
+    """Handle an option that is given instead of a subcommand, such as ``--version``.
 
     Return the exit code.
 
