@@ -114,7 +114,7 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Predict how many requests and bytes a read takes; see `xr_nczarr.explain`."""
+        """Predict the number of requests and bytes needed for a read; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
@@ -128,7 +128,8 @@ class NczarrAccessor:
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
         """Return the target from which the object was opened, and keyword arguments for `function`.
 
-        The keyword arguments are those options used to open the object that `function` accepts.
+        The keyword arguments are the options with which the object was opened, except those that
+        `function` does not accept.
 
         Raises
         ------
@@ -172,7 +173,7 @@ class _XarrayFinder:
     ) -> ModuleSpec | None:
         """Return the module spec of xarray, with a loader that registers the accessors too.
 
-        Returns None for any other module.
+        Return None for any other module.
         """
         if name != "xarray":
             return None

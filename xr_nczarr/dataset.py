@@ -43,14 +43,14 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The location and the open store to which a target was resolved, and the options used."""
+    """The location and the open store that a target refers to, and the options for access."""
 
     location: Location
     access: Access
     store: Store
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if the target cannot be written."""
+        """Raise UnsupportedError if the target cannot be written to."""
         if self.location.read_only:
             raise UnsupportedError(
                 "this store is read-only",
@@ -269,7 +269,7 @@ def open_netcdf(
 def _warn_of_big_endian(root: Group, store: Store) -> None:
     """Warn about big-endian variables that netCDF-C may have stored as little-endian by mistake.
 
-    Releases up to 4.9.2 did so.
+    Releases of netCDF-C up to 4.9.2 made this mistake.
     """
     names = [
         variable.path
@@ -290,7 +290,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log the arrays of a reference set whose fill value of 0 is not treated as missing data."""
+    """Log which arrays of a reference set have a fill value of 0 that is not treated as missing."""
     names = [
         variable.path
         for variable in root.all_variables()
@@ -324,8 +324,9 @@ def open_whole(
 def readable_node(variable: Variable) -> ArrayNode:
     """Return the array node of a variable, adapted for reading the variable.
 
-    The shape consists of the sizes of the variable's dimensions. Chunks beyond the stored shape are
-    missing, so they are read as fill values. If the array has no fill value, zero is used instead.
+    The shape of the returned node consists of the sizes of the variable's dimensions. Chunks beyond
+    the stored shape are missing, so they are read as fill values. If the stored array has no fill
+    value, zero is used instead.
     """
     node = variable.node
     assert node is not None

@@ -77,7 +77,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set the given `fields`, such as `key`, unless they have a value. Return this error."""
+        """Set each given field, such as `key`, if it is not set yet. Return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)

@@ -71,8 +71,8 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
     """A `functools.cached_property` that cannot deadlock in a forked child.
 
     Before Python 3.12, `functools.cached_property` holds a lock while the value is computed. If the
-    process is forked at that moment, the child would inherit the lock in its locked state. This
-    class therefore uses a `ProcessLock`, which is free in the child.
+    process is forked at that moment, the child inherits a lock that is never released. This class
+    therefore uses a `ProcessLock`, which is free in the child.
     """
 
     def __init__(self, func: Callable[[Any], _T]) -> None:
@@ -83,8 +83,8 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most one second, and then runs even if this exceeds the limit. Otherwise,
-    threads that wait for each other could block forever.
+    A thread waits for at most one second, and then runs the function even if this exceeds the
+    limit. Without this timeout, threads that wait for each other could block forever.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()

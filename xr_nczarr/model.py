@@ -178,9 +178,9 @@ class ChunkKeys:
     """The mapping from chunk indices to keys.
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
-    `alternative` is a second separator to try if no chunk exists under the first. It is empty if
-    the metadata declares the separator. zarr-python before 2.8 did not record the separator of
-    nested chunks.
+    `alternative` is another separator, to try if no chunk is found with `separator`. It is empty if
+    the metadata declares the separator. It is needed because zarr-python before 2.8 did not record
+    the separator of nested chunks.
     """
 
     prefix: str
@@ -209,8 +209,9 @@ class ShardSpec:
         Codecs applied to the whole shard, in encoding order. The metadata lists them after the
         sharding codec. If there are any, each read has to decode the whole shard.
     leading
-        Number of codecs that the metadata lists before the sharding codec of this level. These
-        codecs are applied to each inner chunk. The codecs of outer levels are not counted.
+        Number of codecs that the metadata lists before the sharding codec of this level, not
+        counting those of outer levels. The `codecs` of the array include these codecs, because they
+        are applied to each inner chunk.
     order
         For each dimension of the shard index, the corresponding dimension of the array. The
         dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An
@@ -323,7 +324,7 @@ def _array_node(*values: Any) -> ArrayNode:
 class GroupNode:
     """A group in the hierarchy of a store.
 
-    `explicit` is False if the group has no metadata document of its own, so that its existence is
+    `explicit` is False if the group has no metadata document of its own. Its existence is then
     only implied, for example by its children.
     """
 
@@ -365,9 +366,9 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     before
-        If an unfinished write replaces chunks, the earlier content of all objects that it replaces,
-        including metadata documents. Maps keys to bytes, or to None for an object that did not
-        exist. Otherwise empty.
+        The earlier content of all objects, including metadata documents, that an unfinished write
+        of chunks replaces. Maps keys to bytes, or to None for an object that did not exist. Empty
+        if there is no such write, or if the earlier content must not be restored.
     documents
         The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
         for a document that does not exist.

@@ -52,8 +52,9 @@ class OpenOptions:
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
         missing values. None means True in Zarr v1 and v2, like xarray's zarr engine, and False in
         v3, with two exceptions. In reference sets, a fill value of zero does not mark missing
-        values, because it may be HDF5's default. Such arrays are logged. In stores that netCDF-C
-        wrote, netCDF's default fill values do not mark missing values either.
+        values, because it may be HDF5's default. A log message names the arrays with such a fill
+        value. In stores that netCDF-C wrote, netCDF's default fill values do not mark missing
+        values either.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
         option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as

@@ -116,7 +116,7 @@ class _PlainBar:
         self._shown = float("-inf")
 
     def update(self, count: int) -> None:
-        """Advance by `count`, and redraw the line if it was last drawn 0.1 seconds ago or more."""
+        """Advance by `count`, and redraw the line unless it was drawn less than 0.1 seconds ago."""
         self.n += count
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._show()
