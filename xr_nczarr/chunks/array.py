@@ -1,4 +1,4 @@
-"""Define `ChunkedArray`, an array in a store whose selections can be read and written."""
+"""Define `ChunkedArray`, which reads and writes selections of an array in a store."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ReadOptions:
     Attributes
     ----------
     missing_chunks
-        What to do about a chunk that is not in the store: read fill values (``"fill"``), read fill
+        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
         Number of threads that one read uses. None uses one thread per processor.
@@ -74,7 +74,7 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array in a store whose selections can be read and written.
+    """An array in a store, with methods to read and write selections of it.
 
     Only the metadata, the store and the options of an array are pickled. The codec chain is
     compiled again after unpickling.
@@ -146,7 +146,7 @@ class ChunkedArray:
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
         """Split a selection into parts, one for each chunk that it touches.
 
-        If `pointwise` is True, index arrays select points together, as described in `plan_points`.
+        If `pointwise` is True, index arrays jointly select points, as described in `plan_points`.
         Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
@@ -167,7 +167,7 @@ class ChunkedArray:
         selection
             One selector for each dimension, as described in `plan_selection`.
         pointwise
-            Whether index arrays select points together, as described in `plan_points`.
+            Whether index arrays jointly select points, as described in `plan_points`.
         dtype
             Dtype of the result. By default, the dtype of the array.
         convert

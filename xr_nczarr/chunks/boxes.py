@@ -51,7 +51,7 @@ class _Run(NamedTuple):
 class _SelectorPart(NamedTuple):
     """The positions of a selector that lie within a single run of each axis that it indexes.
 
-    A selector usually indexes one axis. Index arrays that select points together are treated as one
+    A selector usually indexes one axis. Index arrays that jointly select points are treated as one
     selector for several axes.
 
     Attributes

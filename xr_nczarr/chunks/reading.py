@@ -110,9 +110,9 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
-        If it is faster to decode several chunks in one call, `decode_many` applies the last codec
-        of the chain here. The yielded chain then contains only the other codecs. Each call decodes
-        about `_DECODED_TOGETHER_BYTES` in total, and at least two chunks.
+        If it is faster to decode several chunks in one call, this method already decodes the last
+        codec of the chain, with `decode_many`. The yielded chain then contains only the other
+        codecs. Each call decodes at least two chunks, about `_DECODED_TOGETHER_BYTES` in total.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)

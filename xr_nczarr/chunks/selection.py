@@ -20,16 +20,16 @@ Item = int | slice | Positions
 
 
 class ReadRequest(NamedTuple):
-    """The arguments for reading a selection, and the meaning of the axes of the values read.
+    """The arguments for reading a selection, and a description of the resulting axes.
 
     Attributes
     ----------
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values, the corresponding axis of the `Selection`. If `pointwise` is
-        True, each dimension with a single index adds an axis of length 1 to the values. These axes
-        are left out of the list.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. If
+        `pointwise` is True, each dimension with a single index adds an axis of length 1 to the
+        values. These axes are left out of the list.
     """
 
     selection: list[Any]

@@ -15,7 +15,7 @@ _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
-    """The byte ranges to read from an uncompressed chunk, which contain all selected elements.
+    """Byte ranges of an uncompressed chunk that together contain all selected elements.
 
     When concatenated, the ranges form an array, called the box.
 

@@ -142,9 +142,9 @@ class PartWriter:
             raise
 
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Fill the part of a chunk that lies beyond the edge of the array with the fill value.
+        """Set the elements of a chunk that lie outside the array to the fill value.
 
-        This part still contains old values if the array was larger before. `index` is the grid
+        These elements still contain old values if the array was larger before. `index` is the grid
         index of the chunk.
         """
         node = self.node
