@@ -384,7 +384,7 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the prefix of the keys of a node's documents, in all versions except the v3 draft."""
+    """Return the key prefix of a node's documents, in all Zarr versions except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 

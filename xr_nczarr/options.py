@@ -121,7 +121,7 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits in effect: `limits`, completed with the defaults for the value of `trust`."""
+        """The limits in effect: `limits`, completed with the defaults that `trust` implies."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
