@@ -53,7 +53,7 @@ class Progress:
         if self._bar is not None:
             with self._lock:
                 if kind is None and self._bar.total is not None:
-                    self._bar.update(self._bar.total - self._bar.n)  # some events may be on their way
+                    self._bar.update(self._bar.total - self._bar.n)  # some events may be late
                 self._bar.close()
                 self._bar = None
 
