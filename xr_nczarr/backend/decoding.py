@@ -331,9 +331,9 @@ def require_chunks(array: LazyArray) -> LazyArray:
 def _widen_scale(attributes: dict[Any, Any]) -> None:
     """Replace an integer ``scale_factor`` with a Python number, in place.
 
-    With a NumPy integer, xarray would decode values to the dtype of that integer, which may
-    overflow and cannot represent missing values as NaN. The Python number is a float if the
-    attributes declare a missing value, and an int otherwise.
+    With a NumPy integer, xarray would decode values to the dtype of that integer. The values could
+    then overflow, and missing values could not be represented as NaN. The Python number is a float
+    if the attributes declare a missing value, and an int otherwise.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):

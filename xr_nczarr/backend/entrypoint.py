@@ -60,10 +60,11 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether the target is clearly meant for this engine. The network is not accessed.
+        """Return whether the target is clearly meant for this engine.
 
         This is the case for URLs with ``mode=nczarr`` or ``mode=zarr`` in the fragment, for remote
-        URLs that end in ``.nczarr``, and for local stores with NCZarr metadata.
+        URLs that end in ``.nczarr``, and for local stores with NCZarr metadata. The network is not
+        accessed.
         """
         from xr_nczarr.storage import looks_like_nczarr
 

@@ -28,7 +28,7 @@ _MAX_ASYNC_READS = 64  # the maximum number of concurrent requests to one store
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """The values of a variable in a store, which are read only on request.
+    """The values of a stored variable. They are read only on request.
 
     Attributes
     ----------
