@@ -15,7 +15,7 @@ are inserted into a message. [](errors.md) explains the classes of errors.
 
 
 def messages() -> Iterator[tuple[str, str, str, str]]:
-    """Yield layer, class, problem and remedy of each error that the package raises."""
+    """Yield the layer, class, problem and remedy of each error that the package raises."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     constants = {
         name: text
@@ -27,7 +27,7 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
     for path, tree in trees.items():
         layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         own = {name: text for node in tree.body for name, text in assigned(node) if name.isupper()}
-        calls: dict[ast.Call, dict[str, str]] = {}  # inner functions follow the outer ones
+        calls: dict[ast.Call, dict[str, str]] = {}  # inner functions override outer ones
         for holder in ast.walk(tree):
             if isinstance(holder, ast.Module | ast.FunctionDef):
                 names = {**constants, **own, **dict(assigned(holder))}
