@@ -34,7 +34,7 @@ def test_message_table_uses_named_placeholders(rows):
         problems[layer, name].add(problem)
     moved = "this object was opened in another process, and its target is not a path or URL"
     assert moved in problems["accessor", "NotFoundError"]
-    sizes = "stored data have {size} bytes; expected {nbytes} (chunk of shape {chunk_shape} and "
+    sizes = "the stored data has {size} bytes; expected {nbytes} (chunk of shape {chunk_shape} and "
     sizes += "dtype {dtype})"
     assert sizes in problems["chunks", "ChunkError"]
     assert "no option named {name}" in problems["cli", "UsageError"]

@@ -151,7 +151,7 @@ def test_missing_boolean_is_not_read_as_true() -> None:
     assert opened.v.dtype == bool
     assert opened.v[:2].values.tolist() == [True, False]
     with pytest.raises(
-        xr_nczarr.MetadataError, match=r"boolean data contain the missing value 9"
+        xr_nczarr.MetadataError, match=r"boolean data contains the missing value 9"
     ) as reported:
         opened.v.load()
     assert (reported.value.key, reported.value.variable) == ("v/1", "/v")

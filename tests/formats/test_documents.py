@@ -173,7 +173,7 @@ def test_wrong_member_type_error_includes_path():
         assert raised.value.place == "there"
     with pytest.raises(MetadataError, match='expected "C" or "F"'):
         read_text("A", "order", ("C", "F"))
-    with pytest.raises(MetadataError, match="there: the required member is missing"):
+    with pytest.raises(MetadataError, match='there: the required member "there" is missing'):
         required({}, "there")
 
 

@@ -301,7 +301,7 @@ def test_memory_error_in_codec_propagates_unchanged(tmp_path, strange_module):
 
 def test_codec_result_larger_than_chunk_is_rejected(tmp_path, strange_module):
     chunk = [LITTLE, named("inverted", "bomb")]
-    with pytest.raises(ChunkError, match="decoded data have 20,000,000 bytes; expected 48"):
+    with pytest.raises(ChunkError, match="decoded data has 20,000,000 bytes; expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
     between = [named("spelled"), named("inverted", "bomb")]
     dataset = opened(

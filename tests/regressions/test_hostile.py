@@ -268,7 +268,7 @@ def test_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, wh
         try:
             with pytest.raises(
                 NczarrError,
-                match=r"a/0.*(expected at most 1,|stored data have 3,221,225,472 bytes)",
+                match=r"a/0.*(expected at most 1,|stored data has 3,221,225,472 bytes)",
             ):
                 dataset.load()
             assert tracemalloc.get_traced_memory()[1] < 8 << 20

@@ -224,10 +224,10 @@ def test_appending_repeated_or_earlier_times_to_long_store_is_rejected(path, sta
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
     assert_rejected(
-        path, "already" if start > 990 else "new data start at", again, append_dim="time"
+        path, "already" if start > 990 else "new data starts at", again, append_dim="time"
     )
     before = again.assign_coords(time=again.time - np.timedelta64(1, "h"))
-    message = "new data start at" if start else "new data end at"
+    message = "new data starts at" if start else "new data ends at"
     assert_rejected(path, message, before, append_dim="time")
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 

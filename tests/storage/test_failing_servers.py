@@ -251,7 +251,7 @@ def test_ranges_are_cut_from_whole_object_response(
         ("short", "returned 2 bytes; expected 5 at offset 3"),
         (
             "html",
-            r"a web page instead of bytes=3-7; the page begins with <!DOCTYPE",
+            r"a web page instead of 5 bytes at offset 3; the page begins with <!DOCTYPE",
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_partial_response_with_wrong_range_raises_storage_error(
     server.fault(fault, path="/a/100", times=None)
     store = connect(server.url, retry=Retry(attempts=2))
     with pytest.raises(
-        StorageError, match=r"the request was for bytes=.*, but the server sent"
+        StorageError, match=r"the request was for .* bytes.*, but the server sent"
     ) as caught:
         list(store.fetch_ranges([byte_range]))
     assert caught.value.key == "a/100"

@@ -199,7 +199,7 @@ def test_verify_reports_missing_referenced_file_once(tmp_path: Path) -> None:
     result = xr_nczarr.verify(references)
     assert len(result.findings) == 10
     (line,) = str(result).splitlines()[1:]
-    assert f"v/0 (chunk (0,), {tmp_path}/gone, 8 bytes from 0), " in line
+    assert f"v/0 (chunk (0,), {tmp_path}/gone, 8 bytes at offset 0), " in line
     assert "and 7 more: the reference set refers to an object that does not exist" in line
 
 

@@ -47,7 +47,7 @@ def test_repeated_coordinate_values_of_any_type_are_rejected(
 )
 def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: Any) -> None:
     to_nczarr(along(stored), tmp_path / "a")
-    with pytest.raises(ConflictError, match="new data start at"):
+    with pytest.raises(ConflictError, match="new data starts at"):
         to_nczarr(along(appended), tmp_path / "a", append_dim="t")
 
 

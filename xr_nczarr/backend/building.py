@@ -251,8 +251,8 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
         error = MetadataError(
             "the scalar variable has the same name as a dimension of other variables; xarray does "
             "not allow this in one Dataset",
-            remedy="Pass drop_variables to leave out either the scalar or the variables along the "
-            "dimension",
+            remedy="Pass drop_variables to leave out either the scalar or the variables that "
+            "have this dimension",
             store=source.opened.store.name,
             variable=source.path_of(name),
         )

@@ -96,7 +96,7 @@ class TruthValues:
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
-                    f"boolean data contain the missing value {value}, which dtype bool cannot "
+                    f"boolean data contains the missing value {value}, which dtype bool cannot "
                     "represent",
                     remedy="Open the dataset with mask_and_scale=False, which decodes every value "
                     "except 0 as True",

@@ -140,8 +140,8 @@ class PartReader:
                 return False
             if size != target.nbytes:
                 raise ChunkError(
-                    f"stored data have {size:,} bytes; expected {target.nbytes:,} (chunk of shape "
-                    f"{self.node.chunk_shape} and dtype {self.node.dtype})",
+                    f"the stored data has {size:,} bytes; expected {target.nbytes:,} (chunk of "
+                    f"shape {self.node.chunk_shape} and dtype {self.node.dtype})",
                     remedy=DAMAGED,
                 )
             if self.convert is not None:

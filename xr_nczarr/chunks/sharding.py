@@ -331,7 +331,7 @@ class _OneVersion:
 
     def _replaced(self, key: str) -> _ReplacedError:
         problem = "the shard was repeatedly replaced while it was being read"
-        remedy = "Read the chunk again when no other program writes to the store"
+        remedy = "Read the chunk again while no other program is writing to the store"
         return _ReplacedError(StorageError(problem, remedy=remedy, store=self.store.name, key=key))
 
 

@@ -231,7 +231,9 @@ class Cast:
         values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
-            raise self._error(values, ~finite, 'Map the value with "scalar_map" of the codec')
+            raise self._error(
+                values, ~finite, 'Map the value with the codec parameter "scalar_map"'
+            )
         rounded = _ROUNDINGS[self.rounding](values)
         range_ = np.iinfo(self.target)
         # A double may not represent range_.max itself exactly.
@@ -266,7 +268,7 @@ class Cast:
             raise self._error(
                 values,
                 outside,
-                'Set "out_of_range" of the codec, or map the value with "scalar_map"',
+                'Set the codec parameter "out_of_range", or map the value with "scalar_map"',
             )
 
     def _error(self, values: Array, where: Array, remedy: str) -> ChunkError:

@@ -65,7 +65,7 @@ def _load(entry_point: EntryPoint) -> Any:
         raise UnsupportedError(
             f"the package that provides codec {quote(entry_point.name)} cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install zarr 3.1 or later, and all dependencies of that package",
+            remedy="Install zarr 3.1 or later, and all dependencies of the codec's package",
         ) from error
 
 

@@ -138,9 +138,9 @@ class Flow:
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
             return
-        excess = f"decoded data have more than {self.bound:,} bytes"
+        excess = f"the decoded data has more than {self.bound:,} bytes"
         if self.size is not None:
-            actual = excess if cut else f"decoded data have {size:,} bytes"
+            actual = excess if cut else f"the decoded data has {size:,} bytes"
             raise ChunkError(f"{actual}; expected {self.size:,} ({self.chunk})", remedy=DAMAGED)
         if self.limited:
             raise LimitError(f"{excess} ({self.chunk})", remedy=RAISE_LIMIT)
@@ -155,7 +155,9 @@ class Flow:
             If `count` differs from the number of elements in a chunk.
         """
         if count != self.count:
-            problem = f"decoded data have {count:,} items; expected {self.count:,} ({self.chunk})"
+            problem = (
+                f"the decoded data has {count:,} items; expected {self.count:,} ({self.chunk})"
+            )
             raise ChunkError(problem, remedy=DAMAGED)
 
 
@@ -289,8 +291,8 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
             # kerchunk (fill_hdf_strings) writes such codecs for vlen_encode="null" and "encode".
             raise ChunkError(
-                f"decoded data are Python objects, but the metadata declares the fixed-size dtype "
-                f"{quote(flow.dtype)}",
+                "the decoded data consists of Python objects, but the metadata declares the "
+                f"fixed-size dtype {quote(flow.dtype)}",
                 remedy="If kerchunk created the metadata, create it again with "
                 'vlen_encode="leave" or vlen_encode="embed"',
             )
@@ -430,8 +432,8 @@ class ChunkCodec:
             value, result = (array[~same].ravel()[0] for array in (values, decoded))
             raise ChunkError(
                 f"the filters would change the value {value} to {result}",
-                remedy="Write the variable with other filters, or call drop_encoding() to discard "
-                "the filters of the source",
+                remedy="Write the variable with different filters, or call drop_encoding() to "
+                "discard the filters of the source",
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
@@ -443,7 +445,9 @@ class ChunkCodec:
         steps = self._steps
         size = self.encoded.size
         if size is not None and len(data) != size:
-            problem = f"stored data have {len(data):,} bytes; expected {size:,} ({self.flow.chunk})"
+            problem = (
+                f"the stored data has {len(data):,} bytes; expected {size:,} ({self.flow.chunk})"
+            )
             place = steps[-1].place if steps else None
             raise ChunkError(problem, remedy=DAMAGED, place=place)
         for step in reversed(steps):

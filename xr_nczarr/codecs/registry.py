@@ -103,7 +103,7 @@ def compile_codec(
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
             "no codec encodes the variable-length items of the array",
-            remedy="Add one of the codecs vlen-utf8, vlen-bytes, vlen-array, json2 and msgpack2",
+            remedy="Add one of these codecs: vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2",
             place="codecs",
         )
     return codec
@@ -160,7 +160,8 @@ def check_fill(node: ArrayNode) -> None:
 def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
     return ConflictError(
         f"codec {spec.name} cannot store the fill value {fill[0]}: {reason}",
-        remedy="Pass another fill_value in encoding, or map the value with the codec's scalar_map",
+        remedy="Pass another fill_value in encoding, or map the value with the codec parameter "
+        '"scalar_map"',
     )
 
 
@@ -215,7 +216,7 @@ def compile_chain(
             if encoded.dtype.hasobject and builder is _BYTE_CODECS.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode variable-length items",
-                    remedy="Add a codec for such items before this codec, for example vlen-utf8",
+                    remedy="Put a codec for such items, such as vlen-utf8, before this codec",
                 )
             step = builder(StepRequest(spec, encoded, limits))
             if step is None:
@@ -310,6 +311,7 @@ def _load_class(spec: CodecSpec) -> Any:
         raise UnsupportedError(
             f"the package that provides codec {quote(spec.name)} cannot be imported: "
             f"{reason_of(error)}",
+            remedy="Install the codec's package again, with all its dependencies",
             place=_place(spec),
         ) from error
 

@@ -156,7 +156,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
     commas = text.count(",")
     if commas > 1 << 16 and commas * _VALUE_BYTES > max_bytes:
         raise LimitError(
-            f"the JSON data have {commas:,} commas, so parsing them may need more than "
+            f"the JSON data contains {commas:,} commas, so parsing it may need more than "
             f"{max_bytes:,} bytes of memory",
             remedy=RAISE_LIMIT,
         )
@@ -166,7 +166,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 def _flatten(items: Json) -> list[Json]:
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError(
-            "the decoded data are not a list that ends with a dtype and a shape", remedy=DAMAGED
+            "the decoded data is not a list that ends with a dtype and a shape", remedy=DAMAGED
         )
     *values, _, shape = items
     rows = [values]

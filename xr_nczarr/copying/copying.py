@@ -327,7 +327,7 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
     if origin.state() != before:
         raise ConflictError(
             "the source was changed while it was being copied",
-            remedy="Run the copy again when no other program writes to the source",
+            remedy="Run the copy again while no other program is writing to the source",
             store=target,
         )
 

@@ -173,7 +173,7 @@ def _fit_inherited_chunks(
     _check_integers(sizes)
     axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
-        return fitted, f"{inherited} are for another order of axes"
+        return fitted, f"{inherited} are for a different order of axes"
     shortened = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))

@@ -21,7 +21,7 @@ _WIDER_DTYPE = (
     "drop_encoding() to discard the encoding inherited from the source"
 )
 _MIN_REDUCED_SIZE = 4096
-_NEW_STORE = "Convert the values first, or write the variable to a new store in another encoding"
+_NEW_STORE = "Convert the values first, or write the variable to a new store with another encoding"
 
 Rounding = Literal["requested", "packing", "none"]
 """The rounding that is allowed.

@@ -40,8 +40,8 @@ def typed_text(variable: Variable, name: str) -> Variable:
     if not opened_lazily(variable.data):
         warnings.warn(
             f"variable {name} has data in the form of a dask array with dtype=object, which is "
-            "computed twice: to determine its type and lengths, and to be written. Use astype() to "
-            "avoid this",
+            "computed twice: once to determine its type and lengths, and once to write it. Use "
+            "astype() to avoid this",
             SerializationWarning,
             stacklevel=2,
         )

@@ -311,7 +311,8 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
     """
     if name not in members:
         place = name if place is None else f"{place}.{name}"
-        raise MetadataError("the required member is missing", place=place)
+        problem = f'the required member "{name}" is missing'
+        raise MetadataError(problem, place=place)
     return members[name]
 
 

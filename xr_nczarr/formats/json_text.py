@@ -167,7 +167,7 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document has more than {_MAX_REWRITTEN:,} values in notation that only "
+                f"the document has more than {_MAX_REWRITTEN:,} values in a notation that only "
                 "netCDF-C accepts as JSON"
             )
     pieces.append(source[done:])

@@ -109,7 +109,8 @@ class V2(Format):
         version = members.get("zarr_consolidated_format")
         if version is None:
             raise MetadataError(
-                "the required member is missing, so the document is not consolidated metadata",
+                'the required member "zarr_consolidated_format" is missing, so the document is not '
+                "consolidated metadata",
                 remedy="Open the store with consolidated=False to read the metadata of each node",
                 place="zarr_consolidated_format",
             )

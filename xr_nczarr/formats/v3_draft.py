@@ -202,7 +202,8 @@ class V3Draft(Format):
         """
         if self.released:
             raise UnsupportedError(
-                "a store that zarr-python 2 or GDAL wrote in the Zarr v3 draft can only be read",
+                "stores that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft are "
+                "read-only",
                 remedy="Write the data to a new store",
             )
         check_members(node.members, ("extensions",), None)

@@ -393,7 +393,7 @@ class ReferenceStore(Store):
 
     def _raise_missing(self, piece: _TargetRange) -> NoReturn:
         status = " (404)" if piece.store.remote else ""
-        part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
+        part = "" if piece.length is None else f", {piece.length} bytes at offset {piece.start}"
         raise StorageError(
             f"the reference set refers to an object that does not exist{status}",
             remedy="If the object was moved or removed, create the reference set again",

@@ -112,7 +112,7 @@ class ReferenceOptions:
         if options.get("remote_protocol") in _CACHING:
             raise UnsupportedError(
                 f'the storage option "remote_protocol" is {options["remote_protocol"]!r}, which is '
-                "a cache; expected the protocol of the files to which the set refers",
+                "a cache; expected the protocol of the referenced files",
                 remedy="Pass the options for these files under their own protocol, without a "
                 'cache: storage_options={"s3": {…}}',
             )
@@ -147,9 +147,9 @@ class ReferenceOptions:
             name = quote(next(iter(self.others)))
             raise UnsupportedError(
                 f'the storage option "{name}" has no effect on this target',
-                remedy="If this is a local reference set, pass the options for the files to which "
-                'it refers in "remote_options", or as a mapping under a prefix of their URLs, such '
-                'as "s3://bucket"',
+                remedy="If this is a local reference set, pass options for the referenced files "
+                'as the storage option "remote_options". Options for only some of these files can '
+                'instead be passed under a prefix of their URLs, such as {"s3://bucket": {…}}',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. If the remote
@@ -223,8 +223,9 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
                 f'the storage option "fs" has the unsupported type {type(value).__name__}',
-                remedy="Pass an fsspec filesystem, or a mapping of protocols to filesystems or "
-                'their options. Instead of a DirFileSystem, pass "remote_protocol" or full URLs',
+                remedy="Pass an fsspec filesystem, or a mapping from each protocol to a filesystem "
+                'or to options for one. Instead of a DirFileSystem, pass "remote_protocol" or full '
+                "URLs",
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

@@ -83,10 +83,10 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self.status >= 400:
                     return b""
                 if self._requested is None:
-                    raise too_large(f"the server sends {size:,} bytes or more", max_bytes)
+                    raise too_large(f"the server sends at least {size:,} bytes", max_bytes)
                 raise LimitError(
-                    f"the server ignores the byte range {self.request_info.headers['Range']} and "
-                    f"sends {size:,} bytes or more",
+                    f"the server ignores the request for {self._requested_text()} and sends "
+                    f"at least {size:,} bytes",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
             self._body = self._requested_part(b"".join(pieces))
@@ -122,10 +122,12 @@ class CheckedResponse(aiohttp.ClientResponse):
         if self.status == 206:
             begin, last, size = self._parse_content_range()
             if len(body) != last - begin + 1:
-                raise self._mismatch_error(f"{len(body)} bytes as {self.headers['Content-Range']}")
+                content_range = self.headers["Content-Range"]
+                raise self._mismatch_error(
+                    f"{len(body)} bytes with Content-Range {content_range!r}"
+                )
         elif page := page_in(body):
-            requested = self.request_info.headers["Range"]
-            raise page_error(requested, page)
+            raise page_error(self._requested_text(), page)
         else:
             size = len(body)
         first, last = self._bounds(size)
@@ -148,7 +150,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
         if sent is None or self._requested is None:
-            raise self._mismatch_error(f"status 206 with the range {text!r}")
+            raise self._mismatch_error(f"status 206 with Content-Range {text!r}")
         begin, end = int(sent[1]), int(sent[2])
         size = end + 1 if sent[3] == "*" else int(sent[3])
         first, last = self._bounds(size)
@@ -171,10 +173,20 @@ class CheckedResponse(aiohttp.ClientResponse):
         return first, size - 1 if last is None else last
 
     def _mismatch_error(self, sent: str) -> aiohttp.ClientPayloadError:
-        requested = self.request_info.headers.get("Range", "the whole object")
         return aiohttp.ClientPayloadError(
-            f"the request was for {requested}, but the server sent {sent}"
+            f"the request was for {self._requested_text()}, but the server sent {sent}"
         )
+
+    def _requested_text(self) -> str:
+        """Return a description of the requested bytes for messages."""
+        if self._requested is None:
+            return "the whole object"
+        first, last = self._requested
+        if first is None:
+            return f"the last {last} bytes"
+        if last is None:
+            return f"all bytes from offset {first}"
+        return f"{last - first + 1} bytes at offset {first}"
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:

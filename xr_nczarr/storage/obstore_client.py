@@ -127,7 +127,7 @@ class ObstoreClient(RemoteClient):
         """
         if process.forked and self.remote:
             raise StorageError(
-                "obstore does not work in a process that was forked after importing it",
+                "obstore does not work in a process that was forked after obstore was imported",
                 remedy='Use threads, or start processes with the method "spawn" or "forkserver"',
                 store=self.name,
             )

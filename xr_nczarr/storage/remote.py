@@ -360,8 +360,8 @@ class RemoteStore(Store):
                 raise StorageError(
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
                     f"at offset {request.start}",
-                    remedy="Read the object again if it was changed; otherwise, copy it to a "
-                    "server that supports byte ranges",
+                    remedy="If the object was changed in the meantime, read it again. Otherwise, "
+                    "copy it to a server that supports byte ranges",
                     store=self.name,
                     key=request.key,
                 )

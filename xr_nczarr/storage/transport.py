@@ -333,12 +333,12 @@ class Transport(RemoteClient):
         key, start, length = request
         max_bytes = self.rules.max_object_bytes
         if start is None and max_bytes is not None and len(response) > max_bytes:
-            problem = f"the object has {max_bytes + 1:,} bytes or more"
+            problem = f"the object has at least {max_bytes + 1:,} bytes"
             raise too_large(problem, max_bytes, self.name, key)
         page = "" if start is None and self.rules.returns_pages else page_in(response)
         if page:
             self._forget(self.path(key))
-            expected = "an object" if start is None else f"{length} bytes from {start}"
+            expected = "an object" if start is None else f"{length} bytes at offset {start}"
             raise page_error(expected, page, store=self.name, key=key)
         if start is not None and length < len(response) == self.size(key):
             return response[start:][:length]

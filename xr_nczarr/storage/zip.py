@@ -124,7 +124,7 @@ class ZipStore(Store):
             if key not in places:
                 raise UnsupportedError(
                     "the zip entry is compressed, so its bytes cannot be referenced",
-                    remedy="Pack the store without compression, or pass a larger inline_below",
+                    remedy="Create the zip file without compression, or pass a larger inline_below",
                     store=self.name,
                     key=key,
                 )
@@ -255,12 +255,12 @@ class ZipStore(Store):
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
                 "the zip entry is encrypted, or uses an unsupported compression method",
-                remedy="Pack the store again, without compression",
+                remedy="Create the zip file again, without compression",
                 store=self.name,
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            problem = "the zip entry is uncompressed, but has two different sizes"
+            problem = "the zip directory declares two different sizes for an uncompressed entry"
             raise damaged(problem, self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             problem = f"the zip entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"

@@ -226,6 +226,6 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file. The message begins with `problem`."""
     remedy = (
-        "Copy or write the zip file again. It is damaged, or other data precedes its first entry"
+        "The zip file is damaged, or other data precedes its first entry. Copy or write it again"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)

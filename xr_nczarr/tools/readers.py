@@ -19,7 +19,7 @@ from xr_nczarr.storage import Bytes
 from xr_nczarr.tools.verification import Finding
 
 _NETCDF_FILTERS = {"shuffle", "zlib", "bz2", "zstd", "blosc", "fletcher32", "szip"}
-_COPY = "Copy the store with nczarr copy --dialect universal, which all programs read"
+_COPY = "Run nczarr copy --dialect universal to create a store that all programs can read"
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
         problem = f"NCZarr metadata is in the layout of {releases}"
         yield Finding("note", "/", problem)
     plain = " --dialect zarr" if root.dialect == "zarr" else ""
-    upgrade = f"Run nczarr upgrade{plain}, which writes metadata that all programs read"
+    upgrade = f"Run nczarr upgrade{plain}, which writes metadata that all programs can read"
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
         if isinstance(node, ArrayNode):
@@ -82,7 +82,10 @@ def _exceptions(
                 "Copy the store with nczarr copy",
             )
         elif any(isinstance(v, str) and v.isdecimal() for v in spec.configuration.values()):
-            yield f"only netCDF-C accepts the codec {spec.name} with numbers in strings", upgrade
+            yield (
+                f"only netCDF-C accepts the codec {spec.name} with numbers written as strings",
+                upgrade,
+            )
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 

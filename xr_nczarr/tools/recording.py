@@ -184,7 +184,7 @@ class _RecordingStore(Store):
 
     def list_names(self, prefix: str) -> Listing:
         raise UnsupportedError(
-            "explain cannot list the objects of a store while it records reads",
+            "objects cannot be listed while explain records the reads of the store",
             store=self.name,
             key=prefix,
         )

@@ -35,8 +35,8 @@ _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as in reading, because threads slow down smaller chunks
 _MAX_KEYS = 5
 _LISTED = "exists, but is not listed"
-_EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise remove the object"
-_ORPHAN = "Remove the object, unless the document of its array or group is missing"
+_EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise, remove the object"
+_ORPHAN = "Remove the object, unless the metadata document of its array or group is missing"
 _CONSOLIDATE = "Run nczarr consolidate, unless the document in the store is wrong"
 
 

@@ -89,13 +89,14 @@ def check_coordinate(
     if new.max() < _comparable(begin, stored, dim)[0]:
         first, end = np.asarray(begin.values)[0], values[new.argmax()]
         raise ConflictError(
-            f"the new data end at {end}, before the first stored value {first} of coordinate {dim}",
+            f"the new data ends at {end}, before the first stored value {first} of coordinate "
+            f"{dim}",
             remedy="To keep the order, combine both with xarray.concat and write a new store. To "
             "append out of order, pass allow_duplicates=True",
         )
     final, start = np.asarray(last.values)[-1], values[new.argmin()]
     raise ConflictError(
-        f"the new data start at {start}, before the last stored value {final} of coordinate {dim}",
+        f"the new data starts at {start}, before the last stored value {final} of coordinate {dim}",
         remedy=remedy,
     )
 

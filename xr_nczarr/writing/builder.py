@@ -164,7 +164,8 @@ class Tree:
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
-                "NCZarr does not support the types of these attributes, and stores other types: %s",
+                "NCZarr does not support the types of these attributes, so their types are "
+                "changed: %s",
                 ", ".join(retyped),
             )
         if self.dropped:

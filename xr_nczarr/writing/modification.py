@@ -457,7 +457,7 @@ class _Planner:
             raise ConflictError(
                 f"the stored variables {', '.join(missing)} have dimension "
                 f"{self.options.append_dim!r}, but are not in the dataset",
-                remedy="Append all variables along the dimension together",
+                remedy="Append all variables that have this dimension in one call",
                 store=self.opened.store.name,
             )
 

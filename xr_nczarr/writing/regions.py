@@ -26,8 +26,8 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
                 f"the region from {piece.start} to {piece.stop} along dimension {axis} partially "
                 f"covers stored chunks of length {cell}; this store has no locks, so concurrent "
                 "writes to the same chunks would be lost",
-                remedy=f"Begin and end regions at multiples of {cell}. If no other process writes, "
-                "pass safe_chunks=False",
+                remedy=f"Begin and end regions at multiples of {cell}. If no other process "
+                "writes to the store, pass safe_chunks=False",
                 store=store.name,
                 variable=node.path,
             )
@@ -97,11 +97,13 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     positions = index.get_indexer(dataset[dim].values)
     if (positions == -1).any():
         missing = dataset[dim].values[positions == -1][0]
-        raise KeyError(f"Not all values of coordinate '{dim}' are in the store: {missing!r} is not")
+        raise KeyError(
+            f"coordinate {dim} has values that are not in the store, such as {missing!r}"
+        )
     if (np.diff(positions) != 1).any():
         raise ConflictError(
-            f"The auto-detected region of coordinate '{dim}' had non-contiguous indices: the new "
-            "data must match a contiguous part of the store, in the same order"
+            f"the values of coordinate {dim} do not match a contiguous part of the store, in the "
+            "same order"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 

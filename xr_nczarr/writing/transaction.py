@@ -380,7 +380,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     try:
         store.delete(WRITER_LOCK)
     except NczarrError as error:
-        error.remedy = "Remove this object, which is the writer lock; all data are written"
+        error.remedy = "All data has been written. Remove this object, which is the writer lock"
         raise
 
 
@@ -389,7 +389,7 @@ def _lock_error(store: Store) -> ConflictError:
         "another write to this store is in progress, or was interrupted",
         remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
         "neither is possible, remove this object, which is the writer lock, or pass "
-        "overwrite=True to to_nczarr, which first restores the metadata",
+        "overwrite=True to to_nczarr: it first restores the metadata",
         store=store.name,
         key=WRITER_LOCK,
     )
@@ -434,12 +434,12 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
         )
     if plan.documents and all(write.appended for write in plan.writes):
         return (
-            "Readers see the store either without the append or with all of it: run the write "
-            "again; otherwise, the next write rolls it back"
+            "Readers see the store either without the append or with all of it. Run the write "
+            "again; otherwise, the next write rolls the append back"
         )
     return (
-        "Overwritten chunks may be old or new: fix the problem and run the write again;"
-        " on local disks, pass atomic=True to write all or nothing"
+        "Each chunk to be overwritten may be old or new: fix the problem and run the write again."
+        " On local disks, pass atomic=True to write all or nothing"
     )
 
 

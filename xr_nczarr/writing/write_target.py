@@ -108,7 +108,7 @@ class WriteTarget:
             raise ConflictError(
                 "another write is replacing chunks of the store, or was interrupted",
                 remedy="Wait until that write is complete. If it was interrupted, rerun it "
-                "unchanged, or append to the store, which first rolls that write back",
+                "unchanged, or append to the store: an append first rolls that write back",
                 store=store.name,
             )
         paths = [request.path]
