@@ -334,7 +334,7 @@ def test_cast_to_one_byte_type_needs_no_byte_order():
     node = array_of("float32", cast_value("uint8"), BYTES)
     assert (node.dtype, stored(node, [1, 2, 3, 255])) == (np.dtype("<f4"), "010203ff")
     error = array_of("uint8", cast_value("int16"), BYTES).error
-    assert "expected an endian for int16" in str(error)
+    assert 'expected a configuration with "endian" for data type int16' in str(error)
 
 
 def test_byte_order_applies_to_cast_dtype():

@@ -248,7 +248,8 @@ def test_client_choice_is_logged_with_reason(
         client_of(http_server.url, {"client": "fsspec"})
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "accessed with obstore",
-        "accessed with fsspec, because obstore does not support fsspec's checks of web servers",
+        "accessed with fsspec, because obstore does not support fsspec's checks of "
+        "responses from web servers",
         "accessed with fsspec, because obstore does not support the storage option "
         "default_block_size",
         'accessed with fsspec, because of the storage option "client"',

@@ -441,9 +441,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a packed or an unpacked "
-        f"value of the filter fixedscaleoffset. {meant} is masked, and {unmeant} is not. Open the "
-        "dataset with mask_and_scale=False to mask neither",
+        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a value "
+        f"before or after packing by the filter fixedscaleoffset. {meant} is masked, and {unmeant} "
+        "is not. Open the dataset with mask_and_scale=False to mask neither of them",
         stacklevel=2,
     )
     return meant

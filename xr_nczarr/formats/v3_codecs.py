@@ -79,7 +79,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
         raise unexpected(
-            names, "array-to-array, one array-to-bytes, then bytes-to-bytes codecs", place
+            names,
+            "array-to-array codecs, one array-to-bytes codec, and then bytes-to-bytes codecs",
+            place,
         )
     if _SHARDING not in names:
         return Chain(dtype, shape, specs, ())
@@ -237,7 +239,11 @@ def move_byte_order(
     endian = specs[at].configuration.get("endian")
     # zarr-python omits `endian` for structures, and stores their bytes as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
-        raise unexpected(specs[at].document, f"an endian for {stored.name}", "codecs")
+        raise unexpected(
+            specs[at].document,
+            f'a configuration with "endian" for data type {stored.name}',
+            "codecs",
+        )
     if not is_numpy_dtype(stored):
         return dtype, tuple(specs)
     in_order = stored.newbyteorder(">" if endian == "big" else "<")

@@ -208,7 +208,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
             )
             return None
         if client is None and is_web(url):
-            raise NoEquivalent("fsspec's checks of web servers")
+            raise NoEquivalent("fsspec's checks of responses from web servers")
         if find_spec("obstore") is None:
             if client == "obstore":
                 raise UnsupportedError(

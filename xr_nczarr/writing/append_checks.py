@@ -91,8 +91,8 @@ def check_coordinate(
         raise ConflictError(
             f"the new data ends at {end}, before the first stored value {first} of coordinate "
             f"{dim}",
-            remedy="To keep the order, combine both with xarray.concat and write a new store. To "
-            "append out of order, pass allow_duplicates=True",
+            remedy="To keep the order, combine the stored and the new data with xarray.concat, and "
+            "write a new store. To append out of order, pass allow_duplicates=True",
         )
     final, start = np.asarray(last.values)[-1], values[new.argmin()]
     raise ConflictError(

@@ -80,8 +80,9 @@ class Tree:
             raise UnsupportedError(
                 f"group {path} has {count} variables and {len(attributes)} attributes; a store of "
                 "Zarr version 1 can contain only one array",
-                remedy="Write each variable as xr.Dataset({name: ds[name].variable}) to its own "
-                "store of the same name, and open the directory of these stores as one dataset",
+                remedy="Write each variable, as xr.Dataset({name: ds[name].variable}), to a "
+                "separate store named after the variable. Then open the directory that contains "
+                "these stores as one dataset",
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:

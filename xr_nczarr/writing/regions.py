@@ -91,8 +91,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
         repeated = index[index.duplicated()][0]
         raise ConflictError(
             f"coordinate {dim} contains the value {repeated} more than once, so region='auto' "
-            "cannot compare coordinates",
-            remedy="Pass slices of positions as region",
+            "cannot determine positions",
+            remedy="Pass slices of positions in region",
         )
     positions = index.get_indexer(dataset[dim].values)
     if (positions == -1).any():
