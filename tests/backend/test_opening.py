@@ -328,10 +328,7 @@ def test_info_lists_arrays_without_fill_value(tmp_path):
         file.createVariable("unfilled", "i4", ("x",), chunksizes=(2,), fill_value=False)[:2] = 1
         file.createVariable("filled", "i4", ("x",))[:] = 1
     picture = repr(xr_nczarr.info(url))
-    assert (
-        "note: missing chunks are read as zero, because there is no fill value (unfilled)"
-        in picture
-    )
+    assert "note: without a fill value, missing chunks are read as zero (unfilled)" in picture
 
 
 def test_dropped_variables_still_affect_decoding_of_other_variables(tmp_path):

@@ -168,12 +168,12 @@ def test_overlapping_append_is_rejected(path):
     to_nczarr(series(0, 4), path)
     between = series(1, 2)
     between["time"] = between.time + np.timedelta64(1, "h")
-    assert_rejected(path, "data start at .* before the last stored", between, append_dim="time")
+    assert_rejected(path, "data starts at .* before the last stored", between, append_dim="time")
 
 
 def test_out_of_order_append_error_suggests_fix(path):
     to_nczarr(series(2, 4), path)
-    message = r"data end at .*T06:00.*before the first stored value .*T12:00.*xarray\.concat"
+    message = r"data ends at .*T06:00.*before the first stored value .*T12:00.*xarray\.concat"
     assert_rejected(path, message, series(0, 2), append_dim="time")
     to_nczarr(series(0, 2), path, append_dim="time", allow_duplicates=True)
     assert read(path).n.values.tolist() == [2, 3, 0, 1]

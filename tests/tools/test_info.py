@@ -199,7 +199,7 @@ def test_info_prints_note_about_missing_chunks_only_for_coordinates(dataset, tmp
     (tmp_path / "time/0").unlink()
     assert repr(xr_nczarr.info(tmp_path)).splitlines()[-2:] == [
         "  note: chunks of coordinates are missing; nczarr verify lists them (time)",
-        "  note: missing chunks are read as zero, because there is no fill value (time)",
+        "  note: without a fill value, missing chunks are read as zero (time)",
     ]
 
 

@@ -563,7 +563,7 @@ CLAIMS = {
     ),
     "numbers as text": (
         "zarr",
-        "numbers in strings",
+        "numbers written as strings",
         array(SHUFFLED, NAMED, **filters("0", "4")) | ANNOTATED,
     ),
     "netcdf's char": ("zarr", ">S1", array(b"abcd", NAMED, ">S1") | ANNOTATED),

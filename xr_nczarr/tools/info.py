@@ -187,7 +187,7 @@ class StoreInfo(Result):
         return [
             *group.reports,
             *_note("chunks of coordinates are missing; nczarr verify lists them", coordinates),
-            *_note("missing chunks are read as zero, because there is no fill value", zeros),
+            *_note("without a fill value, missing chunks are read as zero", zeros),
         ]
 
     def _group_lines(self, group: Group) -> Iterator[str]:
