@@ -635,5 +635,5 @@ def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
 
 
 def test_rendering_gdal_draft_variant_raises_unsupported_error(gdal):
-    with pytest.raises(UnsupportedError, match="can only be read"):
+    with pytest.raises(UnsupportedError, match="are read-only"):
         gdal.layout.render_node(gdal.nodes["/"])
