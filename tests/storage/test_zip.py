@@ -105,6 +105,17 @@ def test_cached_zip_file_is_recognized_regardless_of_name(
     assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
 
 
+@pytest.mark.parametrize("inner", ["inner.zip", "folder/inner.zip"])
+@pytest.mark.parametrize("first", ["zip", "zip://"])
+def test_store_at_root_of_zip_file_within_zip_file_is_read(
+    tmp_path: Path, inner: str, first: str
+) -> None:
+    data = write(tmp_path / "inner.zip", [(".zgroup", b"{}")]).read_bytes()
+    outer = write(tmp_path / "outer.zip", [(inner, data)])
+    store = open_store(f"{first}::zip://{inner}::file://{outer}")
+    assert fetch(store, ".zgroup") == [b"{}"]
+
+
 # Regression D29
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_last_of_duplicate_entries_is_used(tmp_path: Path, method: int) -> None:

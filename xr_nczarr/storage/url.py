@@ -173,7 +173,8 @@ def normalize(url: str) -> str:
 def split_name(url: str) -> tuple[str, str]:
     """Split a URL, which must not have a query, into its folder and its last component.
 
-    The last component of an http(s) URL is percent-decoded.
+    In a chained URL, these are the folder and the last component of the first path. The last
+    component of an http(s) URL is percent-decoded.
 
     Examples
     --------
@@ -181,11 +182,18 @@ def split_name(url: str) -> tuple[str, str]:
     ('s3://bucket/sets', 'refs.json')
     >>> split_name("memory://refs.json")
     ('memory://', 'refs.json')
+    >>> split_name("zip://inner.zip::file:///outer.zip")
+    ('zip://::file:///outer.zip', 'inner.zip')
     """
-    folder, _, name = url.rpartition("/")
+    links = url.split("::")
+    position = next((number for number, link in enumerate(links) if "://" in link), -1)
+    folder, _, name = links[position].rpartition("/")
     if folder.endswith(":/"):
         folder += "/"
-    return folder, urllib.parse.unquote(name) if is_web(url) else name
+    if is_web(links[position]):
+        name = urllib.parse.unquote(name)
+    links[position] = folder
+    return "::".join(links), name
 
 
 def is_web(url: str) -> bool:
