@@ -71,7 +71,7 @@ def stored_encoding(
         # This is xarray's notation for chunks of different lengths. A copy chooses its own chunk
         # grid, because ``chunks`` is not set.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
-        encoding["preferred_chunks"] = {dim: run_lengths(runs, size) for dim, runs, size in sizes}
+        encoding["preferred_chunks"] = {dim: chunk_lengths(runs, size) for dim, runs, size in sizes}
     else:
         # netCDF scalars have no chunks, although NCZarr stores them with one dimension.
         encoding["chunks"] = node.chunk_shape if dimensions else ()
@@ -119,7 +119,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     return encoding
 
 
-def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
+def chunk_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
     """Return the lengths of all chunks along a dimension of length `size`.
 
     `runs` contains pairs of a chunk length and the number of consecutive chunks with that length.

@@ -15,7 +15,7 @@ from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedA
 
 from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
-from xr_nczarr.backend.opened_encoding import run_lengths
+from xr_nczarr.backend.opened_encoding import chunk_lengths
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.copying.netcdf_c import Handle
@@ -419,7 +419,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
     assert node is not None
     if node.chunk_runs:
         runs = zip(node.chunk_runs, node.shape, strict=True)
-        return [run_lengths(lengths, size) for lengths, size in runs]
+        return [chunk_lengths(lengths, size) for lengths, size in runs]
     return [*node.object_shape] if variable.dimensions else []
 
 

@@ -53,7 +53,7 @@ class Vintage:
         Notation for the type of text attributes.
     has_json_type
         Whether the releases support the attribute type JSON.
-    swaps_bytes
+    honors_byte_order
         Whether these releases reliably write big-endian arrays in the declared byte order.
     """
 
@@ -74,7 +74,7 @@ class Vintage:
     marks_scalars: bool = False
     text_type: str = ">S1"
     has_json_type: bool = True
-    swaps_bytes: bool = True
+    honors_byte_order: bool = True
 
     @property
     def types_holder(self) -> Holder:
@@ -108,7 +108,7 @@ VINTAGES = (
         "netCDF-C 4.9.1 or 4.9.2",
         *("members", *_LOWER, *_SHORT),
         marks_unlimited=False,
-        swaps_bytes=False,
+        honors_byte_order=False,
     ),
     Vintage(
         "nczarr-4.8.1",
@@ -117,14 +117,14 @@ VINTAGES = (
         marks_unlimited=False,
         text_type="<U1",
         has_json_type=False,
-        swaps_bytes=False,
+        honors_byte_order=False,
     ),
     Vintage(
         "nczarr-4.8.0",
         "netCDF-C 4.8.0",
         *("sidecars", *_OBJECTS, *_SHORT),
         marks_unlimited=False,
-        swaps_bytes=False,
+        honors_byte_order=False,
     ),
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}

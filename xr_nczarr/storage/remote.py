@@ -49,7 +49,9 @@ class Request(NamedTuple):
         """A description of the requested byte range for messages, or None for a whole object."""
         if self.start is None:
             return None
-        return f"bytes {self.start} to {self.start + self.length or 'the end'}"
+        if self.start < 0:
+            return f"the last {-self.start} bytes"
+        return f"{self.length} bytes at offset {self.start}"
 
 
 class ListedObject(NamedTuple):
