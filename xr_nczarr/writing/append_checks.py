@@ -20,7 +20,8 @@ _MAX_COMPARED_OBJECTS = 8
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
     """Raise ConflictError if a variable without the append dimension differs from the stored one.
 
-    Floats are equal if they differ only by the rounding that storing them causes.
+    Floats are considered equal if they differ only by the rounding error that storing them
+    introduces.
     """
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
@@ -56,9 +57,10 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
-    If the stored values increase, each new value must be greater than the last stored value.
-    Otherwise, the order is not checked. Only the last few stored objects are compared, so the cost
-    of an append does not depend on the length of the coordinate.
+    Only the values in the last few stored objects are checked, so the cost of an append does not
+    depend on the length of the coordinate. If there are at least two of these values, and they are
+    increasing numbers or times, each new value must be greater than the last one. Otherwise, the
+    order is not checked.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Divide lazily opened variables into blocks, and find the arrays from which they are read.
+"""Divide lazily opened variables into blocks, and find their source arrays.
 
 A lazily opened variable is read and written block by block. Only the blocks that are about to be
 stored are in memory, and each source chunk is decoded once. The source arrays must be known,
-because a write must not overwrite an array from which it still reads.
+because a write must not overwrite an array that it is still reading.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def in_blocks(
 
     - variables of at most `max_whole_bytes` bytes,
     - times that might be encoded with different units in each block,
-    - Python objects other than text and times.
+    - variables of Python objects other than text and times.
 
-    Zero-dimensional dask arrays of text or objects are loaded. Otherwise, dask would replace their
-    only block with the item in it, and bytes would lose their trailing NULs.
+    Zero-dimensional dask arrays of text or objects are loaded. Otherwise, dask would convert their
+    only block to a scalar, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -98,10 +98,11 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether all blocks of an array of times are certain to be encoded with equal units.
+    """Return whether an array of times is certain to be encoded with the same units in every block.
 
-    This is certain if the encoding specifies both the units and the dtype. If it specifies neither,
-    xarray derives both from the resolution of NumPy times, which all blocks share.
+    This is the case if the encoding specifies both the units and the dtype. For NumPy times, it is
+    also the case if the encoding specifies neither: xarray then derives both from the resolution of
+    the times, which is the same in all blocks.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
@@ -117,11 +118,12 @@ def _itemsize(variable: Variable) -> int:
 
 
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths, along each dimension, of the blocks in which to read a variable.
+    """Choose the blocks for reading a variable, and return their lengths along each dimension.
 
-    A block consists of whole stored chunks, even if the variable is a slice of the stored array.
-    Small chunks are merged into blocks of up to 4 MiB, unless they contain objects. Chunks that are
-    larger, but can be read in part, are split into blocks of up to 4 MiB.
+    Blocks begin and end at the boundaries of stored chunks, even if the variable is a slice of the
+    stored array. Small chunks are merged into blocks of up to 4 MiB, unless they contain objects.
+    Large chunks that can be read in part are split into blocks of up to 4 MiB. So is a variable
+    whose chunks are unknown.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -142,10 +144,10 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many elements of each stored chunk a variable contains, along each dimension.
+    """Count, along each dimension, the elements that a variable selects from each stored chunk.
 
-    `array` and `selection` are the result of `unwrapped`. Return None if the numbers of elements
-    are unknown, for example with pointwise indexing.
+    `array` and `selection` are the result of `unwrapped`. Return None if the counts are unknown,
+    for example with pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -159,14 +161,14 @@ def _selected_lengths(
             return None
         if axes:
             lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size))
-    # Decoding joins characters into strings, so their dimension has no axis in the variable.
+    # Decoding joins characters into strings, so the variable lacks the character dimension.
     by_axis = [lengths.get(axis) for axis in range(variable.ndim)]
     selected = [item for item in by_axis if item is not None]
     return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
 
 def _chunk_ends(chunks: Any, size: int) -> _Lengths:
-    """Return the position at which each chunk along a dimension of `size` elements ends.
+    """Return the end positions of the chunks along a dimension of `size` elements.
 
     `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
     for a single chunk.
@@ -178,9 +180,10 @@ def _chunk_ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of the runs of selected elements that are in the same chunk.
+    """Return the length of each run of selected elements in the same chunk.
 
-    `selected` contains the selected positions along a dimension, and `ends` the ends of its chunks.
+    `selected` contains the selected positions along a dimension, and `ends` contains the end
+    positions of the chunks along that dimension.
     """
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")
@@ -208,7 +211,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks while they fit in a block, beginning with the last axis."""
+    """Merge adjacent chunks as long as the result fits in a block, beginning with the last axis."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -219,9 +222,9 @@ def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int,
 
 
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
-    """Return the paths of the arrays in `store` from which each lazy variable is read.
+    """Map the name of each lazy variable to the paths of its source arrays in `store`.
 
-    The paths are keyed by variable name. Variables that are not read from `store` are left out.
+    Variables that are not read from `store` are left out.
     """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
@@ -232,23 +235,23 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy arrays of this engine that a dask graph or xarray's wrappers contain."""
+    """Yield the lazy arrays of this engine in a dask graph or inside xarray's wrappers."""
     if not hasattr(data, "dask"):
         yield from _in_task(data)
         return
     for layer in data.dask.layers.values():
         # An array is in its own layer, or is a literal in a layer that creates tasks on demand.
         literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
-        # All tasks of a layer are alike, so the first few refer to all arrays that it reads.
+        # All tasks of a layer are alike, so the first few refer to all arrays that the layer reads.
         tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _MAX_INSPECTED_TASKS)
         yield from _in_task([*literals, *tasks])
 
 
 def chunked_values(data: Any) -> Any:
-    """Return the lazily indexed array that a dask array merely divides into chunks.
+    """Return the lazily indexed array from which a dask array was created, or None.
 
-    Return None if the dask graph contains any other operation, or if another engine opened the
-    array.
+    The result is None if the dask graph does more than divide the array into chunks, or if another
+    engine opened the array.
     """
     layers, original = data.dask.layers, f"original-{data.name}"
     if not layers.keys() <= {data.name, original}:
@@ -266,13 +269,14 @@ def chunked_values(data: Any) -> Any:
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array whose values a variable contains completely and in order, or None.
+    """Return the lazy array that a variable wraps in its entirety, or None.
 
-    The variable may decode the values, and a dask array may divide them into blocks.
+    The result is None unless the variable contains all values of the array in their original order.
+    The values may be decoded, and may be divided into dask blocks.
     """
     data: Any = variable._data
     if hasattr(data, "dask"):
-        # Unless from_array added a layer for the array, it could be one of several literals.
+        # If from_array did not add a layer for the array, it could be one of several literals.
         data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None
     array, selection = unwrapped(data)
     if not isinstance(array, LazyArray) or selection is None:

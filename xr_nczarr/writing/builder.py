@@ -30,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tree:
-    """A netCDF tree to which groups and variables are added, and the layout in which to store it.
+    """A netCDF tree under construction, and the layout in which to store it.
 
     Attributes
     ----------
     root
-        The root group. For an existing store, it contains the existing groups and dimensions, to
-        which new variables can refer, but no existing variables or attributes.
+        The root group. For an existing store, it contains the existing groups and dimensions, so
+        that new variables can refer to them. It does not contain existing variables or attributes.
     written
         Maps the path of each new array to its encoded variable.
     groups
@@ -73,8 +73,8 @@ class Tree:
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
 
-        In a Zarr version without groups, a store is a single array. It can only represent a root
-        group with one variable and no attributes.
+        In a Zarr version without groups, a store is a single array. Such a store can only
+        represent a root group with one variable and no attributes.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
@@ -105,10 +105,10 @@ class Tree:
         Parameters
         ----------
         dimensions
-            The first dimensions of the variable. Its other dimensions are looked up by name, and
+            The leading dimensions of the variable. Its other dimensions are looked up by name, and
             created if they do not exist.
         unlimited
-            Names of the dimensions that are unlimited if they are created.
+            Names of the dimensions to create as unlimited.
         growing
             Names of the dimensions along which the array may grow, in addition to unlimited
             dimensions. The chunks are chosen accordingly.
@@ -150,7 +150,7 @@ class Tree:
         return annotate(self.root, self.layout)
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return the writes that store the values of the new variables in `hierarchy`."""
+        """Return the array writes for the new variables. `hierarchy` contains their nodes."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
@@ -161,7 +161,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log the attributes that are stored as another type."""
+        """Warn about dropped codecs, and log each attribute that is stored as a different type."""
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(

@@ -58,12 +58,12 @@ class ArrayWrite:
 
     @property
     def deferrable(self) -> bool:
-        """Whether the data are a dask array of the caller, which `to_nczarr` can compute later."""
+        """Whether the data is a dask array of the caller, which `to_nczarr` can compute later."""
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
     @property
     def bounds(self) -> list[list[int]]:
-        """The start and the (exclusive) end of the region along each dimension, in elements."""
+        """The start and the exclusive end of the region along each dimension, in elements."""
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
@@ -128,7 +128,7 @@ def write_chunks(
 ) -> Any:
     """Write NumPy arrays one after another, and all dask arrays in one graph.
 
-    If the store is slow, one thread pool stores the chunks of all arrays.
+    For slow stores (``max_puts`` greater than 1), one thread pool stores the chunks of all arrays.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def write_chunks(
             store_values(now, targets)
             uploads.finish()
         except BaseException:
-            # Dask's threads continue after an error, and could overwrite the next write.
+            # Dask's threads continue after an error, and could overwrite values of a later write.
             uploads.end()
             raise
     if options.compute:
@@ -168,10 +168,10 @@ def write_chunks(
 
 
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
-    """Assign the values of each write to its region of the corresponding target.
+    """Assign the values of each write to the corresponding target, in the region of the write.
 
     NumPy arrays are assigned one after another, and then all dask arrays in one graph. `keywords`
-    are arguments of `dask.array.store`, whose result is returned.
+    are passed to `dask.array.store`. Return its result, or None if there are no dask arrays.
     """
     lazy = []
     for write, target in zip(writes, targets, strict=True):
@@ -190,8 +190,8 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to the disk.
 
-    The other arguments are the results of writing the chunks. They are ignored, but because of
-    them, dask calls this function last.
+    The other arguments are the results of writing the chunks. Their values are ignored, but because
+    this function depends on them, dask calls it last.
     """
     store.flush()
 
@@ -212,8 +212,8 @@ class _BlockTarget:
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
-            # These writes hold no lock, so an append may have extended the last, partial chunk. If
-            # the shape ends with a whole chunk, the appended values in that chunk are kept.
+            # These writes hold no lock, so an append may have extended the last, partial chunk.
+            # Rounding the shape up to whole chunks preserves the appended values in that chunk.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
@@ -269,13 +269,13 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if dtype.hasobject:
         return block.astype(dtype)
     if block.dtype.kind == "S" and dtype.kind != "S":
-        return block.view(dtype)  # bytes, which Zarr version 3 stores as raw bytes
+        return block.view(dtype)  # Zarr version 3 stores fixed-width text as raw bytes
     computed, declared = block.dtype.kind, dtype.kind
     fits = computed == declared or (computed in _REAL and declared in _NUMBERS)
     if fits:
         with np.errstate(all="ignore"):
             converted = block.astype(dtype)
-        if declared in "fc":  # these types round, but must not overflow
+        if declared in "fc":  # values may be rounded, but must not overflow
             fits = np.array_equal(np.isfinite(converted), np.isfinite(block))
         else:
             fits = np.array_equal(converted, block, equal_nan=declared in "mM")

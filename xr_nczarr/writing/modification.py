@@ -71,15 +71,15 @@ class _Planner:
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
-        For each array of fixed-width text that is too narrow for the new text, its stored node and
-        a wider copy of that node.
+        The arrays of fixed-width text that are too narrow for the new text. Each item is a tuple of
+        the stored node and a wider copy of that node.
     replaced
         Paths of the stored nodes in the group that mode ``"w"`` replaces.
     kept
         Paths of the stored groups that are not replaced.
     unchanged
-        Group and name of each variable that was lazily opened from the very array to which it would
-        be written. These variables are not written.
+        Group path and name of each lazy variable that would be written back to its source array.
+        These variables are not written.
     """
 
     def __init__(self, request: WriteRequest, opened: OpenedStore) -> None:
@@ -101,8 +101,8 @@ class _Planner:
         self.unchanged: set[tuple[str, str]] = set()
 
     def find_unchanged(self) -> None:
-        """Record the variables that would be written back to the array from which they are read."""
-        # Remote stores are skipped, because one URL can name different stores at two endpoints.
+        """Record the variables that would be written back to their source arrays."""
+        # Remote stores are skipped, because a URL can name different stores at different endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:
             return
@@ -128,8 +128,8 @@ class _Planner:
     def check_sources(self) -> None:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-        Appending leaves stored values unchanged, so other variables may be read from an array that
-        grows. An array cannot be appended to itself, however.
+        Appending leaves stored values unchanged, so a variable may be read from an array that
+        grows, unless the variable is appended to that very array.
         """
         dim, changed = self.options.append_dim, self.replaced
         written = {
@@ -279,7 +279,7 @@ class _Planner:
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Check that a group can be extended along `dim`, and plan the check of its coordinate.
+        """Check that a group can be extended along `dim`, and plan the check of the new coordinate.
 
         `new` contains the names of the variables that the dataset adds to the group.
         """
@@ -345,12 +345,12 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
             return
-        if self.tree.layout.is_plain_zarr:  # netCDF-C declares every separator except "."
+        if self.tree.layout.is_plain_zarr:  # in NCZarr, an undeclared separator is always "."
             node = with_stored_separator(node, self.opened.store)
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, target, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # as its document declares it
+            array = self.opened.hierarchy.nodes[node.path]  # as declared in its document
             assert isinstance(array, ArrayNode)
             array = replace(array, chunk_keys=node.chunk_keys)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
@@ -366,7 +366,7 @@ class _Planner:
             self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
         written = tuple([pieces[str(name)] for name in new.dims])
-        # Encoding adds a dimension to variables of characters.
+        # Encoding adds a dimension for the string length to variables of characters.
         written += tuple([slice(0, size) for size in data.shape[len(written) :]])
         if self.options.safe_chunks and self.options.mode == "r+" and written:
             check_shared_objects(node, written, self.opened.store)
@@ -445,7 +445,7 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if the dataset lacks a stored variable along the append dimension."""
+        """Raise ConflictError if the dataset lacks a stored variable with the append dimension."""
         appended = {write.node.path for write in self.plan.writes if write.appended}
         missing = [
             variable.path

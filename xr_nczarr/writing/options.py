@@ -62,7 +62,7 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
 def layout_of(
     location: Location, zarr_format: int | str, dialect: str, consolidated: bool | None
 ) -> Layout:
-    """Return the layout that a URL's fragment and the caller's arguments request.
+    """Return the layout requested by a URL's fragment and the caller's arguments.
 
     Raises
     ------

@@ -115,7 +115,9 @@ def slices_to_write(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return the slice of a stored array to write along each dimension, in elements.
+    """Return, for each dimension, the slice of the stored array to write.
+
+    Slices count elements, not chunks.
 
     Raises
     ------

@@ -38,8 +38,8 @@ class GroupRequest:
     growing
         Names of dimensions that may grow, including the unlimited ones.
     sources
-        The paths of the arrays in the target store from which each lazy variable is read, keyed by
-        variable name.
+        Maps the name of each lazy variable to the paths of its source arrays in the target store.
+        Variables that are not read from this store are left out.
     """
 
     path: str
@@ -230,7 +230,7 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
     These are the `declared` dimensions. If the dataset has none of them, they are the dimensions
-    that have time coordinates, and the first dimension of each variable with the most dimensions.
+    with time coordinates, and the first dimension of each variable of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
@@ -251,7 +251,7 @@ def _has_times(dataset: Dataset, dim: Hashable) -> bool:
 
 
 def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a variable that lazily reads from an array to be overwritten."""
+    """Return the error for a lazy variable whose source array would be overwritten."""
     return RefusedError(
         f"the variable reads its values from {path} in the store that would be overwritten",
         remedy="Load the variable first with .load(), or write to another store",

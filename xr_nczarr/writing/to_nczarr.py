@@ -107,7 +107,7 @@ def to_nczarr(
         A path, an fsspec URL, an NCZarr URL with its fragment, or a mapping.
     mode
         ``"w-"`` creates a new store or group. ``"w"`` replaces an existing store or group. On local
-        disks, the replacement is atomic and happens once all data are written. ``"a"`` changes an
+        disks, the replacement is atomic and happens once all data is written. ``"a"`` changes an
         existing store or creates one: it adds new variables, overwrites existing variables, and
         updates attributes. ``"a-"`` is like ``"a"``, but ignores existing variables that lack the
         dimension `append_dim`, instead of checking that they are equal. ``"r+"`` writes values into
@@ -134,7 +134,7 @@ def to_nczarr(
         and the store. Other variables that are in both must be equal.
     region
         Mapping from dimensions to the slices of existing variables to write. If a slice or the
-        whole mapping is ``"auto"``, slices are found by comparing coordinates.
+        whole mapping is ``"auto"``, these slices are found by comparing coordinates.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
         partially covers stored chunks of a store without locks.
@@ -153,7 +153,7 @@ def to_nczarr(
         Whether to show a progress bar.
     atomic
         Whether to make a whole append or overwrite atomic on local disks. The write then changes a
-        copy of the store, made of hard links, which replaces the store at the end.
+        copy of the store, which consists of hard links and replaces the store at the end.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.

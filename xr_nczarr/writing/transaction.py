@@ -13,8 +13,8 @@ The methods of `Transaction` are the steps of this protocol, in order:
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
    objects of the old store are removed, beginning with the documents that make it a store.
 6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
-7. **Journal.** If several documents change in place, one object stores their earlier content.
-   Readers use it while only some of the documents have changed.
+7. **Journal.** If several documents change in place, an object called the journal stores their
+   earlier content. Readers use this content while only some of the documents have changed.
 8. **Documents** are written. The root's documents come last, followed only by consolidated
    metadata. Everything is flushed to the disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
@@ -64,7 +64,7 @@ class WritePlan:
         Maps keys to metadata documents, in write order.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
-        before the documents, and the journal contains their earlier content too.
+        before the documents, and the journal also contains their earlier content.
     leading
         Documents that are written before anything is removed.
     removed
@@ -100,9 +100,9 @@ class Transaction:
     target
         The store as it was before the change. Its documents are updated as they are written.
     applied
-        The regions that an interrupted append has written, if `roll_back` finds that the append is
-        complete. Maps array paths to the start and the (exclusive) end along each dimension. The
-        journal of the append is kept until `execute` removes it.
+        The regions of an interrupted append, if `roll_back` finds that all of them were written.
+        Maps array paths to the start and the exclusive end along each dimension. The journal of the
+        append is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -122,15 +122,16 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Take the writer lock of a store, and yield the transaction.
 
-        On local disks, wait until other writers have released the lock. When a writer's process
-        ends, its lock is released.
+        On local disks, wait until other writers have released the lock. The lock of a writer is
+        also released when its process ends.
 
         Parameters
         ----------
         owner
             Function that returns a string to identify the owner of the lock. If a killed writer is
             run again, it recognizes its own lock by this string. The function may have to hash
-            large arrays, so it is called only for stores in which a killed writer's lock remains.
+            large arrays, so it is called only for object stores. In other stores, the lock of a
+            killed writer does not remain.
         locking
             Whether to take the lock. Region writes do not need the lock. An empty local directory
             is replaced atomically at the end, so it is locked only if `locking` is ``"always"``.
@@ -152,7 +153,7 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self, consolidated: bool | None = None) -> None:
-        """Undo the incomplete change of a killed writer, or complete it if only the end is missing.
+        """Undo a killed writer's incomplete change, or finish it if only the final step is missing.
 
         - If only some documents have been changed, they are restored.
         - If an append is complete, its regions are recorded in `applied`.
@@ -161,7 +162,7 @@ class Transaction:
         Parameters
         ----------
         consolidated
-            Whether new stores have consolidated metadata. None means the default of the Zarr
+            Whether new stores have consolidated metadata. None means the default for the Zarr
             version.
         """
         if self.store.single_file:
@@ -198,8 +199,8 @@ class Transaction:
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan. If `options.compute` is false, return a dask object that completes it.
 
-        If an error occurs, its remedy or a note on it describes the state of the store, and how to
-        continue.
+        If writing fails, the error's remedy (or a note added to the error) describes the state of
+        the store and how to continue.
 
         Raises
         ------
@@ -252,7 +253,7 @@ class Transaction:
             Whether a local store is replaced atomically.
         mark
             Content of the marker. If the same write is run again, it recognizes its unfinished
-            store by this content. The marker is written after old objects have been removed.
+            store by this content. The content is written after old objects have been removed.
         resumed
             Whether an earlier run has left this marker and some of the chunks.
         """
@@ -290,7 +291,7 @@ class Transaction:
             if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
         }
         # Root documents of all Zarr versions are removed first. Otherwise, readers would recognize
-        # an old store of which some objects are missing.
+        # an old store with missing objects.
         for root in (key for zarr in FORMATS.values() for key in zarr.root_keys()):
             if root in keys:
                 del keys[root]

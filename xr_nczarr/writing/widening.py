@@ -27,7 +27,7 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of a fixed-width text node whose items have at least `width` bytes.
+    """Return a copy of a fixed-width text node, with items of at least `width` bytes.
 
     The width is at least doubled, so that a series of appends with ever longer strings does not
     rewrite the array each time. In Zarr version 3, fixed-width text is stored as raw bytes.

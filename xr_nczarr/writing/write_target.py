@@ -140,7 +140,7 @@ class WriteTarget:
         return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
 
     def check_not_foreign(self) -> None:
-        """Raise ExistsError if the target contains objects, but not even a part of a Zarr store."""
+        """Raise ExistsError if the target is not empty, but contains no part of a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
                 "the target contains objects that do not belong to a Zarr store",
@@ -155,7 +155,7 @@ def is_empty(store: Store) -> bool:
 
 
 def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target contains objects, but not even a part of a Zarr store."""
+    """Raise RefusedError if the target is not empty, but contains no part of a Zarr store."""
     if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
