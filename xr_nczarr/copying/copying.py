@@ -109,15 +109,15 @@ def copy(
     """Copy a store, a netCDF file or any file that xarray opens to a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
-    attributes of the source, in the same order and with the same types, as far as the target can
-    express them. For example, plain Zarr stores dimension names for each array, but has no shared
-    dimensions.
+    attributes of the source, in the same order and with the same types, to the extent that the
+    target can express them. For example, plain Zarr stores dimension names for each array, but has
+    no shared dimensions.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
     interrupted copy, run it again. It is resumed only if the source is known to be unchanged. This
     can be checked for local files and object stores. For plain HTTP and reference sets, it cannot
     be checked, so the copy starts over. It also starts over if the target is a zip file, or if the
-    machine was rebooted, because chunks may not have reached the disk.
+    machine has been rebooted, because some chunks may not have reached the disk.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ def copy(
         The group that becomes the root of the target. None copies the whole source.
     variables
         Names or paths of the variables to copy; a path begins with a slash. The coordinate
-        variables of their dimensions are copied too, and so are the variables that their
-        ``coordinates`` attributes list. None copies all variables.
+        variables of their dimensions are copied too, and so are the variables listed in their
+        ``coordinates`` attributes. None copies all variables.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
         (floats, strings, or slices of labels, which include both ends). An integer or a single
@@ -180,7 +180,7 @@ def copy(
         the source changes during the copy. In the last case, the target is not yet a store, and the
         next run starts over.
     UnsupportedError
-        If the target lacks a type. Nothing was written.
+        If the target does not support a type. Nothing was written.
     StorageError
         If netCDF-C cannot read the file, or the values of a variable.
     NczarrError

@@ -289,7 +289,7 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 def _is_same_json(first: Any, second: Any) -> bool:
     """Return whether two attributes are JSON objects or lists with equal contents.
 
-    netCDF-C reads such attributes as text, and programs format the same JSON differently.
+    netCDF-C reads such attributes as text, and different programs format the same JSON differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):

@@ -74,7 +74,7 @@ class Input(ABC):
     changes
         The differences between the copy and the source.
     store
-        The store of the source. For a file, a store at the path of the file.
+        The store that contains the source. For a file, a store at the path of the file.
     state
         Function that returns a string which changes whenever the source does. It returns None if
         changes cannot be detected.
@@ -258,7 +258,7 @@ def open_input(
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types
-        Whether to convert attributes to the types in which netCDF-C reads them. If False, JSON
+        Whether to convert attributes to the types that netCDF-C returns for them. If False, JSON
         attributes stay JSON.
 
     Raises
@@ -297,7 +297,7 @@ def open_input(
 
 
 def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine. If it is None, xarray chooses an engine."""
+    """Open all groups of a file with an xarray engine. If it is None, xarray chooses one."""
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -310,8 +310,8 @@ def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, x
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    # xarray 2025.7 does not have the attribute `supports_groups` yet. Engines that support groups
-    # need all options in AS_STORED.
+    # xarray 2025.7 does not have the attribute `supports_groups` yet, so the method is compared.
+    # Engines that support groups need all options in AS_STORED.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
         return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
@@ -404,7 +404,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path is a local file with the signature of netCDF or HDF5."""
+    """Return whether `source` is a path of a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store raises the error
@@ -414,7 +414,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunk length along each dimension, as a list of lengths if chunks differ."""
+    """Return, for each dimension, the chunk length, or a list of chunk lengths if they differ."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
@@ -434,7 +434,7 @@ def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dic
     ]
     encoding: dict[str, Any] = {"chunks": chunks, "codecs": codecs}
     if layout.zarr.has_shards and len(node.shards) == 1 and not node.chunk_runs:
-        # In all other cases, each chunk becomes a separate object.
+        # In all other cases, the copy is not sharded: each chunk becomes a separate object.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}
     if changes.codecs is not None:

@@ -1,7 +1,7 @@
 """Call netCDF-C functions directly, in the library that netCDF4-python installs.
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
-strings in attributes, and it leaves out variables of unknown types. If groups define several
+strings in attributes, and it leaves out variables of unknown types. If several groups define
 dimensions with the same name, it always uses the nearest one, and may therefore truncate the values
 of a variable.
 """
@@ -112,7 +112,7 @@ class Handle:
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
-        """Call a netCDF-C function whose last parameter is an output integer. Return the integer.
+        """Call a netCDF-C function that writes an integer to its last parameter, and return it.
 
         `arguments` contains all arguments but the last.
         """
@@ -121,7 +121,7 @@ class Handle:
         return result.value
 
     def ids(self, function: str, group: int, *rest: Any) -> list[int]:
-        """Return the identifiers of the items that a netCDF-C function lists in a group.
+        """Call a netCDF-C function that lists items in a group, and return their identifiers.
 
         The function's first parameters are those of ``nc_inq_grps``: the group, an output count and
         an output array. `rest` contains the arguments that follow.
@@ -133,7 +133,7 @@ class Handle:
         return list(listed)
 
     def name(self, function: str, *arguments: Any) -> str:
-        """Call a netCDF-C function whose last parameter is an output name. Return the name.
+        """Call a netCDF-C function that writes a name to its last parameter, and return the name.
 
         `arguments` contains all arguments but the last.
         """

@@ -53,9 +53,9 @@ class FileLayout(Layout):
 def inexpressible_sizes(root: Group) -> list[str]:
     """Return a phrase for each dimension whose size a netCDF-4 file cannot express.
 
-    In a netCDF-4 file, an unlimited dimension is only as long as the values that are written along
-    it. Without such values, its size is lost. A fixed dimension cannot have size 0, because 0 means
-    unlimited.
+    In a netCDF-4 file, the size of an unlimited dimension is determined by the values written along
+    it. If no values are written, the size is lost. A fixed dimension cannot have size 0, because 0
+    means unlimited.
     """
     written: set[str] = set()
     for variable in root.all_variables():
@@ -116,7 +116,7 @@ class _FileWriter:
     variables
         The variables defined so far, keyed by path.
     underway
-        Counter of the assignments in progress. The file is not closed before they end.
+        Counter of the assignments in progress. The file is not closed until they have ended.
     """
 
     handle: Handle
@@ -224,7 +224,7 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable in a file that is open for writing. Assigning to a region writes its values."""
+    """A variable in a file that is open for writing. Assigning to a region writes the values."""
 
     handle: Handle
     ncid: int

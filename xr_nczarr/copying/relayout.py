@@ -39,7 +39,8 @@ def relayout(
     data
         The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        Chunks and codecs. They come from the caller if `explicit`, and from the variable otherwise.
+        Chunks and codecs. They come from the caller if `explicit` is true. Otherwise, they come
+        from the variable.
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
@@ -105,11 +106,10 @@ def _strings(
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - If fill values are optional in the Zarr version, readers of plain Zarr treat them as a
-      ``_FillValue``. A number would therefore mask every element that equals it, whereas NaN masks
-      only NaN.
+    - In Zarr versions where ``fill_value`` is optional, readers of plain Zarr treat it as
+      ``_FillValue``. A number would mask every element equal to it; NaN masks only NaN.
     - In NCZarr, netCDF's default fill values never mask data.
-    - Without a fill value, missing chunks are read as zeros. In plain Zarr, an array without
+    - Without a fill value, missing chunks are read as zeros. A plain Zarr array without
       missing chunks (`complete`) therefore needs no fill value.
     """
     assert variable.node is not None

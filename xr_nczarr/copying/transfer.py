@@ -40,7 +40,7 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Returns the paths of the arrays whose chunks were copied as bytes, and the number of these
+    Return the paths of the arrays whose chunks were copied as bytes, and the number of these
     chunks.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
@@ -109,14 +109,14 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps_bytes(spec: CodecSpec) -> bool:
-    """Return whether a ``bytes`` codec uses the byte order that is not native."""
+    """Return whether a ``bytes`` codec uses the non-native byte order."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches, and yield the numbers of checked and copied objects."""
+    """Copy missing objects in batches. For each batch, yield how many were checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*node.object_counts)
@@ -157,7 +157,8 @@ def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
-        # Double the axis along which the largest share of a block would be read again.
+        # Double the axis along which the parts are shortest relative to the source blocks, because
+        # every part that contains a piece of a block reads the whole block.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
         axis = max(growing, key=lambda dim: data.chunks[dim][0] / part[dim])
         grown = [*part]
