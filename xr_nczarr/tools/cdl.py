@@ -1,9 +1,10 @@
 """Print a store as CDL, the text format that ``ncdump`` writes and ``ncgen`` reads.
 
-The output matches that of ncdump 4.9, except where ncgen could not recreate the dataset from it:
+The output matches that of ncdump 4.9, except where ncgen could not recreate the dataset from the
+output of ncdump:
 
 - Numbers have as many digits as they need to round-trip, unless `precision` is set.
-- Character data are not split into separate strings at line breaks.
+- Character data is not split into separate strings at line breaks.
 - Trailing NULs in a row of characters are shown if ncgen would otherwise pad the row with a
   different fill value.
 - Percent signs in names are escaped.
@@ -367,7 +368,7 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the CDL name of a dimension in a group that can use the dimensions `visible`.
+    """Return the CDL name of a dimension, as used in a group that sees the `visible` dimensions.
 
     This is the full path if the short name would refer to a different dimension.
     """

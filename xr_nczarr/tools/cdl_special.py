@@ -53,5 +53,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Convert integers to int32, like ncdump, or to int64 if a value does not fit."""
+    """Convert integers to int32, as ncdump does, or to int64 if a value does not fit."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

@@ -168,7 +168,7 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with the smallest number of digits that reproduces it.
+    """Format each number with the fewest digits that reproduce it.
 
     Only the numbers of digits in `digits` are tried. If none of them reproduces the number, the
     last one is used. `flag` is a flag for ``%``-formatting, such as ``#``.

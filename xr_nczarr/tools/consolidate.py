@@ -80,7 +80,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict of documents by key that advances a progress bar when a document is added.
+    """A dict from keys to documents that advances a progress bar when a document is added.
 
     None, which stands for a missing document, does not advance the bar.
     """

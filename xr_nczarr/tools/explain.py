@@ -60,7 +60,7 @@ class VariableReading:
     fetched_bytes
         Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks to read that are not in the store, or None if this number is unknown.
+        Number of chunks that the selection needs, but the store lacks. None if unknown.
     decoded_bytes
         Total decoded size of the chunks to read.
     result_bytes
@@ -93,7 +93,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        Why the costs of all other variables are unknown, keyed by the path of the variable.
+        Maps the path of each other variable to the reason why its cost is unknown.
     """
 
     readings: tuple[VariableReading, ...]
@@ -148,10 +148,10 @@ def explain(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Explanation:
-    """Predict how many requests and bytes reading a selection takes, without reading it.
+    """Predict how many requests and bytes it takes to read a selection, without reading it.
 
     Only metadata is read. The store is listed to determine the sizes of the chunks. If it cannot
-    be listed, the size of each chunk is requested, for at most 10,000 chunks.
+    be listed, sizes are requested one by one, for each variable that needs at most 10,000 chunks.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.backend.entrypoint import AS_STORED
 
-    # Variables stay undecoded, because decoding would read the first and last value of times.
+    # Variables stay undecoded, because decoding times would read their first and last values.
     return build_groups(opened, group, AS_STORED)
 
 

@@ -71,8 +71,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
     """Return an HTML element that users can expand to show `content` below `summary`.
 
-    Both must already be HTML. `kind` is the CSS class of the element, and `opened` is whether the
-    element is initially expanded.
+    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states whether
+    the element is initially expanded.
     """
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
@@ -105,7 +105,7 @@ def grid_svg(
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
     Dimensions along which the selection skips chunks are preferred, then dimensions with the most
-    chunks. Returns an empty string for a scalar or an array without elements.
+    chunks. Return an empty string for a scalar or an array without elements.
 
     Parameters
     ----------

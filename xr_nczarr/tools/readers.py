@@ -31,7 +31,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     Parameters
     ----------
     documents
-        The store's metadata documents by key. None stands for a missing document.
+        The store's metadata documents, keyed by object key. None stands for a missing document.
     """
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")

@@ -125,7 +125,7 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A stand-in for another store that records requests instead of making them.
+    """A store that stands in for another one, and records requests instead of making them.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ def count_stored_chunks(
     Parameters
     ----------
     others
-        List to which to add the keys of all objects that are not chunks or shards. If a list is
+        List to extend with the keys of all objects that are not chunks or shards. If a list is
         passed, the positions of the existing chunks and shards are recorded too.
     max_requests
         Maximum number of chunks to look up if the store cannot be listed. None means no limit.
@@ -148,9 +148,9 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array that owns the chunk or shard at `key`, and its index in the flattened grid.
+    """Return the array to which an object belongs, and the index of the object in the flat grid.
 
-    Returns None and 0 if `key` is not the key of a chunk or shard.
+    Return None and 0 if `key` is not the key of a chunk or shard.
     """
     folder = key
     while folder:

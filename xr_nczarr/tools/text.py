@@ -55,7 +55,7 @@ def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator
 
 
 def dimension_text(dimension: Dimension) -> str:
-    """Format the name and the size of a dimension, and whether it is unlimited."""
+    """Format the name and the size of a dimension, and mark it if it is unlimited."""
     unlimited = " unlimited" if dimension.unlimited else ""
     return f"{quote(dimension.name)} {dimension.size}{unlimited}"
 

@@ -140,7 +140,7 @@ def upgrade(
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
     """Render the metadata documents of a store in another dialect (NCZarr layout).
 
-    Returns a mapping from keys to documents, and the dialect that a reader detects in them.
+    Return a mapping from keys to documents, and the dialect that a reader detects in them.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Yield lists of document keys. All documents in one list must be written before the next.
+    """Yield lists of document keys. Documents of one list must be written before the next list.
 
     The documents that receive the new NCZarr metadata come first. Then come the documents from
     which old NCZarr metadata is removed, and finally the consolidated document. `in_attributes`

@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields that determine the output line: findings with equal fields share a line."""
+        """The fields that determine the output line: findings of the same kind share a line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:

@@ -58,9 +58,9 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. There is one
-    exception: if exactly one value of a coordinate is missing, it may equal the fill value, and
-    writers omit chunks that contain nothing else. This is only a warning.
+    chunk is an error in a coordinate variable, and a warning in any other variable. If exactly
+    one value of a coordinate is missing, however, this is only a warning. The value may equal the
+    fill value, and writers omit chunks that contain only the fill value.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate that has lost values with its `absent` chunks.
+    """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
 
     The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
     omit a chunk that contains only the fill value. A single absent value is therefore normal,
