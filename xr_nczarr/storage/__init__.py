@@ -2,8 +2,8 @@
 
 Other layers access files and servers only through stores. A store has four basic methods:
 `fetch`, `put`, `list_names` and `delete`. For an object that does not exist, `fetch` yields None.
-Denied access, failed requests, and responses that are too short or too long raise an error that
-names the key.
+If access is denied, a request fails, or a response is too short or too long, the store raises an
+error that names the key.
 """
 
 from xr_nczarr.storage.caching import (

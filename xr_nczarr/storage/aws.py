@@ -1,6 +1,6 @@
 """Translate s3fs options, AWS environment variables and AWS configuration files for obstore.
 
-This module handles the environment variables and files that the botocore documentation describes.
+For a description of these variables and files, see the botocore documentation.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class FoundCredentials:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials, declared to expire after five minutes.
+        """Return the current credentials, with an expiration time five minutes from now.
 
-        obstore then calls this method again.
+        When the credentials expire, obstore calls this method again.
         """
         frozen = self._credentials.get_frozen_credentials()
         # botocore caches its credentials, and renews them before they expire.
@@ -168,7 +168,7 @@ def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | Non
     Raises
     ------
     NoEquivalent
-        If some values are set, but not both keys.
+        If any value is set, but the access key or the secret key is missing.
     """
     key, secret, token = values
     if key and secret:

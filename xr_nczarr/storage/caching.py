@@ -1,4 +1,4 @@
-"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
+"""Stores that wrap another store, to cache or prefetch its objects or show their earlier state."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _BATCH_OBJECTS = 256
 class _WrapperStore(Store):
     """A read-only wrapper that changes how the objects of `source` are read.
 
-    A subclass implements `_respond`, which yields the object at each of the given keys. To fetch
-    objects from the source, `_respond` calls the function that is passed as `request`.
+    A subclass implements `_respond`, which yields the object at each of the given keys. The
+    parameter `request` of `_respond` is a function that fetches objects from the source.
     """
 
     def __init__(self, source: Store) -> None:
@@ -52,7 +52,7 @@ class _WrapperStore(Store):
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
-        """Wrap `source`, a variant of the wrapped store, in the same way as this store."""
+        """Return a wrapper like this one around `source`, which is a variant of `self.source`."""
 
     def probing(self) -> Store:
         return self._wrap(self.source.probing())
@@ -160,7 +160,7 @@ class CachingStore(_WrapperStore):
         return cache_error(self.name)
 
     def _removed_error(self, key: str) -> StorageError:
-        """Return the error for a cached file that another program removed before it was read."""
+        """Return the error for a cached file that was removed before it could be read."""
         return StorageError(
             "the cached file was removed while it was in use",
             remedy="Read the object again",
@@ -171,8 +171,8 @@ class CachingStore(_WrapperStore):
     def _fill(self, keys: Iterable[str], request: _Request) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
-        Return a dict that maps keys to the responses that must not be cached. Such a response is
-        None (the object is missing), a web page, or an AccessDeniedError.
+        Some responses must not be cached: None for a missing object, a web page, or an
+        AccessDeniedError. Return these responses in a dict, keyed by the keys of their objects.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
@@ -240,8 +240,8 @@ class PrefetchGroup:
     """A group of objects that are all fetched as soon as one of them is needed.
 
     The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`
-    bytes, no object is kept. Stores then request each object separately, so that a failure does
-    not affect other objects.
+    bytes, no object is kept. Stores then request each object separately, so that one failure
+    does not affect the other objects.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -272,9 +272,8 @@ class PrefetchGroup:
 class MemoizingStore(_WrapperStore):
     """A store that fetches each object only once, and then keeps it in memory.
 
-    The dictionary `objects` maps the key of each object fetched so far to the object, or to None if
-    the object is missing. Web pages are not kept, because servers may send them in place of missing
-    objects.
+    The dictionary `objects` maps each key requested so far to its object, or to None if the object
+    is missing. Web pages are not kept, because servers may send them in place of missing objects.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:

@@ -31,8 +31,7 @@ _AZURE = {
 _AZURE_CREDENTIALS = ("account_key", "sas_token", "anon")
 # The headers that obstore removes when it follows a redirect to another server.
 _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
-# Environment variables with certificates, which obstore ignores, and with proxies, which aiohttp
-# ignores.
+# Environment variables for certificates (ignored by obstore) and for proxies (ignored by aiohttp).
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NEVER = timedelta(days=365)
@@ -63,7 +62,7 @@ class _Arguments(NamedTuple):
     keywords: dict[str, Any]
 
     def store(self) -> Any:
-        """Return the obstore store, which all connections with equal arguments share.
+        """Return the obstore store, shared by all connections with equal arguments.
 
         Stores are shared because creating one takes about 14 ms of processor time.
         """
@@ -271,7 +270,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options that fsspec's configuration sets for a kind of store.
+    """Return the storage options set in fsspec's configuration for a kind of store.
 
     `kind` is the name of an obstore class, such as ``S3Store``.
     """
@@ -319,7 +318,7 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options according to `names`, and drop those whose value is None.
+    """Rename storage options according to `names`, and drop options whose value is None.
 
     Raises
     ------

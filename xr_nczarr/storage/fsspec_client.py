@@ -25,7 +25,7 @@ _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 
 
 class FilesystemClient(Transport):
-    """A client for the files below a folder of an fsspec filesystem."""
+    """A client for all files below a folder in an fsspec filesystem."""
 
     _shows_folders = False
 
@@ -141,7 +141,7 @@ class FilesystemClient(Transport):
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
-        # Pages are not read through a cache, because it could return an outdated page.
+        # Pages are not read through a cache, because a cache could return an outdated page.
         is_cached = not is_http(self.filesystem)
         names = None if is_cached else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:

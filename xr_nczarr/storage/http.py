@@ -137,15 +137,16 @@ class CheckedResponse(aiohttp.ClientResponse):
         """Return the offsets of the first and last byte sent, and the size of the whole object.
 
         These numbers come from the ``Content-Range`` header of a partial response. If the header
-        does not state the size, the end of the range that was sent is used as the size.
+        does not state the size, the end of the sent range is used as the size.
 
         Raises
         ------
         aiohttp.ClientPayloadError
-            If no range was requested, the header is invalid, or the range that was sent does not
-            contain the first requested byte. For a suffix, this error is also raised if the header
-            does not state the size, or the range does not reach the end of the object. Other
-            ranges that end too early are detected later, because the response is too short.
+            If no range was requested, the header is invalid, or the sent range does not contain
+            the first requested byte. For a suffix request, this error is also raised if the header
+            does not state the size, or the sent range does not reach the end of the object. For
+            any other request, a sent range that ends too early is detected later, because the
+            response is then too short.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -312,7 +313,7 @@ class SessionFactory:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and remove possibly secret headers if it leads to another server."""
+        """Check a redirect, and strip sensitive headers if it leads to another server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -367,9 +368,10 @@ class _Resolver(ThreadedResolver):
 def web_options(
     options: Mapping[str, Any], retry: Retry, trust: Trust | None, max_bytes: int | None
 ) -> dict[str, Any]:
-    """Complete the options for fsspec's HTTP filesystem, so that it returns exact byte ranges.
+    """Return options that make fsspec's HTTP filesystem return exact byte ranges.
 
-    `retry` determines the timeouts. For `trust` and `max_bytes`, see `SessionFactory`.
+    The result includes the given `options`. `retry` determines the timeouts. For `trust` and
+    `max_bytes`, see `SessionFactory`.
     """
     read_timeout = retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.

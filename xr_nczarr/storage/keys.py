@@ -32,7 +32,7 @@ class Listing(NamedTuple):
 def check_key(key: str, store: str) -> None:
     """Raise RefusedError unless `key` is a plain relative path; see `is_plain_key`.
 
-    Such a path cannot lead out of the store. `store` is its name in error messages.
+    Such a path cannot escape the store. `store` is the name of the store, for the error message.
     """
     if not is_plain_key(key):
         raise RefusedError(
@@ -55,7 +55,7 @@ def is_plain_key(key: str) -> bool:
 class NameCollision(NamedTuple):
     """A pair of different names in `folder` that some file systems treat as the same name.
 
-    `name` is a component of `key`. `other` is the name with which it would collide.
+    `name` is a component of `key`. `other` is the name that collides with it.
     """
 
     key: str
@@ -106,7 +106,7 @@ def fold_name(name: str) -> str:
 def check_prefix(prefix: str, store: str) -> None:
     """Raise RefusedError unless `prefix` is empty, or a plain key followed by ``/``.
 
-    `store` is the name of the store in the error message.
+    `store` is the name of the store, for the error message.
     """
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
@@ -115,7 +115,7 @@ def check_prefix(prefix: str, store: str) -> None:
 def check_target(target: str, store: str) -> bool:
     """Return whether `target` is a key rather than a prefix.
 
-    A prefix is empty or ends in ``/``. `store` is the name of the store in the error message.
+    A prefix is empty or ends in ``/``. `store` is the name of the store, for the error message.
 
     Raises
     ------

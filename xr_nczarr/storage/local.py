@@ -193,8 +193,8 @@ class LocalStore(Store):
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
         """Copy objects from another store, and return the number of objects copied.
 
-        Each item of `keys` is a (key in `source`, key in this store) pair. Between two directories,
-        the operating system copies the bytes if it can.
+        Each item of `keys` is a (key in `source`, key in this store) pair. If `source` is also
+        a local directory, the operating system copies the bytes where possible.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class LocalStore(Store):
         Raises
         ------
         ExistsError
-            If `exclusive` is true and the store exists.
+            If `exclusive` is true and the store already exists.
         """
         target = os.path.realpath(self.root)
         staging.flush()
@@ -356,7 +356,7 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If the operating system does not allow a name. The error contains the key.
+            If the operating system does not allow a name in a key. The error contains that key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.

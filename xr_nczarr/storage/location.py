@@ -48,17 +48,17 @@ class Location:
         An absolute path, or an fsspec URL without its fragment. Empty if the target is neither a
         path nor a URL.
     medium, format, zarr_format
-        The storage medium, the format and the Zarr version that ``mode=`` in the URL fragment
-        requests. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. Each is None if the fragment does
-        not specify it.
+        The storage medium, the format and the Zarr version requested by ``mode=`` in the URL
+        fragment. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. Each attribute is None if the
+        fragment does not specify it.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
         True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
         them (``noxarray``). None means that the fragment contains neither word.
     group
-        Path of the group, if the target is a ``zarr.Group``, or names a group in a reference set
-        (``reference://group``). Empty for the root group.
+        Path of the group, if the target is a ``zarr.Group`` or a group in a reference set
+        (``reference://group``). Empty for the root group and for any other target.
     storage_options
         fsspec storage options implied by the fragment and the host name of the URL.
     filesystem
@@ -188,7 +188,7 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 
 
 def _group(link: str) -> str:
-    """Return the group that the first link of a chained URL names.
+    """Return the group named in the first link of a chained URL.
 
     For ``reference://a::set.json``, `link` is ``reference://a``, and the result is ``a``.
     """
@@ -221,7 +221,7 @@ def _locate_filesystem(target: Any) -> Location:
 def _locate_zarr_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group.
 
-    If this package implements the same kind of store, its own implementation is used, because it
+    If this package implements the same kind of store, the package's own implementation is used. It
     makes writes durable, checks responses, and retries requests.
     """
     import zarr  # only if the caller passed one of its objects

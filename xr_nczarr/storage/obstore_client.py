@@ -67,7 +67,7 @@ call_after_fork(process.after_fork)
 
 @lru_cache(None)
 def _threads() -> ThreadPoolExecutor:
-    """Return the thread pool for blocking requests, which all stores in this process share."""
+    """Return the thread pool for blocking requests, shared by all stores in this process."""
     return ThreadPoolExecutor(_SMALL_IN_FLIGHT, "obstore")
 
 
@@ -77,14 +77,14 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. Its own retries, if any, are made in addition
-        to those of `rules`.
+        An instance of a class in ``obstore.store``. If it also retries requests, these retries
+        are made in addition to the retries of `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
         See `Rules`.
     name
-        A URL for messages. It must not contain secrets. None derives it from `store`.
+        A URL for messages, without secrets. If it is None, it is derived from `store`.
     substitute
         Function that returns an fsspec client for the same objects on a web server, or None. The
         fsspec client handles responses that obstore rejects, and lists folders.
@@ -147,8 +147,8 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
-        While the caller processes a response, threads already make the next requests. To limit the
-        use of memory, fewer requests are made in advance if the objects are larger.
+        While the caller processes a response, threads make the next requests in advance. To limit
+        memory use, the number of these requests is smaller if the objects are larger.
         """
         for request in requests:
             check_key(request.key, self.name)

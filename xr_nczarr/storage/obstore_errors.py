@@ -91,7 +91,7 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in an obstore error's message, or None if there is none."""
+    """Return the HTTP status in an obstore error's message, or None if it contains no status."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))

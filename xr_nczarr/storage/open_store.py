@@ -42,7 +42,7 @@ _SNIFFED_BYTES = 64 << 10
 # Storage options of this package, besides `client`.
 _OWN_OPTIONS = ("retry", "missing_status", "sync")
 # Options of fsspec's simplecache that are accepted, but have no effect. For example, cached objects
-# do not expire, because they are kept as long as their folder exists.
+# never expire; they are kept as long as their folder exists.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
@@ -316,8 +316,9 @@ def _open_remote(
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for `rest`, the part of a chained URL after its first link.
 
-    The options for the first link of `rest` are taken from ``target_options``, and from the entry
-    with the name of its protocol. Options for later links are kept.
+    The options for the first link of `rest` come from two entries of `options`:
+    ``target_options``, and the entry named after the protocol of that link, which takes precedence.
+    Entries for later links are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
@@ -325,9 +326,9 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a chained URL, whose protocol is `protocol`.
+    """Return the options for the first link of a URL, given the protocol of that link.
 
-    Options for the other links, which are nested under the names of their protocols, are left out.
+    Options for other links are left out. They are nested under the names of their protocols.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

@@ -14,7 +14,7 @@ Read = Callable[[int, int], Bytes | None]
 class ByteRange(NamedTuple):
     """A range of `length` bytes in the object at `key`.
 
-    `start` is the offset of its first byte. A negative start counts from the end of the object.
+    `start` is the offset of the first byte. A negative start counts from the end of the object.
     """
 
     key: str
@@ -55,9 +55,9 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if a range is invalid for an object of any size.
+    """Raise StorageError if a range is invalid regardless of the size of its object.
 
-    `store` is the name of the store in the error message.
+    `store` is the name of the store, for the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
@@ -87,8 +87,8 @@ def too_large(
 def first_byte(item: ByteRange, size: int, store: str) -> int:
     """Return the offset of a range from the start of its object, which has `size` bytes.
 
-    ``item.start`` may also be negative, and then counts from the end of the object. `store` is the
-    name of the store in the error message.
+    A negative ``item.start`` counts from the end of the object. `store` is the name of the store,
+    for the error message.
 
     Raises
     ------

@@ -58,7 +58,7 @@ class ListedObject(NamedTuple):
     """An object in a listing.
 
     `size` is in bytes. `mark` is a string that changes whenever the object changes, such as its
-    ETag. Each is None if the listing does not contain it.
+    ETag. Both are optional: a value that is not in the listing is None.
     """
 
     key: str
@@ -95,7 +95,7 @@ class Rules:
 
 
 class Connection(ABC):
-    """Access to the objects in one place on a remote system, such as a folder of a bucket.
+    """Access to the objects in one place on a remote system, such as a folder in a bucket.
 
     Attributes
     ----------
@@ -201,7 +201,10 @@ class RemoteClient(Connection):
         """Write an object in one request, replacing any existing object."""
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects, replacing existing ones, concurrently if the client allows it."""
+        """Write objects, replacing any existing objects.
+
+        The objects are written concurrently if the client allows it.
+        """
         for _ in self.map_concurrently(lambda item: self.put(*item), items):
             pass
 
@@ -340,7 +343,7 @@ class RemoteStore(Store):
             yield _data(response)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range and its object's version, or None for a missing object."""
+        """Yield the bytes and the object's version for each range, or None for a missing object."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(batch), merge_ranges(batch)) for batch in split_into_batches(ranges)]
@@ -485,8 +488,8 @@ class RemoteStore(Store):
 def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
-    A range that counts from the end of the object is extended to the end, because HTTP cannot
-    express any other range that counts from the end.
+    If the start counts from the end of the object, all remaining bytes are requested. HTTP does not
+    support a range that counts from the end, but stops before the end.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)

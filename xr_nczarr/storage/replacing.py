@@ -30,7 +30,7 @@ def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether `name` is a temporary name such as those that `hidden_path` creates."""
+    """Return whether `name` looks like a temporary name created by `hidden_path`."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
@@ -85,7 +85,7 @@ def _make_folders(path: str, *, sync: bool) -> None:
 
 
 def existing_folder(path: str) -> str:
-    """Return `path`, or its nearest parent directory that exists."""
+    """Return `path` if it is an existing directory, otherwise its nearest existing parent."""
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -190,8 +190,8 @@ def remove(path: str) -> None:
 def remove_tree(path: str) -> None:
     """Remove a directory, and try again if another process adds files to it in the meantime.
 
-    For example, dask workers still finish their current chunks after a write has failed. No error
-    is raised if the directory cannot be removed.
+    For example, dask workers finish writing their current chunks even after a write has failed. No
+    error is raised if the directory cannot be removed.
     """
     for seconds in _REMOVAL_WAITS:
         time.sleep(seconds)

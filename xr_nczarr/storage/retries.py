@@ -66,11 +66,11 @@ class Retry:
         Maximum number of attempts for a request, including the first.
     total_seconds
         Time limit in seconds for all attempts together. A request is not retried if another
-        attempt of the same duration as the last would exceed the limit. With the default values,
+        attempt as long as the last one would exceed the limit. With the default values,
         there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
-        attempt. Each wait is then shortened by a random amount of up to half.
+        attempt. Each wait is then shortened by a random fraction of up to one half.
     timeout_seconds
         Maximum time in seconds without any response data. If the server sends nothing for longer,
         the attempt fails.

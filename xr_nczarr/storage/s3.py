@@ -14,7 +14,7 @@ _MAX_REMOVED = 1000  # the most that S3 removes in one request
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """A variant of s3fs's filesystem without its retries and its extra LIST requests."""
+    """A variant of s3fs's filesystem that makes no retries and no extra LIST requests."""
 
     retries = 1
 
@@ -55,7 +55,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Complete the storage options for `S3` with settings for many small objects.
+    """Add defaults suited to many small objects to the storage options for `S3`.
 
     `retry` determines the timeouts. `connections` is the maximum number of open connections.
     Settings in `options` take precedence.

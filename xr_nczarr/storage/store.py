@@ -35,9 +35,9 @@ class Store(ABC):
 
     Stores are cheap to create, small when pickled, and usable after a fork.
 
-    A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
-    All other methods have default implementations that are based on these four methods. A subclass
-    may override them.
+    A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
+    writable. All other methods have default implementations that are based on these four methods. A
+    subclass may override them.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Store(ABC):
         intermediate copy.
     zero_fill_is_missing
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
-        their writers use 0 if the original file declares no fill value.
+        the tools that create them write 0 if the original file declares no fill value.
     shared
         Whether other processes may write individual objects concurrently.
     locks_processes
@@ -192,7 +192,7 @@ class Store(ABC):
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield the bytes of each range and its object's version, or None for a missing object.
+        """Yield the bytes and the object's version for each range, or None for a missing object.
 
         The version is a string that changes whenever the object changes. It is None if the store
         does not know the version.
@@ -227,10 +227,10 @@ class Store(ABC):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of an object into `buffers`, one buffer for each range.
+        """Read ranges of an object into `buffers`, and return whether the object exists.
 
-        `spans` contains an (offset, length) pair for each range. The buffer for a range has exactly
-        `length` bytes. Return whether the object exists.
+        `spans` contains an (offset, length) pair for each range. `buffers` contains a buffer of
+        exactly `length` bytes for each range.
 
         Raises
         ------
@@ -369,7 +369,7 @@ class Store(ABC):
         Raises
         ------
         RefusedError
-            If the operating system does not allow a name. The error contains the key.
+            If the operating system does not allow a name in a key. The error contains that key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -410,7 +410,7 @@ class Store(ABC):
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store, and replace the content of this store with its content afterwards.
+        """Yield a staging store, whose content then replaces the content of this store.
 
         The content is replaced atomically at the end of the ``with`` block, unless the block raises
         an error. The staging store initially contains the objects of this store, or no objects if

@@ -1,4 +1,4 @@
-"""Wrap system calls for files, and replace those that an operating system lacks.
+"""Wrap system calls for files, with replacements for systems that lack a call.
 
 No other module of this package depends on the operating system. docs/reference/versions.md lists
 the replacements.
@@ -232,7 +232,7 @@ def start_sync(descriptor: int, size: int) -> None:
 
 
 def sync_filesystem(path: str) -> None:
-    """Flush the file system that contains the directory `path` to disk.
+    """Flush to disk the whole file system that contains the directory `path`.
 
     On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. On macOS,
     only the drive's own cache remains to be flushed.
@@ -288,7 +288,7 @@ _process_locks = KeyLocks()
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold an exclusive lock, across processes and threads, by means of a lock file at `path`.
+    """Hold an exclusive lock across processes and threads, using a lock file at `path`.
 
     The lock file is created if necessary, and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock

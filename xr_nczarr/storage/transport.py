@@ -70,14 +70,14 @@ class Transport(RemoteClient):
     rules
         See `Rules`.
     name
-        A URL for messages. It must not contain secrets. None derives it from the filesystem.
+        A URL for messages, without secrets. If it is None, it is derived from the filesystem.
     """
 
     def __init__(
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure has no suffix requests
+        self._lacks_suffixes = "abfs" in filesystem.protocol  # not supported by Azure
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -131,7 +131,7 @@ class Transport(RemoteClient):
             yield None if response is None else Versioned(response)
 
     def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
-        """Yield the response to each request, while threads already fetch the next batches."""
+        """Yield the response to each request, while threads fetch the next batches in advance."""
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
@@ -255,9 +255,9 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Move the errors with status 401 or 403 from `failed` to a new dictionary, and return it.
+        """Move the errors with status 401 or 403 from `failed` to a new dictionary.
 
-        Both dictionaries map the index of a request to its error.
+        Return the new dictionary. Both dictionaries map the index of a request to its error.
         """
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:

@@ -36,7 +36,7 @@ class Trust:
     ----------
     origin
         Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
-        origin. None means that the set is local. A local set may refer to everything except devices
+        origin. None means that the set is local. A local set may refer to anything except devices
         and protocols that do more than transfer bytes.
     allow
         Additional URL prefixes or absolute paths that the caller allows.
@@ -64,7 +64,7 @@ class Trust:
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Return rules for an untrusted store, which allow only redirects to places below `url`."""
+        """Return the rules for an untrusted store: redirects must lead to URLs below `url`."""
         return cls().for_untrusted(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
@@ -73,7 +73,8 @@ class Trust:
         Raises
         ------
         RefusedError
-            If the set may not refer to `url`. If an option would allow this, the message names it.
+            If the set may not refer to `url`. The message names the option that would allow it, if
+            there is one.
         """
         if _INVALID_CHARACTERS.search(url):
             raise RefusedError(
@@ -132,8 +133,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        If the reference set is local and trusted, any host may do so, unless the request was
-        redirected. Otherwise, only the host of the reference set and the hosts in `allow` may.
+        For a local, trusted set, any host may do so, unless the request was redirected. For any
+        other set, only the host of the set and the hosts in `allow` may do so.
         """
         if self.origin is None:
             return not redirected
@@ -194,7 +195,7 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is not public: loopback, private, link-local or cloud metadata.
+    """Return whether a host is not public: a loopback, private, link-local or metadata host.
 
     `host` is a name or an IP address. Names are recognized by their ending, without a DNS lookup.
     """
@@ -222,7 +223,7 @@ def _host(url: str) -> str:
 
 
 def _server(url: str) -> str:
-    """Return the host and port in a URL in lower case, without user name and password."""
+    """Return the lowercased host and port of a URL, without any user name or password."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 

@@ -129,7 +129,7 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         UnsupportedError
-            If the store does not accept a key, and its object does not mark an unfinished write.
+            If the store rejects the key of an object that does not mark an unfinished write.
         """
         for key, _ in items:
             check_key(key, self.name)
@@ -227,8 +227,8 @@ class ZarrPythonClient(RemoteClient):
     def _check_mark(self, key: str) -> None:
         """Raise UnsupportedError unless the object at `key` marks an unfinished write.
 
-        This check is for keys that the store rejects because it supports only Zarr v3. Of their
-        objects, only the markers of unfinished writes may be kept in memory instead.
+        Call this method for each key that the store rejects because the store supports only Zarr
+        v3. Only the markers of unfinished writes may be kept in memory instead.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(

@@ -42,10 +42,10 @@ class Entry(NamedTuple):
 
 
 class ZipContents:
-    """The content of a zip file, of which only the needed byte ranges are fetched.
+    """The content of a zip file, from which only the needed byte ranges are fetched.
 
-    The last bytes of the file are fetched first, and kept in memory. The other methods are those of
-    a file object, because `zipfile` reads the zip directory from this object.
+    The last bytes of the file are fetched first, and kept in memory. The methods `tell`, `seek` and
+    `read` implement a file object, so that `zipfile` can read the zip directory.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class ZipContents:
             raise NotFoundError("the zip file does not exist", store=store)
         self._folder, self._key, self._store = folder, key, store
         self._end = memoryview(end)
-        # The size of a larger file is wrong if other data precede the first entry.
+        # For a larger file, the implied size is wrong if other data precedes the first entry.
         self._size = len(end) if len(end) < _END_BYTES else _implied_size(bytes(end))
         self._position = 0
         self.entries = _read_entries(self, store)
