@@ -172,7 +172,7 @@ class CachingStore(_WrapperStore):
         """Add the objects at `keys` to the cache, unless they are already cached.
 
         Some responses must not be cached: None for a missing object, a web page, or an
-        AccessDeniedError. Return these responses in a dict, keyed by the keys of their objects.
+        AccessDeniedError. Return these responses in a dict, keyed by object key.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None

@@ -384,7 +384,7 @@ def web_options(
     # A byte range of a compressed response would not be a range of the object.
     headers = {"Accept-Encoding": "identity"}
     # Credentials are passed as headers, because `SessionFactory` can remove headers before a
-    # redirect. aiohttp forwards its options `auth` and `cookies` to the target of any redirect.
+    # redirect is followed. aiohttp would forward `auth` and `cookies` to any redirect target.
     remaining = dict(options)
     if auth := client.pop("auth", None) or remaining.pop("auth", None):
         headers["Authorization"] = auth.encode()

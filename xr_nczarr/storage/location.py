@@ -40,7 +40,7 @@ _AMAZON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The location of a store, and the options that its URL contains.
+    """The location of a store, and the options contained in its URL.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ def _locate_zarr_object(target: Any) -> Location:
     If this package implements the same kind of store, the package's own implementation is used. It
     makes writes durable, checks responses, and retries requests.
     """
-    import zarr  # only if the caller passed one of its objects
+    import zarr  # imported only if the caller passed one of its objects
     from zarr.abc.store import Store as ZarrStore
     from zarr.storage import StorePath
 

@@ -181,7 +181,7 @@ class ObstoreClient(RemoteClient):
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request, because a multipart upload is not atomic."""
         check_key(key, self.name)
-        # A MemoryStore keeps the buffer, which the caller may change. All others only read it.
+        # A MemoryStore keeps the buffer, which the caller may change. Other stores only read it.
         buffer = memoryview(data).cast("B") if self.shared else bytes(data)
         self._do(key, lambda path: self.store.put(path, buffer, use_multipart=False))
 
@@ -231,7 +231,8 @@ class ObstoreClient(RemoteClient):
         for item in self._do(prefix, listed) or ():
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
-            # S3 consoles create an empty object for a folder. obstore omits the slash at its end.
+            # S3 consoles create an empty object for a folder. Its key ends in a slash, which
+            # obstore omits.
             if path != folder and (item["size"] or self.size(key) is not None):
                 yield ListedObject(key, item["size"], mark)
 

@@ -16,7 +16,7 @@ from xr_nczarr.storage.url import split_query
 _JSON_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 # Options that only reference sets use. The options fo, target_protocol and target_options are not
-# among them, because chained URLs use them too.
+# listed here, because chained URLs also use them.
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 
 

@@ -95,7 +95,7 @@ class Rules:
 
 
 class Connection(ABC):
-    """Access to the objects in one place on a remote system, such as a folder in a bucket.
+    """Access to the objects at one location on a remote system, such as a folder in a bucket.
 
     Attributes
     ----------
@@ -489,7 +489,7 @@ def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
     If the start counts from the end of the object, all remaining bytes are requested. HTTP does not
-    support a range that counts from the end, but stops before the end.
+    support ranges that start relative to the end, but stop before it.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)
