@@ -53,7 +53,7 @@ def document():
     ],
     ids=str,
 )
-def test_arguments_of_other_engines_that_have_no_effect_are_accepted(stored, options):
+def test_arguments_needed_only_by_other_engines_are_accepted_and_ignored(stored, options):
     assert read(stored, **options) == VALUES
 
 
@@ -68,7 +68,7 @@ def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
 
-def test_entries_of_open_dataset_options_act_as_direct_arguments(document):
+def test_entries_of_open_dataset_options_are_treated_as_direct_arguments(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"

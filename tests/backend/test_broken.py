@@ -99,7 +99,7 @@ IMPOSSIBLE = {
 
 @each_opener
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_undecodable_variable_is_opened_undecoded(attribute, opener, store):
+def test_undecodable_variable_is_opened_without_decoding(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     message = f"^/t is opened without decoding: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
@@ -209,7 +209,7 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_coordinate_with_missing_chunk_is_not_indexed_if_missing_chunks_raise(store):
+def test_coordinate_with_missing_chunk_gets_no_index_if_missing_chunks_option_is_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(
@@ -253,7 +253,7 @@ def test_invalid_attributes_of_dropped_variable_are_ignored(store):
     assert sorted(dataset.variables) == ["time", "x"]
 
 
-def test_character_array_is_decoded_if_another_array_is_unreadable(tmp_path):
+def test_character_array_is_decoded_even_if_another_array_is_unreadable(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
         members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)
@@ -299,7 +299,7 @@ def test_decoding_warning_can_be_turned_into_error(store):
         xr.open_dataset(store, engine="nczarr")
 
 
-def test_failed_connection_raises_instead_of_marking_variable_broken(store, http_server):
+def test_failed_connection_raises_error_instead_of_marking_variable_broken(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
     options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
@@ -316,7 +316,7 @@ def test_create_default_indexes_false_avoids_reading_coordinates(opener, store, 
     assert not [request.path for request in http_server.requests if request.path[-1].isdigit()]
 
 
-def test_coordinate_indexes_match_xarray_decoding(tmp_path):
+def test_coordinate_indexes_match_values_decoded_by_xarray(tmp_path):
     dataset = xr.Dataset(
         coords={
             "date": xr.date_range("2000-01-01", periods=3, calendar="360_day", use_cftime=True),
@@ -336,7 +336,7 @@ def test_coordinate_indexes_match_xarray_decoding(tmp_path):
             assert opened[name].attrs == expected[name].attrs
 
 
-def test_each_broken_variable_emits_one_warning():
+def test_each_broken_variable_causes_one_warning():
     members = {".zgroup": b'{"zarr_format": 2}'}
     array = json.dumps(array_document((1,))).encode()
     attributes = IMPOSSIBLE["units"] | {"_ARRAY_DIMENSIONS": ["x"]}

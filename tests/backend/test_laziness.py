@@ -252,7 +252,7 @@ def test_reading_row_of_uncompressed_chunk_fetches_only_its_bytes(http_server, s
     assert request.range == "bytes=16-31"
 
 
-def test_opening_sends_constant_number_of_requests(s3_server, stored, tmp_path):
+def test_opening_sends_few_get_requests_and_no_list_requests(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -425,13 +425,13 @@ def test_dask_graph_contains_no_array_values(stored):
     assert len(pickle.dumps(dict(graph))) < 30_000
 
 
-def test_threaded_dask_computes_stored_values(stored):
+def test_threaded_dask_scheduler_computes_stored_values(stored):
     with dask.config.set(scheduler="threads"):
         dataset = opened(stored, chunks={"t": 2})["v"]
         np.testing.assert_array_equal((dataset + 1).values, VALUES + 1)
 
 
-def test_reading_works_without_processor_affinity(stored, monkeypatch):
+def test_reading_works_on_platforms_without_sched_getaffinity(stored, monkeypatch):
     import os
 
     monkeypatch.delattr(os, "sched_getaffinity")

@@ -71,13 +71,15 @@ LOCAL_TARGETS = {
 
 
 @pytest.mark.parametrize("name", LOCAL_TARGETS)
-def test_local_store_opens_from_every_kind_of_target(name, stored):
+def test_local_store_opens_from_path_url_mapping_or_fsspec_mapper(name, stored):
     check(xr.open_dataset(LOCAL_TARGETS[name](stored), engine="nczarr"))
 
 
 @pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
 @pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
-def test_zip_file_opens_if_store_is_at_its_root_or_in_one_folder(prefix, spell, stored, tmp_path):
+def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
+    prefix, spell, stored, tmp_path
+):
     path = zipped(stored, tmp_path / "store.zip", prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
@@ -199,7 +201,7 @@ def test_open_mfdataset_concatenates_stores(stored, tmp_path):
         ({"time": 2, "x": 5}, ((2, 1), (4,), (5,))),
     ],
 )
-def test_chunks_argument_behaves_as_in_xarray(chunks, expected, stored):
+def test_chunks_argument_determines_dask_chunks(chunks, expected, stored):
     with xr.open_dataset(stored, engine="nczarr", chunks=chunks) as dataset:
         assert dataset["t"].chunks == expected
         np.testing.assert_array_equal(dataset["t"].values, TEMPERATURE)
@@ -286,7 +288,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_broken_variable_with_name_none_raises_its_error(tmp_path):
+def test_loading_broken_variable_accessed_by_key_none_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]

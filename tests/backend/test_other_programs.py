@@ -18,7 +18,7 @@ from tests.stores import array_document, file_url
 
 
 # Regression D20
-def test_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
+def test_chunks_of_zeros_that_xarray_did_not_store_read_as_zeros(tmp_path: Path) -> None:
     written = xr.Dataset(
         {
             "i": ("x", np.array([0, 0, 3, 4], "i4")),
@@ -36,7 +36,7 @@ def test_zeros_omitted_by_xarray_are_restored(tmp_path: Path) -> None:
 
 
 # Regression D20
-def test_missing_chunks_without_fill_value_read_as_in_netcdf_c(
+def test_missing_chunks_without_fill_value_read_same_as_with_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
@@ -89,7 +89,9 @@ def test_unreadable_chunk_error_includes_location_and_remedy(
         assert error.remedy
 
 
-def test_missing_status_sets_http_statuses_treated_as_not_found(http_server: HttpServer) -> None:
+def test_missing_status_option_sets_http_statuses_treated_as_not_found(
+    http_server: HttpServer,
+) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
         dataset.createDimension("x", 4)
         dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
@@ -128,7 +130,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_big_endian_unsigned_fill_value_is_compared_as_stored(way: str) -> None:
+def test_big_endian_values_are_masked_by_unsigned_fill_value(way: str) -> None:
     document = array_document([3], ">i2", fill_value=255)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "_Unsigned": "true", "_FillValue": 255}
     objects = {

@@ -176,7 +176,7 @@ def test_use_zarr_fill_value_as_mask_applies_to_zero_in_reference_set(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_fill_value_attribute_is_compared_in_array_dtype(version):
+def test_fill_value_attribute_is_converted_to_array_dtype_before_comparison(version):
     data = np.array([1, 2, 1e20], "f4")
     store = written(version, data=data, fill_value=1, attributes={"_FillValue": 1e20})
     dataset = opened(store)
@@ -261,7 +261,7 @@ def test_use_zarr_fill_value_as_mask_also_applies_to_v3():
     ],
     ids=["int64", "uint32", "int32"],
 )
-def test_integer_scale_factor_does_not_overflow_stored_dtype(version, data, scale):
+def test_scaling_by_integer_does_not_overflow_stored_dtype(version, data, scale):
     fill = None if version == 2 else 0
     store = written(version, data=data, fill_value=fill, attributes={"scale_factor": scale})
     dataset = opened(store)
@@ -269,7 +269,7 @@ def test_integer_scale_factor_does_not_overflow_stored_dtype(version, data, scal
     assert dataset.dtype == opened(store, "zarr").dtype == "int64"
 
 
-def test_stored_values_do_not_overflow_integer_scale_factor_dtype():
+def test_scaling_does_not_overflow_dtype_of_scale_factor():
     store = {}
     raw = xr.Dataset({"v": ("x", np.array([2**40, 7]), {"scale_factor": np.int32(1)})})
     xr_nczarr.to_nczarr(raw, store)
@@ -301,7 +301,7 @@ def test_integer_scale_factor_with_missing_values_decodes_to_floats(version):
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_cf_attributes_are_handled_as_in_zarr_engine(version, attributes):
+def test_null_cf_attributes_yield_same_dataset_with_nczarr_and_zarr_engines(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(
@@ -404,7 +404,7 @@ def test_variable_length_strings_have_object_dtype():
 
 
 @pytest.mark.filterwarnings("ignore:The data type")
-def test_datetimes_with_multiple_of_unit_are_converted_to_unit():
+def test_datetimes_with_unit_multiplier_are_converted_to_base_unit():
     data = np.array([0, 1], "M8[10s]")
     dataset = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
     assert dataset.dtype == "M8[s]"

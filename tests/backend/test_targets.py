@@ -254,7 +254,7 @@ def groups(memory):
         ("sub#mode=zarr", None, 4),
     ],
 )
-def test_reference_url_path_selects_group(groups, path, group, first):
+def test_path_in_reference_url_selects_group(groups, path, group, first):
     options = {"storage_options": {"fo": groups}, "group": group}
     assert read(f"reference://{path}", **options) == [first, first + 1]
     path, mark, fragment = path.partition("#")
@@ -320,7 +320,7 @@ def test_fsspec_reference_filesystems_are_read_as_reference_sets(groups, memory)
 
 
 @pytest.mark.parametrize("way", ["filesystem", "by protocol", "options", "default"])
-def test_storage_options_accept_filesystem_for_referenced_files(groups, memory, way):
+def test_filesystem_for_referenced_files_can_be_passed_in_storage_options(groups, memory, way):
     arguments = {
         "filesystem": memory,
         "by protocol": {"memory": memory},
@@ -366,7 +366,7 @@ def test_option_unsupported_by_reference_sets_is_rejected(groups, options, messa
         read("reference://", storage_options={"fo": groups, **options})
 
 
-def test_reference_options_without_effect_are_accepted(groups):
+def test_reference_options_that_do_not_affect_reading_are_accepted(groups):
     options = {"mode": "r", "asynchronous": True, "batch_size": 3, "max_paths": 9}
     assert read("reference://", storage_options={"fo": groups, **options}) == [0, 1]
     older = {"fo": "memory://set.json", "ref_storage_args": {}}
@@ -536,7 +536,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", TOO_MANY)
 @pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")
-def test_target_with_path_or_fragment_that_does_not_apply_is_rejected(places, name, s3_server):
+def test_target_with_superfluous_path_or_fragment_is_rejected(places, name, s3_server):
     target = TOO_MANY[name].format(**places)
     options = {"s3": s3_server.storage_options} if "s3:" in target else None
     with pytest.raises(NczarrError) as caught:
@@ -555,7 +555,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_can_combine_paths_urls_chains_and_fragments(places, s3_server):
+def test_targets_can_combine_paths_chained_urls_and_fragments(places, s3_server):
     """Each of these targets is valid; `TOO_MANY` adds a part that does not apply."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (

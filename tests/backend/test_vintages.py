@@ -40,7 +40,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_from_every_netcdf_c_release_have_correct_values_and_types(
+def test_stores_from_every_netcdf_c_release_are_read_with_correct_values_and_types(
     tmp_path: Path, release: str, way: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -88,7 +88,7 @@ def test_missing_group_error_includes_group_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", ["4.9.0", "4.10"])
-def test_stored_values_are_decoded_by_cf_conventions(
+def test_stored_values_are_decoded_according_to_cf_conventions(
     tmp_path: Path, release: str, way: str
 ) -> None:
     opened = read(write_vintage(tmp_path / "store", sample(release), release), way)
@@ -161,7 +161,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_values_in_zarr_python_stores_match_zarr_python(
+def test_values_in_zarr_python_stores_equal_those_read_by_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]
@@ -188,7 +188,7 @@ def test_dask_workers_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_stores_written_by_xarray_match_zarr_engine(
+def test_stores_written_by_xarray_open_identically_with_nczarr_and_zarr_engines(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"

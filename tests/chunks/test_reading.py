@@ -92,7 +92,9 @@ def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, cou
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_small_zstd_chunks_are_read_correctly_if_others_are_missing_or_damaged(tmp_path, threads):
+def test_small_zstd_chunks_are_read_correctly_even_if_other_chunks_are_missing_or_damaged(
+    tmp_path, threads
+):
     values = np.arange(100 * 8192, dtype="f4").reshape(200, 4096)
     stored = array(tmp_path, values, (2, 4096))
     for number in range(100):

@@ -260,7 +260,7 @@ def test_pcodec_rejects_data_of_wrong_chunk_size():
             codec.decode(data)
 
 
-def test_codecs_with_missing_library_are_unsupported(monkeypatch):
+def test_codec_whose_library_is_missing_raises_unsupported_error(monkeypatch):
     monkeypatch.setattr(numcodecs.registry, "codec_registry", {})
     for name in ("msgpack2", "pcodec"):
         with pytest.raises(UnsupportedError, match=name):
@@ -324,7 +324,7 @@ def zstd_without_size(data):
 
 
 @pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=["", "shuffle"])
-def test_zstd_chunks_decoded_together_match_separate_decoding(filters):
+def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
     pytest.importorskip("zstandard")
     arrays = [np.arange(first, first + 1000, dtype="<i4") for first in range(3)]
     specs = (*filters, ("zstd", {"level": 3, "checksum": True}))
@@ -554,7 +554,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_with_mismatched_byte_order_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_array_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

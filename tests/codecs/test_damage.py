@@ -86,7 +86,7 @@ def test_mutated_chunks_decode_or_raise_nczarr_errors(chain):
         ("msgpack2", ["a", 1, None, [1, 2]]),
     ],
 )
-def test_mutated_items_decode_or_raise_nczarr_errors(name, items):
+def test_mutated_variable_length_items_decode_or_raise_nczarr_errors(name, items):
     chance = random.Random(1)
     array = np.empty(4, dtype=object)
     array[:] = items
@@ -196,7 +196,7 @@ def guarded_memory(length):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
-def test_mutated_blosc_chunks_never_access_memory_out_of_bounds():
+def test_decoding_mutated_blosc_chunks_never_accesses_memory_out_of_bounds():
     script = f"from {__name__} import *; decode_before_a_guard_page(1)"
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60

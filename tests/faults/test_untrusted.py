@@ -268,7 +268,9 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_largest_accepted_store_stays_within_time_and_memory_budget(name, tmp_path, monkeypatch):
+def test_opening_largest_accepted_store_stays_within_time_and_memory_budget(
+    name, tmp_path, monkeypatch
+):
     """The bounds are 64 MiB and 5 s; `judge` raises for more, and for errors without a location."""
     monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()

@@ -79,7 +79,7 @@ def test_example_from_v1_spec_is_parsed():
     ],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_compression_settings_round_trip_via_numcodecs_codecs(
+def test_compression_settings_are_parsed_as_numcodecs_codecs_and_rendered_back(
     compression, options, configuration, order
 ):
     meta = BLOSC | {"compression": compression, "compression_opts": options, "order": order}

@@ -278,7 +278,7 @@ def test_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
     ],
     ids=str,
 )
-def test_types_undefined_by_draft_are_rejected(data_type, error):
+def test_types_not_defined_in_draft_are_rejected(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")
@@ -610,7 +610,7 @@ def test_explicit_and_implicit_zarr_python_2_18_groups_are_parsed(zarr_python):
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}
 
 
-def test_zarr_python_2_18_filter_attributes_are_parsed_as_codecs(zarr_python):
+def test_filters_attribute_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
     node = zarr_python.nodes["/filters"]
     assert [spec.name for spec in node.codecs] == ["delta", "shuffle"]
     assert not node.attributes

@@ -71,12 +71,12 @@ def correct_content(content: Group, mode: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_netcdf_c_store_content_matches_netcdf_c(written: Any, way: str) -> None:
+def test_content_of_netcdf_c_store_matches_what_netcdf_c_reads(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
 
-def test_stores_open_by_same_urls_as_in_netcdf_c(written: Any) -> None:
+def test_stores_can_be_opened_by_urls_that_netcdf_c_accepts(written: Any) -> None:
     store, mode, content = written
     assert_reads_as(read_groups(file_url(store, mode), **RAW), content)
 
@@ -166,7 +166,7 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_ncgen_4_9_0_store_content_matches_netcdf_c(tmp_path: Path, way: str) -> None:
+def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:
@@ -175,7 +175,9 @@ def test_ncgen_4_9_0_store_content_matches_netcdf_c(tmp_path: Path, way: str) ->
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_ncgen_4_9_0_variables_unreadable_by_netcdf_c_are_read(tmp_path: Path, way: str) -> None:
+def test_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read_are_read(
+    tmp_path: Path, way: str
+) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
     assert opened.s.dims == opened.whole.dims == ()
     assert (opened.s.item(), opened.whole.item(), opened.s.attrs) == (3.5, 7, {"units": "m"})
@@ -183,7 +185,7 @@ def test_ncgen_4_9_0_variables_unreadable_by_netcdf_c_are_read(tmp_path: Path, w
 
 
 @needs_ncgen
-def test_nccopy_4_9_0_stores_without_fill_values_are_read(tmp_path: Path) -> None:
+def test_stores_without_fill_values_from_nccopy_4_9_0_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

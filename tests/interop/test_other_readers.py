@@ -286,7 +286,7 @@ def test_all_readers_decode_dataset_identically(path, dialect, dask):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_groups_and_dimensions_keep_hierarchy_in_all_readers(path, dialect):
+def test_all_readers_read_same_hierarchy_of_groups_and_dimensions(path, dialect):
     tree = xr.DataTree.from_dict(
         {
             "/": climate(),

@@ -312,7 +312,7 @@ def test_codec_result_larger_than_chunk_is_rejected(tmp_path, strange_module):
         dataset.load()
 
 
-def test_unsupported_codec_use_raises_when_variable_is_loaded(tmp_path, strange_module):
+def test_unsupported_use_of_codec_raises_error_when_variable_is_loaded(tmp_path, strange_module):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
@@ -328,7 +328,7 @@ def test_unsupported_codec_use_raises_when_variable_is_loaded(tmp_path, strange_
 
 
 @pytest.mark.parametrize("name", ["strange_lacking", "strange_gone"])
-def test_codec_import_failure_error_includes_codec_name(name, tmp_path, strange_module):
+def test_error_for_failed_codec_import_includes_codec_name(name, tmp_path, strange_module):
     folder = store_of(tmp_path / "store", {"name": name})
     with pytest.raises(UnsupportedError, match=f"codec {name} cannot be imported: .+ zarr"):
         opened(folder).load()

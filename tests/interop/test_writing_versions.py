@@ -490,7 +490,7 @@ def test_gdal_reads_draft_store_with_metadata_converted_for_gdal(path, tmp_path,
 # NCZarr on version 3 -----------------------------------------------------------------------------
 
 
-def test_nczarr_metadata_in_v3_follows_appendix_e(path):
+def test_nczarr_metadata_in_v3_follows_appendix_e_of_nczarr_specification(path):
     write_sample(path, 3, "nczarr")
     stored = documents(path)
     root = stored["."]["attributes"]
@@ -631,7 +631,9 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_v3_stores_with_or_without_appendix_e_can_be_read_and_appended_to(appendix_e):
+def test_nczarr_v3_stores_from_specification_or_netcdf_c_development_branch_can_be_appended_to(
+    appendix_e,
+):
     store = preview_store(appendix_e)
     opened = xr.open_datatree(store, engine="nczarr").load()
     assert opened.identical(preview_tree())
@@ -800,7 +802,7 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_required_unknown_extension_error_includes_name(path, extension):
+def test_error_for_required_unknown_extension_includes_its_name(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")
@@ -821,7 +823,7 @@ def test_rewriting_attributes_preserves_json(path, version):
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_rewriting_attribute_with_equal_value_of_other_type_changes_its_type(path):
+def test_rewriting_attribute_with_equal_value_of_different_type_changes_its_type(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"

@@ -142,7 +142,7 @@ def test_listed_and_run_length_encoded_chunk_lengths_are_read():
     ],
     ids=str,
 )
-def test_invalid_chunk_grid_breaks_its_array(name, configuration):
+def test_array_with_invalid_chunk_grid_is_parsed_as_broken(name, configuration):
     node = parse(name, **configuration)
     assert isinstance(node, BrokenNode)
     assert "chunk_grid" in str(node.error) or "codecs" in str(node.error)

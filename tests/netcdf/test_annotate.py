@@ -183,7 +183,7 @@ def test_v2_annotations_match_netcdf_c_4_10():
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
-def test_v3_annotations_follow_appendix_e():
+def test_v3_annotations_follow_appendix_e_of_nczarr_specification():
     top = attributes_of("3", "nczarr", "/")
     assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}
     assert top["_nczarr_group"] == {
@@ -227,7 +227,7 @@ def test_universal_layout_extends_newest_layout_with_additional_objects():
     assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
-def test_array_dimensions_attributes_are_optional_and_absent_in_v3():
+def test_array_dimensions_attributes_are_optional_in_v2_and_absent_in_v3():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
     assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
@@ -274,7 +274,7 @@ def test_plain_zarr_keeps_fill_values_of_types_missing_from_netcdf(zarr_format):
     ("zarr_format", "dialect"),
     [("1", "nczarr"), ("3", "universal"), ("2", "nczarr-4.8.0"), ("2", "x")],
 )
-def test_dialect_unknown_to_zarr_version_is_rejected(zarr_format, dialect):
+def test_dialect_not_available_in_zarr_version_is_rejected(zarr_format, dialect):
     with pytest.raises(UnsupportedError, match="expected zarr"):
         annotated(Group(), zarr_format=zarr_format, dialect=dialect)
 

@@ -112,7 +112,7 @@ def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(di
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_v3_stores_with_or_without_appendix_e_are_interpreted(form):
+def test_nczarr_v3_stores_from_specification_or_netcdf_c_development_branch_are_interpreted(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
@@ -630,7 +630,7 @@ def test_undefined_fill_values_read_as_zero(type_name, expected):
 
 
 # Regression D20
-def test_undefined_variable_length_bytes_fill_value_is_empty():
+def test_undefined_fill_value_of_variable_length_bytes_is_empty():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""

@@ -134,7 +134,7 @@ def lacks_values(variable):
     st.sampled_from([{}, {"decode_coords": "all"}, {"mask_and_scale": False}]),
 )
 @example([("i", {2, 10}), ("i", {3}), ("i", {8, 9, 0}), ("i", {8, 9, 0})], {})
-def test_variables_decoded_together_match_separate_decoding(drawn, options):
+def test_variables_decoded_together_equal_variables_decoded_separately(drawn, options):
     store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": b""}
     metadata = {".zgroup": {"zarr_format": 2}}
     for number, (kind, chosen) in enumerate(drawn):

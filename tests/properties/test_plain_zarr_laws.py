@@ -379,7 +379,7 @@ OPTIONS = st.sampled_from([{}, {"decode_cf": False}])
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_zarr_python(), OPTIONS)
-def test_zarr_python_stores_open_as_with_zarr_engine(store, options):
+def test_zarr_python_stores_open_identically_with_nczarr_and_zarr_engines(store, options):
     theirs, ours = opened(store, **options)
     if theirs is not None:
         assert ours is not None
@@ -389,7 +389,7 @@ def test_zarr_python_stores_open_as_with_zarr_engine(store, options):
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_to_zarr(), OPTIONS)
-def test_stores_written_by_to_zarr_match_zarr_engine(store, options):
+def test_stores_written_by_to_zarr_open_identically_with_nczarr_and_zarr_engines(store, options):
     if store is None:
         return
     theirs, ours = opened(store, **options)
@@ -408,7 +408,7 @@ def as_json(attributes):
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(netcdf_datasets())
-def test_kerchunk_reference_sets_match_netcdf4_engine(made):
+def test_datasets_from_kerchunk_reference_sets_equal_those_from_netcdf4_engine(made):
     dataset, library = made
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/file.nc"

@@ -160,7 +160,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_listings_contain_every_key_and_subsets_keep_their_chunks(entries):
+def test_listings_contain_every_key_and_subset_of_folder_keeps_its_chunks(entries):
     parsed = parse_references(render_references(entries.items(), generators=True))
 
     def walk(prefix):

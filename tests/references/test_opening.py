@@ -147,7 +147,7 @@ class TestTargets:
         assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.rm("/refs", recursive=True)
 
-    def test_mapping_of_bytes_opens_as_store_and_text_as_reference_set(self):
+    def test_mapping_of_bytes_opens_as_store_and_mapping_of_text_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
@@ -242,7 +242,7 @@ class TestStore:
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
 
-    def test_chunks_fetched_together_match_separate_fetches(self, tmp_path):
+    def test_chunks_fetched_together_equal_chunks_fetched_separately(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)
         data = [tmp_path / "0.bin", tmp_path / "1.bin"]
         for path in data:
@@ -271,7 +271,7 @@ class TestStore:
                 assert (at_once is not None) == (expected and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_errors_are_identical_for_joint_and_separate_fetches(self, tmp_path, damage):
+    def test_chunks_fetched_together_or_separately_raise_same_errors(self, tmp_path, damage):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")
@@ -420,7 +420,9 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_protocol_aliases_refer_to_host_of_reference_document(self, document, url, expected):
+    def test_urls_with_protocol_alias_refer_to_same_host_as_reference_document(
+        self, document, url, expected
+    ):
         targets = Targets(
             document, Trust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )
@@ -621,7 +623,7 @@ class TestOptions:
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 
-    def test_fsspec_only_options_are_ignored(self, data):
+    def test_options_that_only_fsspec_uses_are_ignored(self, data):
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 

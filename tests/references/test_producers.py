@@ -88,7 +88,7 @@ PRODUCERS = [hdf5, combined, netcdf3, virtualizarr]
 
 @pytest.mark.parametrize("produce", PRODUCERS)
 @pytest.mark.parametrize("spelling", ["dict", "json", "rendered", "compacted"])
-def test_reference_sets_resolve_as_in_fsspec(tmp_path, produce, spelling):
+def test_reference_sets_resolve_to_same_targets_as_in_fsspec(tmp_path, produce, spelling):
     document = produce(tmp_path)
     reader = fsspec.filesystem("reference", fo=document)
     seen = reader.references

@@ -68,7 +68,7 @@ def generator(**changes):
 
 
 # Regressions D35, D36
-def test_example_from_reference_spec_expands_to_its_printed_result():
+def test_example_in_reference_spec_expands_to_result_in_spec():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
@@ -111,7 +111,7 @@ def test_nan_literal_in_inline_object_is_preserved():
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
 
 
-def test_references_can_be_whole_objects_or_byte_ranges():
+def test_references_can_point_to_whole_objects_or_byte_ranges():
     references = parse_references({"a": ["u"], "b": ("u", 0, 0)})
     assert references.resolve("a") == Target("u", None, None)
     assert references.resolve("b") == Target("u", 0, 0)

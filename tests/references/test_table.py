@@ -110,7 +110,7 @@ def test_error_for_invalid_value_in_large_dictionary_includes_key():
         assert info.value.key == "t/5"
 
 
-def test_parsing_references_uses_less_than_30_megabytes_per_million():
+def test_parsing_uses_less_than_30_megabytes_per_million_references():
     count = 200_000
     lines = (
         f'"t/{i // 1000}.{i % 1000}": ["s3://b/{i // 1000}.nc", {37 * i}, 37]' for i in range(count)

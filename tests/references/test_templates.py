@@ -42,7 +42,7 @@ def render(text, templates=None, language="safe", **values):
         "{% raw %}{{ i }}{% endraw %}",
     ],
 )
-def test_templates_render_as_in_jinja2(text):
+def test_templates_render_to_same_text_as_in_jinja2(text):
     assert render(text, **VALUES) == jinja2.Template(text).render(**VALUES)
 
 
@@ -181,7 +181,7 @@ def test_full_jinja2_sandbox_can_be_enabled():
         "{% if %}",
     ],
 )
-def test_sandbox_rejects_internals_and_large_results(text):
+def test_sandbox_rejects_access_to_internals_and_large_results(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 

@@ -92,7 +92,7 @@ def test_plain_zarr_is_readable_through_references(tmp_path, zarr_format):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("packed", [False, True])
-def test_regular_chunks_are_written_as_generators(tmp_path, packed, zarr_format):
+def test_references_to_regular_chunks_are_written_as_generators(tmp_path, packed, zarr_format):
     dataset = regular(tmp_path / "store", zarr_format)
     source = pack(tmp_path / "store", zipfile.ZIP_STORED) if packed else tmp_path / "store"
     written = write(source, tmp_path / "set.json", generators=True)

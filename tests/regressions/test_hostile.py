@@ -40,7 +40,7 @@ def store(name="a", dimension="x", shape=(2,), **attributes):
     return result | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
 
 
-def test_empty_names_in_reference_set_are_not_children():
+def test_empty_names_in_reference_set_are_not_listed_as_children():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
@@ -87,7 +87,7 @@ def test_undecodable_attribute_warning_includes_attribute_name(attributes):
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_error_decoding_attribute_on_load_names_variable(attributes):
+def test_attribute_decoding_error_raised_on_load_includes_variable_name(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,
@@ -159,7 +159,7 @@ def test_memory_error_during_decoding_is_not_reported_as_metadata_error():
         raise MemoryError
 
 
-def test_error_for_damaged_reference_dictionary_starts_with_references():
+def test_error_for_damaged_reference_dictionary_begins_with_word_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 
@@ -340,7 +340,7 @@ def test_consolidated_v3_metadata_without_contents_raises_metadata_error():
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
 
 
-def test_shard_with_too_many_chunks_error_includes_store():
+def test_error_for_shard_with_too_many_chunks_includes_store_name():
     array = {"zarr_format": 3, "node_type": "array", "shape": [4, 4], "data_type": "int32"}
     array |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2**31]}}}
     array |= {"chunk_key_encoding": {"name": "default"}, "fill_value": 0}

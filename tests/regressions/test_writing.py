@@ -344,7 +344,7 @@ def test_unsigned_attribute_stores_unsigned_values_in_signed_integers(path):
 
 
 # Regression D57
-def test_nan_becomes_missing_value_and_data_equal_to_it_is_rejected(path):
+def test_nan_can_be_appended_but_number_equal_to_missing_value_attribute_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -622,7 +622,7 @@ NUMBERS = {
 
 
 # Regression D64
-def test_numeric_attributes_are_exact_in_xr_nczarr_and_netcdf_c(path):
+def test_numeric_attributes_are_read_exactly_by_xr_nczarr_and_netcdf_c(path):
     import netCDF4
 
     to_nczarr(xr.Dataset(attrs=NUMBERS), path)
@@ -809,7 +809,9 @@ def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_overwriting_variable_read_by_other_written_values_is_rejected(path, names, options):
+def test_overwriting_variable_is_rejected_if_another_written_variable_reads_its_old_values(
+    path, names, options
+):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
     group = {"group": options.get("group")}
     to_nczarr(stored, path, **group)
@@ -865,7 +867,7 @@ def mapped():
 
 @pytest.mark.parametrize("mode", ["a", "a-"])
 @pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
-def test_new_variables_can_be_added_with_coordinates_of_source(path, chunks, mode):
+def test_new_variables_can_be_added_together_with_coordinates_of_opened_dataset(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:

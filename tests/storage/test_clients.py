@@ -261,7 +261,7 @@ RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-r
 
 @pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
 @pytest.mark.parametrize("kind", RANGE_FAULTS)
-def test_obstore_and_fsspec_handle_wrong_range_responses_alike(
+def test_obstore_and_fsspec_handle_responses_with_wrong_range_alike(
     http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
     data = bytes(range(64))
@@ -296,7 +296,7 @@ def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_status_403_raises_unless_listed_in_missing_status(
+def test_status_403_raises_error_unless_listed_in_missing_status(
     http_server: HttpServer, client: str
 ) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)

@@ -155,7 +155,7 @@ def test_object_size_is_found_if_server_omits_content_length(
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_missing_status_sets_statuses_treated_as_not_found(
+def test_missing_status_option_sets_http_statuses_treated_as_not_found(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -428,7 +428,7 @@ def test_values_are_correct_if_30_percent_of_requests_fail(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_s3_sends_one_request_per_existing_or_missing_object(
+def test_fetching_from_s3_sends_one_request_per_existing_or_missing_object(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")

@@ -171,7 +171,7 @@ def test_opening_third_consolidated_store_in_folder_takes_fewer_requests(similar
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_consolidated_metadata_is_expected_even_if_missing_objects_are_forbidden(
+def test_opening_third_store_in_folder_takes_fewer_requests_even_if_missing_objects_return_403(
     similar, forbidden
 ):
     if forbidden:
@@ -183,7 +183,7 @@ def test_consolidated_metadata_is_expected_even_if_missing_objects_are_forbidden
 @pytest.mark.parametrize(
     ("name", "requests", "rounds"), [("v2-single", 307, 9), ("nczarr", 208, 7)]
 )
-def test_wrongly_expecting_consolidated_metadata_costs_one_round_trip_once(
+def test_first_unconsolidated_store_in_folder_of_consolidated_stores_takes_one_more_round_trip(
     similar, name, requests, rounds
 ):
     for expected_rounds in (rounds, rounds - 1):
@@ -192,14 +192,14 @@ def test_wrongly_expecting_consolidated_metadata_costs_one_round_trip_once(
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_v3_document_takes_precedence_if_v2_is_expected(similar):
+def test_v3_metadata_takes_precedence_even_if_earlier_stores_in_folder_are_v2(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_missing_store_error_is_same_if_consolidated_metadata_is_expected(similar):
+def test_missing_store_error_does_not_depend_on_earlier_stores_in_folder(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -207,7 +207,7 @@ def test_missing_store_error_is_same_if_consolidated_metadata_is_expected(simila
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_forbidden_store_error_is_same_if_consolidated_metadata_is_expected(similar):
+def test_forbidden_store_error_does_not_depend_on_earlier_stores_in_folder(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
         opened(similar, "f/private")
@@ -224,7 +224,9 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, trees, name, options):
+def test_consolidated_store_opens_if_server_returns_403_for_missing_objects(
+    s3_server, trees, name, options
+):
     s3_server.restore(trees)
     refuse_absent(s3_server)
     with at_most(s3_server, 8, 2):
@@ -232,7 +234,7 @@ def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, tr
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_zarr_format_option_opens_store_when_missing_objects_return_403(s3_server, trees):
+def test_zarr_format_option_opens_store_if_server_returns_403_for_missing_objects(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
@@ -256,7 +258,7 @@ def test_forbidden_chunk_error_suggests_missing_status(s3_server, trees):
         dataset["v"].load()
 
 
-def test_completely_forbidden_store_error_suggests_fixes(s3_server):
+def test_error_suggests_fixes_if_server_returns_403_for_every_request(s3_server):
     s3_server.fail = lambda request: 403
     with at_most(s3_server, 6, 1), pytest.raises(AccessDeniedError) as caught:
         opened(s3_server, "private")
@@ -296,7 +298,7 @@ def test_explain_lists_only_requested_variables(s3_server, tmp_path):
     assert [request for request in lists(batches) if "prefix=store%2Fv3%2F" in request]
 
 
-def test_verify_requests_chunks_as_concurrently_as_reading(s3_server, tmp_path):
+def test_verify_requests_many_chunks_in_few_round_trips(s3_server, tmp_path):
     data = xr.Dataset({"v": ("n", np.arange(250, dtype="i2"))})
     url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
     with at_most(s3_server, 260, 12):
@@ -409,7 +411,7 @@ def test_refused_object_deletion_raises_storage_error(s3_server, written):
         xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
 
 
-def test_rejecting_existing_store_takes_three_requests(s3_server, written):
+def test_rejecting_write_to_existing_store_takes_three_requests(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
         xr_nczarr.to_nczarr(steps(0, 30), **written)

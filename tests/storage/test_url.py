@@ -175,7 +175,7 @@ def test_local_mapper_opens_as_local_store(tmp_path: Path) -> None:
         store.put([("a/0", b"1")])
 
 
-def test_folders_are_created_through_dir_filesystem(tmp_path: Path) -> None:
+def test_store_can_be_created_through_fsspec_dir_filesystem(tmp_path: Path) -> None:
     filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("memory"))
     store = open_store(fsspec.FSMap("made", filesystem), must_exist=False)
     store.put([("a/0", b"1")])

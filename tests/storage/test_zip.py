@@ -49,7 +49,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_store_can_be_at_root_or_in_one_folder_of_zip_file(
+def test_store_can_be_at_root_or_in_single_folder_of_zip_file(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])

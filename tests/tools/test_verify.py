@@ -79,7 +79,7 @@ def test_verify_reads_only_stored_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_raise(
+def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_option_is_raise(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)

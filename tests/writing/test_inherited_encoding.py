@@ -545,7 +545,7 @@ def test_character_fill_value_does_not_appear_in_strings(tmp_path, chunks, diale
     ids=str,
 )
 @pytest.mark.parametrize("layout", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_unlimited_dimension_coordinate_gets_large_chunks(dims, grown, expected, layout):
+def test_coordinate_along_unlimited_dimension_gets_large_chunks(dims, grown, expected, layout):
     store, first = {}, STEPS.isel(time=[0]).transpose(*dims[:3], ...)
     first = first if "time" in dims else first.isel(time=0, drop=True)
     xr_nczarr.to_nczarr(first, store, **grown, **layout)

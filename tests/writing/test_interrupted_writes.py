@@ -230,7 +230,7 @@ def test_reading_strings_opened_before_widening_raises_chunk_error(tmp_path):
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_widening_too_many_strings_for_journal_is_rejected(tmp_path):
+def test_widening_more_strings_than_journal_can_hold_is_rejected(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value in a metadata document
     for target in (Remote({}), tmp_path / "a"):
         to_nczarr(many, target)

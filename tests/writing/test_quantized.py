@@ -42,7 +42,7 @@ def by_netcdf_c(tmp_path, data, options):
     ],
     ids=str,
 )
-def test_quantization_rounds_values_as_in_netcdf_c(tmp_path, dtype, options, chunks):
+def test_quantization_rounds_values_exactly_as_netcdf_c_does(tmp_path, dtype, options, chunks):
     data = values(dtype)
     expected, attributes = by_netcdf_c(tmp_path, data, options)
     dataset = xr.Dataset({"v": ("x", data)})
@@ -86,7 +86,7 @@ def test_quantization_leaves_missing_values_unchanged(options, key, fill, chunks
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_quantization_leaves_default_fill_value_unchanged_as_in_netcdf_c(tmp_path, options):
+def test_quantization_leaves_netcdf_default_fill_value_unchanged(tmp_path, options):
     data = np.array([1.2345678, netCDF4.default_fillvals["f4"], 3.3], "f4")
     expected, _ = by_netcdf_c(tmp_path, data, options)
     store = {}

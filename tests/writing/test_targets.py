@@ -234,7 +234,9 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
     ("declared", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_dask_blocks_of_undeclared_dtype_are_converted(zarr_format, declared, computed):
+def test_dask_blocks_whose_dtype_differs_from_declared_dtype_are_converted(
+    zarr_format, declared, computed
+):
     # With wrong output_dtypes, for example, the bits of 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
@@ -270,7 +272,7 @@ def test_dask_blocks_with_values_outside_declared_dtype_range_are_rejected(value
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_of_undeclared_shape_are_rejected(path, made, zarr_format):
+def test_dask_blocks_whose_shape_differs_from_declared_shape_are_rejected(path, made, zarr_format):
     # Blocks without dimensions were once all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})

@@ -201,7 +201,7 @@ ATTRIBUTES = [
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("value", ATTRIBUTES, ids=repr)
-def test_plain_zarr_attributes_are_stored_as_by_to_zarr(tmp_path, value, version):
+def test_plain_zarr_attributes_equal_those_stored_by_to_zarr(tmp_path, value, version):
     dataset = xr.Dataset({"v": ("x", [1], {"a": value})}, attrs={"a": value})
     dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
     to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
