@@ -42,7 +42,7 @@ def die_once(block, marker):
 
 @pytest.fixture
 def dask_client():
-    """Return a client with one more worker than will die, because dask may not restart all."""
+    """Return a client with one spare worker, because dask may not restart all workers that die."""
     with (
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,

@@ -140,7 +140,7 @@ def test_parquet_reference_set_is_read_from_zip_file_or_mapping(tmp_path, monkey
         for key, content in objects.items():
             archive.writestr(key, content)
     assert read(tmp_path / "set.zip") == VALUES
-    monkeypatch.chdir(tmp_path)  # relative URLs in a dictionary start at this directory
+    monkeypatch.chdir(tmp_path)  # relative URLs in a dictionary are relative to this directory
     assert read(objects) == VALUES
     references = dict(LazyReferenceMapper(f"{tmp_path}/set", engine="pyarrow"))
     assert ".zmetadata" in references

@@ -1,4 +1,4 @@
-"""Stores of every vintage of NCZarr, plain Zarr v2 from zarr-python, and xarray's stores."""
+"""Stores in every NCZarr layout, plain Zarr v2 from zarr-python, and stores from xarray."""
 
 from __future__ import annotations
 

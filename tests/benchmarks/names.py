@@ -1,4 +1,4 @@
-"""Names of contestants as shown to readers."""
+"""Display names of the contestants."""
 
 import re
 
@@ -16,6 +16,6 @@ _NAMES = {
 
 
 def shown(name: str) -> str:
-    """Return the name that the page and the figure show for a contestant."""
+    """Return the name of a contestant that the page and the figure show."""
     alone = re.sub("^limit: (.*)", r"\1 alone", _NAMES.get(name, name))
     return alone.replace(", ", " with ")

@@ -259,7 +259,7 @@ def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
 
 
 def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
-    """Return the bare work of each selection: decode one block of each chunk, or all if needed."""
+    """Return the bare work of each selection: decode only the blocks that it needs."""
     count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
     made = (directory / "eighths.zarr").exists()
     values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]

@@ -26,7 +26,7 @@ MAX_PEER_NODES = 10_000  # above this, a single round of engine zarr takes minut
 
 
 def write(folder: Path, arrays: dict[str, int]) -> str:
-    """Write only the consolidated metadata of arrays with these numbers of chunks."""
+    """Write only the consolidated metadata of arrays, whose numbers of chunks are given."""
     folder.mkdir(parents=True, exist_ok=True)
     root = {"zarr_format": 2}
     documents: dict[str, Any] = {".zgroup": root}

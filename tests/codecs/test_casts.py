@@ -47,7 +47,7 @@ def array_of(dtype, *codecs, shape=(4,), **members):
 
 
 def stored(node, values):
-    """Return the bytes of a chunk in hexadecimal digits."""
+    """Return the bytes of an encoded chunk as hexadecimal digits."""
     return bytes(compile_codec(node).encode(np.array(values, node.dtype))).hex()
 
 

@@ -290,7 +290,7 @@ def test_zstd_chunks_with_multiple_or_skippable_frames_are_decoded():
 
 
 def test_zstandard_and_numcodecs_decode_zstd_identically(monkeypatch):
-    """This includes checksums, several frames, trailing bytes, and damaged frames."""
+    """This covers checksums, several frames in a chunk, trailing bytes, and damaged frames."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     frame = numcodecs.Zstd(3).encode(array)

@@ -300,7 +300,7 @@ def test_chunks_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_strings_are_copied_as_bytes_without_decoding(zarr_format: int) -> None:
-    """Only xarray reads the first item, to check whether the values are times."""
+    """Only the first item is decoded: xarray checks whether it is a time."""
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     text = xr.Dataset({"s": ("x", np.array([f"station {i}" for i in range(40)], object))})

@@ -283,7 +283,7 @@ def test_opening_largest_accepted_store_stays_within_time_and_memory_budget(
             if values_of_objects:
                 dataset.v.load()
 
-    # Imports do not count for the store.
+    # The cost of imports is not counted.
     first = [{**MEMBERS, "v/0": VALUES.tobytes()}, one_chunk("msgpack2", b"\x91\x90")]
     for number, objects in enumerate(first):
         with warnings.catch_warnings(action="ignore"), suppress(NczarrError):

@@ -24,7 +24,7 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class Broken(AssertionError):
-    """Raised for input that is neither accepted nor rejected as promised."""
+    """An error for input that a target neither accepts nor rejects as promised."""
 
 
 class _Hang(BaseException):

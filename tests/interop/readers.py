@@ -161,7 +161,7 @@ def by_gdal(path: Path, name: str) -> Any:
 
 
 def run(*command: str) -> str:
-    # netCDF4 in this process sets the plugin path to its own plugins, unusable for other programs.
+    # In this process, netCDF4 sets the plugin path to plugins that other programs cannot use.
     environment = {name: value for name, value in os.environ.items() if "PLUGIN" not in name}
     options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
     ended = subprocess.run(command, **options, env=environment, timeout=60, check=False)

@@ -64,7 +64,7 @@ def make(cdl: str, path: Path) -> Path:
     return path
 
 
-# ---- as netcdf-c reads it ----------------------------------------------------------------------
+# ---- content as read by netcdf-c ---------------------------------------------------------------
 
 
 @cache

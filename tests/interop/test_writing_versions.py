@@ -560,7 +560,7 @@ def listed(kinds):
 
 
 def preview_store(appendix_e):
-    """Return the same store as specified by Appendix E or as written by the development branch."""
+    """Return the same store in the form of Appendix E or of netcdf-c's development branch."""
     types = listed if appendix_e else dict
     alias, children = ("type_alias", "subgroups") if appendix_e else ("nczarr_type", "groups")
     superblock = {"version": "3.0.0", **({"format": 3} if appendix_e else {})}

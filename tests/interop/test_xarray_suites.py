@@ -35,7 +35,7 @@ RAW = {
 
 
 class StoreOfPath(AbstractDataStore):
-    """A store for xarray's suites, which writes and reads variables without decoding."""
+    """A store for xarray's suites that writes and reads variables without decoding them."""
 
     def __init__(self, path):
         self.path = path

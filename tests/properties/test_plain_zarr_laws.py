@@ -1,4 +1,4 @@
-"""Plain Zarr is read as by the zarr engine, and reference sets are read as the original file.
+"""Plain Zarr reads as with the zarr engine, and reference sets read like the original files.
 
 The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
 """

@@ -50,7 +50,7 @@ ARRAY = {
 
 
 def version0(url, **more):
-    """Return the document of one variable in three ranges of the file at `url`."""
+    """Return the reference document of one variable stored in three ranges of the file at `url`."""
     return {
         ".zgroup": '{"zarr_format": 2}',
         "t/.zarray": json.dumps(ARRAY),

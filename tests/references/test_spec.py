@@ -346,7 +346,7 @@ def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
         tracemalloc.stop()
     assert references.count == 10**9
     assert len(parsed) <= 4
-    # Four templates of the first and of the last key.
+    # Four templates for the first key, and four for the last.
     assert len(evaluated) < 20
     parsed.clear()
     evaluated.clear()
