@@ -250,7 +250,7 @@ def test_web_page_instead_of_chunk_raises_storage_error(http_server, cached, zar
         chunk.unlink()
     url = f"{cached}{http_server.url}/store"
     assert np.isnan(xr.open_dataset(url, engine="nczarr").v.values[1])
-    # The second is as long as the chunk.
+    # The second page is as long as the chunk.
     for page in (PAGE, b"<html>" + bytes(2), b"<?xml?>\n<!-- <a> -->\n" * 20 + PAGE):
         http_server.fallback = page
         dataset = xr.open_dataset(url, engine="nczarr")

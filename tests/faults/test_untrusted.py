@@ -289,7 +289,7 @@ def test_opening_largest_accepted_store_stays_within_time_and_memory_budget(
         with warnings.catch_warnings(action="ignore"), suppress(NczarrError):
             opened(put(tmp_path / f"first {number}", objects)).load()
     gc.collect()
-    gc.freeze()  # exclude the objects of other tests from garbage collection during the measurement
+    gc.freeze()  # exclude the objects of other tests from garbage collection while measuring
     try:
         oracle.judge(read, b"")
     finally:

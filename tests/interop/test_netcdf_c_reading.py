@@ -1,4 +1,4 @@
-"""Stores from netcdf-c read as with netcdf-c, which can also read the handwritten stores."""
+"""Stores from netcdf-c read the same as with netcdf-c, which also reads the handwritten stores."""
 
 from __future__ import annotations
 

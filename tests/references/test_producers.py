@@ -1,4 +1,4 @@
-"""Sets from kerchunk and VirtualiZarr resolve as in fsspec and refer to the right bytes."""
+"""Sets from kerchunk and VirtualiZarr resolve the same as in fsspec, to the right bytes."""
 
 import json
 

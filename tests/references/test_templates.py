@@ -1,4 +1,4 @@
-"""Templates render as in jinja2 or are rejected, within limits on time and memory."""
+"""Templates render the same as in jinja2 or are rejected, within limits on time and memory."""
 
 import pickle
 import time

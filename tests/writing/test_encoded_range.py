@@ -299,7 +299,7 @@ def test_integers_can_be_packed(dtype, packing):
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
 def test_fill_values_not_exactly_representable_as_floats_are_masked(dtype, fill, key, lazy):
-    # The first is netCDF's default for int64, which xarray converts to -2**63 in place of NaN.
+    # The first value is netCDF's default for int64, which xarray converts to -2**63 instead of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")
