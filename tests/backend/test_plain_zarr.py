@@ -1,4 +1,4 @@
-"""Plain Zarr reads the same as with the zarr engine; docs/reference/engine-zarr.md lists exceptions."""
+"""Plain Zarr reads the same as with engine zarr; docs/reference/engine-zarr.md lists exceptions."""
 
 import json
 import logging

@@ -232,7 +232,7 @@ def _regions(folder: Path) -> Row:
 
 
 def _streamed(folder: Path, writer: str, times: int) -> float:
-    """Stream random fields to disk in another process; return by how many MB its peak exceeds imports."""
+    """Stream random fields to disk in another process; return its peak above the imports, in MB."""
     path = folder / f"stream_{writer}"
     count = times * STREAMED_BYTES // (512 * 1024 * 4)
     command = [sys.executable, "-c", textwrap.dedent(_STREAM), str(path), writer, str(count)]

@@ -1,4 +1,4 @@
-"""Stores from netcdf-c read the same as with netcdf-c, which also reads the handwritten stores."""
+"""Stores from netcdf-c read the same as in netcdf-c, which reads the handwritten stores, too."""
 
 from __future__ import annotations
 
