@@ -52,7 +52,7 @@ class _WrapperStore(Store):
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
-        """Return a wrapper like this one around `source`, which is a variant of `self.source`."""
+        """Return a wrapper of the same kind around `source`, a variant of `self.source`."""
 
     def probing(self) -> Store:
         return self._wrap(self.source.probing())
@@ -227,8 +227,8 @@ class PrefetchingStore(_WrapperStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If all of the objects belong to `group`, the ranges are sliced from the prefetched objects
-        instead of being requested.
+        If the objects of all ranges belong to `group`, the ranges are cut from the prefetched
+        objects instead of being requested.
         """
         fetched = self.group.fetch([item.key for item in ranges])
         if fetched is None:
@@ -240,8 +240,8 @@ class PrefetchGroup:
     """A group of objects that are all fetched as soon as one of them is needed.
 
     The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`
-    bytes, no object is kept. Stores then request each object separately, so that one failure
-    does not affect the other objects.
+    bytes, no object is kept. A `PrefetchingStore` then reads only the needed objects from its
+    source, so that one failure does not affect the other objects.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:

@@ -163,8 +163,9 @@ class FilesystemClient(Transport):
 def _unpickled(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
     """Rebuild a client from its pickled parts, by calling ``rebuild(filesystem, root)``.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client,
-    because no other process can read the files. For any other filesystem, `process` is None.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. No
+    other process can read its files, so a client that is unpickled in another process raises an
+    error when it is used. For any other filesystem, `process` is None.
     """
     client: FilesystemClient = rebuild(filesystem, root)
     client._in_other_process = process not in (None, os.getpid())

@@ -67,8 +67,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or its length contradicts the headers. Callers
-            can retry the request, because aiohttp raises the same error for a truncated body.
+            If the body does not contain the range, or its length contradicts the headers. aiohttp
+            raises the same error for a truncated body, so callers retry all of these requests.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -338,7 +338,7 @@ class SessionFactory:
 class _Resolver(ThreadedResolver):
     """A DNS resolver that returns private addresses only if `trust` allows them.
 
-    Without this check, URLs in a reference set could reach servers on the reader's private network.
+    Without this check, URLs in a reference set could reach servers on the user's private network.
     """
 
     def __init__(self, trust: Trust) -> None:
@@ -350,7 +350,7 @@ class _Resolver(ThreadedResolver):
     ) -> list[ResolveResult]:
         addresses = await super().resolve(host, port, family)
         first, now, _ = _request.get()
-        # Any other host is the caller's proxy.
+        # A host other than `now` is the caller's proxy, which may have a private address.
         if host != now or self._trust.may_be_private(host, redirected=first != now):
             return addresses
         public = [item for item in addresses if not is_private(item["host"])]

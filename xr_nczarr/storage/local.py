@@ -113,7 +113,7 @@ class LocalStore(Store):
             try:
                 size = system.preadv(descriptor, (buffer, bytearray(1)), 0)
             except OSError:
-                size = -1  # the checked read below raises the error
+                size = -1  # if the error persists, `_read` raises it
             if size == buffer.nbytes:
                 return size
             size = self._measure(descriptor, key)
@@ -138,7 +138,7 @@ class LocalStore(Store):
                 try:
                     count = system.preadv(descriptor, (buffer,), start)
                 except OSError:
-                    count = -1  # the checked read below raises the error
+                    count = -1  # if the error persists, `_read` raises it
                 if count != length:
                     buffer[:] = self._read(descriptor, key, start, length)
         finally:

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
-_ABSENT = (404,)  # in response to an attempt to remove a missing object
+_ABSENT = (404,)  # statuses of an attempt to remove a missing object
 
 _Result = TypeVar("_Result")
 

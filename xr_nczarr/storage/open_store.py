@@ -198,7 +198,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     Raises
     ------
     NotFoundError
-        If the path does not exist, and `local` requires that it does.
+        If the path does not exist, and ``local.must_exist`` is true.
     AccessDeniedError
         If the file at the path cannot be read.
     UnsupportedError
@@ -328,7 +328,7 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for the first link of a URL, given the protocol of that link.
 
-    Options for other links are left out. They are nested under the names of their protocols.
+    Options for other links, which are nested under the names of their protocols, are left out.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

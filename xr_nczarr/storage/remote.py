@@ -146,8 +146,8 @@ class RemoteClient(Connection):
     Attributes
     ----------
     pooled
-        Whether many threads can make requests concurrently, because each request blocks only its
-        own thread.
+        Whether each request blocks only the thread that makes it. If so, many threads can make
+        requests concurrently.
     sequential
         Whether requests must be made one at a time.
     """
@@ -447,7 +447,7 @@ class RemoteStore(Store):
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object below `prefix`."""
-        if self.connection.web:  # listed from its index pages
+        if self.connection.web:  # the names come from index pages
             return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 

@@ -1,4 +1,4 @@
-"""Wrap system calls for files, with replacements for systems that lack a call.
+"""Wrap system calls for files, and replace calls that some operating systems lack.
 
 No other module of this package depends on the operating system. docs/reference/versions.md lists
 the replacements.
@@ -268,8 +268,9 @@ def _empty_drive_cache(descriptor: int) -> None:
     try:
         _fcntl.fcntl(descriptor, _FULL_SYNC)
     except OSError as error:
+        # Network file systems that do not support this call raise one of these errors.
         if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
-            raise  # the listed errors mean that a network file system does not support this call
+            raise
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Transport(RemoteClient):
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        self._lacks_suffixes = "abfs" in filesystem.protocol  # not supported by Azure
+        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure does not support them
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -282,7 +282,7 @@ class Transport(RemoteClient):
             suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
             sizes = self.sizes([requests[index].key for index in suffixes])
             for (index, start), size in zip(suffixes.items(), sizes, strict=True):
-                # If the object is missing, the server reports this for any range.
+                # For a missing object, any range will do: the server reports that it is missing.
                 bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.sequential else {"batch_size": self._batch})}
@@ -357,7 +357,8 @@ class Transport(RemoteClient):
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
-        # This error comes from zipfile. In chained URLs, fsspec did not translate it before 2026.
+        # zipfile raises KeyError for a missing entry. Before 2026, fsspec did not translate this
+        # error in chained URLs.
         if isinstance(error, KeyError):
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)

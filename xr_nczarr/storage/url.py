@@ -51,7 +51,7 @@ def is_rooted(path: str) -> bool:
 def is_filesystem(value: object) -> bool:
     """Return whether a value is an fsspec filesystem.
 
-    For None, fsspec is not imported, because the import takes time.
+    If the value is None, fsspec is not imported, because the import takes time.
     """
     if value is None:
         return False

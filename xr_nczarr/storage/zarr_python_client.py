@@ -18,7 +18,8 @@ from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Requ
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
-# The stores of these packages support only Zarr v3, and raise errors for all other keys.
+# The stores of these packages support only Zarr v3, and raise errors for keys other than those of
+# Zarr v3.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
@@ -56,7 +57,7 @@ class ZarrPythonClient(RemoteClient):
         in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
         self.remote = not in_memory and type(store).__name__ != "ZipStore"
         self.sequential = not self.remote
-        # icechunk sessions and stores in memory exist only in this process.
+        # Stores in memory and writable icechunk sessions exist only in this process.
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
@@ -124,12 +125,13 @@ class ZarrPythonClient(RemoteClient):
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
         """Write objects concurrently in the event loop, replacing existing ones.
 
-        Objects at keys that the store does not accept are kept in memory.
+        If the store rejects the key of an object that marks an unfinished write, the object is kept
+        in memory.
 
         Raises
         ------
         UnsupportedError
-            If the store rejects the key of an object that does not mark an unfinished write.
+            If the store rejects any other key.
         """
         for key, _ in items:
             check_key(key, self.name)
@@ -221,14 +223,14 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _accepts(self, key: str) -> bool:
-        """Return whether the store accepts a key. Objects at other keys are kept in memory."""
+        """Return whether the store accepts a key. An object at a rejected key is kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
         """Raise UnsupportedError unless the object at `key` marks an unfinished write.
 
-        Call this method for each key that the store rejects because the store supports only Zarr
-        v3. Only the markers of unfinished writes may be kept in memory instead.
+        The store rejects `key`, because it supports only Zarr v3. Objects that mark an unfinished
+        write are kept in memory instead; no other object may be.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(

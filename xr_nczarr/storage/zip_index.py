@@ -215,7 +215,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
         If `data` does not begin with the local header of the entry.
     """
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
-    # If this flag is set, the checksum follows the data, and is not in the header.
+    # If flag 8 is set, the checksum follows the data, and is not in the header.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
         raise damaged(
             "the zip entry is not at the offset that the zip directory declares", store, key
