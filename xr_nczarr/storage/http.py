@@ -227,8 +227,8 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # Behind a proxy, all links can lead outside the folder. An index without names is therefore
-    # trusted only if a title contains the whole path.
+    # If a proxy changes the path of the folder, all links on the page can lead outside the folder.
+    # An index without names is therefore trusted only if a title contains the whole path.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 

@@ -221,9 +221,8 @@ def _locate_filesystem(target: Any) -> Location:
 def _locate_zarr_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group.
 
-    Where possible, the location is a path or URL, or an obstore store. This package then accesses
-    the data with its own store classes, which make writes durable, check responses, and retry
-    requests. Any other store is accessed through zarr-python.
+    Where possible, this package accesses the data with its own store classes instead of through
+    zarr-python, because these classes make writes durable, check responses, and retry requests.
     """
     import zarr  # imported only if the caller passed one of its objects
     from zarr.abc.store import Store as ZarrStore

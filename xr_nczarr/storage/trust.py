@@ -133,8 +133,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        For a local, trusted set, any host may do so, unless the request was redirected. For any
-        other set, only the host of the set and the hosts in `allow` may do so.
+        For a local, trusted set, any host may do so before a redirect, and no host may do so after
+        one. For any other set, only the host of the set and the hosts in `allow` may do so.
         """
         if self.origin is None:
             return not redirected

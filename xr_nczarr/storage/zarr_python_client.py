@@ -18,8 +18,8 @@ from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Requ
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
-# The stores of these packages support only Zarr v3, and raise errors for keys other than those of
-# Zarr v3.
+# The stores of these packages support only Zarr v3, and raise errors for keys that do not occur
+# in Zarr v3.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
@@ -229,8 +229,8 @@ class ZarrPythonClient(RemoteClient):
     def _check_mark(self, key: str) -> None:
         """Raise UnsupportedError unless the object at `key` marks an unfinished write.
 
-        The store rejects `key`, because it supports only Zarr v3. Objects that mark an unfinished
-        write are kept in memory instead; no other object may be.
+        Call this method for each key that the store rejects because the store supports only Zarr
+        v3. An object at such a key is kept in memory only if it marks an unfinished write.
         """
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
