@@ -25,7 +25,7 @@ _MAX_SETS = 4
 
 # All parsed sets that are in use.
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-# The sets that were most recently read again. They stay in memory even if they are not in use.
+# The last few sets that were read again. They stay in memory even if they are not in use.
 _kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()
 

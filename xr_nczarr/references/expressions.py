@@ -106,7 +106,7 @@ def _compiled(expression: Expression) -> Computed:
         if plain and _FORMAT_OF_ONE.fullmatch(pattern):
 
             def run_format(values: Values) -> Value:
-                value = right(values)  # for integers, % is equivalent and faster
+                value = right(values)  # for an int, `%` does the same as `formatted`, but faster
                 return pattern % value if type(value) is int else formatted(pattern, value)
 
             return run_format

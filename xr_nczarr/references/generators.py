@@ -214,7 +214,7 @@ class Generator(PickledByFields):
         """Return a regular expression for the keys, with a group for each part that varies.
 
         Return None if the end of a group is ambiguous. This is the case if another group follows
-        immediately. It is also the case if the text of the group may contain a slash, or the
+        immediately. It is also the case if the text of the group may contain either a slash or the
         character that follows the group.
         """
         texts: dict[int, list[str]] = {}

@@ -201,8 +201,8 @@ class _Block:
         starts = np.minimum(opening + 1 + len(first) - len(index), closing)
         rows = self._changed_rows(opening + 1, starts)[1:2]
         if len(rows):
-            # Starting with the first key of another array, assume that each index begins after the
-            # last slash.
+            # From the first key of another array onward, assume that each index begins after the
+            # last slash in its key.
             begins, ends = (opening[rows[0] :] + 1).tolist(), closing[rows[0] :].tolist()
             starts[rows[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1)

@@ -104,7 +104,8 @@ def open_record_set(
     Parameters
     ----------
     location
-        The location of the folder. Relative URLs in the set are resolved against its parent folder.
+        The location of the folder. Relative URLs in the set are resolved against the folder's
+        parent.
     store
         The store that contains the parquet files.
     document

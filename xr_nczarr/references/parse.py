@@ -49,7 +49,7 @@ from xr_nczarr.references.templates import Language, Templates
 # Largest absolute dimension value. This limit keeps the number of values per dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
 
-_MAX_TRIES = 10  # maximum number of generators to try, as a multiple of `max_references`
+_MAX_TRIES = 10  # maximum number of lookups in generators, as a multiple of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
@@ -107,7 +107,7 @@ def parse_references(
     """
     members, refs, builder, text = _load(document, limits)
     if _is_record_set(refs.get(".zmetadata")):
-        refs.pop(".zmetadata")  # describes the folder from which the references were read
+        refs.pop(".zmetadata")  # describes the parquet files from which the references originate
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str
     if refs is not members:

@@ -166,10 +166,11 @@ class ReferenceSet(PickledByFields):
         return {*targets, *islice(entries, limit), *chain.from_iterable(tables)}
 
     def subset(self, prefix: str) -> ReferenceSet:
-        """Return a smaller set that still contains all chunks whose keys begin with `prefix`.
+        """Return a smaller set for the chunks whose keys begin with `prefix`.
 
-        The smaller set may contain other references as well. A table or a generator that may
-        contain such chunks is kept as a whole.
+        The smaller set still contains all references to these chunks. It may contain other
+        references as well, because a table or generator that may declare some of these chunks is
+        kept as a whole.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)

@@ -100,8 +100,8 @@ def write(
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
         kerchunk read them only with ``simple_templates=False``. Without that option, they silently
-        return missing values for the chunks that generators declare. VirtualiZarr always does so.
-        Parquet files cannot contain generators.
+        return missing values for the chunks that generators declare. VirtualiZarr always returns
+        missing values for these chunks, also silently. Parquet files cannot contain generators.
     inline_below
         Size in bytes below which a chunk is stored inline in the set.
     record_size

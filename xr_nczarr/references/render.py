@@ -275,7 +275,7 @@ def _generator(
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the distance in bytes between neighboring chunks along each dimension.
 
-    Return None if the distances along a dimension vary. `distances` contains the distance of each
+    Return None if the spacing along a dimension varies. `distances` contains the distance of each
     chunk from the first one, in C order.
     """
     grid = distances.reshape(shape)

@@ -23,7 +23,7 @@ from xr_nczarr.storage.url import (
 
 _CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose URLs contain no host. Their credentials sign requests, and are never sent."""
+"""Protocols whose URLs contain a bucket, but no host to which credentials could be sent."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
 # Options that are ignored, because they apply only to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(
@@ -38,7 +38,7 @@ _CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """The ``storage_options`` for a reference set. Most of them mean the same as in fsspec.
+    """The ``storage_options`` for a reference set. Most of them have the same meaning as in fsspec.
 
     Attributes
     ----------
@@ -88,8 +88,8 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` contains additional storage options that come from the opened object, for example
-        an fsspec ``ReferenceFileSystem``, instead of the caller.
+        `implied` contains additional storage options that the caller did not pass. They come from
+        the opened object, for example an fsspec ``ReferenceFileSystem``.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})

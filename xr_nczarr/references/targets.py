@@ -78,8 +78,8 @@ class Targets:
             text = scheme.lower() + mark + rest
             document = normalize(self.document)
             if "::" not in text + document and origin_of(normalize(text)) == origin_of(document):
-                # The two protocols may be aliases. Use the document's protocol, so that its options
-                # and rules apply.
+                # The protocols of the URL and the document may be aliases. Use the document's
+                # protocol, so that the options and rules for that protocol apply.
                 text = self.document.partition("://")[0] + mark + rest
         elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
@@ -113,8 +113,8 @@ class Targets:
     def locate(self, url: str) -> tuple[str, str]:
         """Return an identifier of the store that contains a URL's object, and the object's key.
 
-        URLs with equal identifiers are in the same store. A store comprises a local drive, a
-        bucket, a single chained URL, or all URLs with the same protocol and options.
+        URLs with equal identifiers are in the same store. Here, a store is a local drive, a bucket,
+        a single chained URL, or all other URLs with the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
