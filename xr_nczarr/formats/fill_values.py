@@ -4,7 +4,7 @@ The parsers accept the notations of
 
 - Zarr v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
 - the Zarr v3 draft: ``"0b…"``, ``"+Infinity"``
-- zarr-python: Base64, objects for structures, 0 for every type
+- zarr-python: Base64, objects for structures, 0 as the fill value of any type
 - netCDF-C: characters as plain text, lists of one item
 """
 
@@ -56,7 +56,7 @@ def parse_v2_fill_value(
     if kind in "OSUV" and not character and type(value) is int and value == 0:
         value = ""  # zarr-python writes 0 as the default fill value of every type
     elif kind in "SU" and isinstance(value, (bool, int, float)):
-        value = json.dumps(value)  # netCDF-C writes strings that look like numbers without quotes
+        value = json.dumps(value)  # netCDF-C omits the quotes around strings that look like numbers
     elif kind == "b" and isinstance(value, (int, float)) and value in (0, 1):
         value = bool(value)
     elif kind == "c" and not isinstance(value, list | None):
@@ -143,7 +143,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, including its fields, are valid Unicode.
+    """Return whether all strings in an array, including those in fields, are valid Unicode.
 
     Invalid strings must be rejected, because NumPy crashes when it hashes them.
     """
@@ -227,7 +227,7 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     """Render a scalar as JSON.
 
-    If `exact` is True, a NaN with a different bit pattern than ``np.nan`` becomes ``"0x…"``.
+    If `exact` is True, a NaN whose bit pattern differs from that of ``np.nan`` becomes ``"0x…"``.
     """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

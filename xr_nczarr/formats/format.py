@@ -121,7 +121,10 @@ class Format(ABC):
         """Return the keys of all documents that the node at `path` can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys that identify a store of this version, in reverse write order."""
+        """Return the keys that identify a store of this version.
+
+        The key that is written last comes first.
+        """
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 

@@ -49,8 +49,8 @@ class StrictText:
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     positions, shifts
-        The mapping from positions in `text` to positions in `source`. From ``positions[i]`` up to
-        ``positions[i + 1]``, a position in `text` plus ``shifts[i]`` is the position in `source`.
+        The mapping from positions in `text` to positions in `source`. To convert a position between
+        ``positions[i]`` (included) and ``positions[i + 1]`` (excluded), add ``shifts[i]``.
     """
 
     text: str

@@ -112,7 +112,7 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
         )
     name, options = _render_compression(compressors[0]) if compressors else (None, None)
     if node.dtype.kind == "f" and isinstance(members["fill_value"], str):
-        # zarr-python 1 writes and reads NaN and Infinity without quotes, as Python's JSON does.
+        # zarr-python 1 writes and reads NaN and Infinity without quotes, as Python's `json` does.
         members["fill_value"] = float(members["fill_value"])
     rendered = {"zarr_format": 1, **{name: members[name] for name in _MEMBERS}}
     return rendered | {"compression": name, "compression_opts": options} | dict(node.members)

@@ -68,8 +68,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     """Parse a list of codecs, including the codecs of nested shards.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
-    Codecs before ``sharding_indexed`` are applied to each inner chunk separately. For this reason,
-    they are supported only if they reorder elements, or convert each element independently.
+    This package applies codecs before ``sharding_indexed`` to each inner chunk instead of to the
+    whole shard, so it supports only codecs that reorder elements or convert each element
+    independently.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -396,7 +397,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
     configuration = _REGISTERED.get(name, {}) | configuration
     if name == "blosc":
         kind = configuration["shuffle"]
-        if kind not in (0, 1, 2):  # the automatic choice of numcodecs
+        if kind not in (0, 1, 2):  # AUTOSHUFFLE: numcodecs chooses by the item size
             kind = 2 if dtype.itemsize == 1 else 1
         configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": _SHUFFLES[kind]}
     if name == "shuffle" and not configuration.get("elementsize"):

@@ -134,7 +134,7 @@ class V3Draft(Format):
             _check_extensions(members)
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
-        # The draft changed its entry point and its keys some weeks apart, so check the keys too.
+        # The entry point and the keys of the draft changed some weeks apart, so check the keys too.
         current, early = (
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )
