@@ -37,7 +37,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
         If the Zarr version does not support the dialect of the layout, or the dialect does not
         support the type of an attribute.
     NczarrError
-        If a variable could not be read. The error is taken from the variable's `error` attribute.
+        If a variable has no array. The error raised is the variable's `error`, if that is set.
     """
     return Hierarchy(
         nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
@@ -124,8 +124,8 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # In Zarr versions that require a fill value, plain Zarr keeps `_FillValue` separate from
-        # it, as xarray does.
+        # In Zarr versions that require a fill value, that value may differ from `_FillValue` in
+        # plain Zarr, as in xarray.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:

@@ -4,7 +4,7 @@ Different releases of netCDF-C store annotations in different layouts, which are
 here. `VINTAGES` lists the location and the member names of each annotation in each vintage. An
 annotation is looked up at the locations of all vintages, from the newest to the oldest. Wherever it
 is found, the member names of all vintages are accepted. Sizes, names and the types of arrays are
-checked.
+checked here. The types of attributes are not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Vintage:
     text_type
         Notation for the type of text attributes.
     has_json_type
-        Whether the releases support the attribute type JSON.
+        Whether these releases support the attribute type JSON.
     honors_byte_order
         Whether these releases reliably write big-endian arrays in the declared byte order.
     """
@@ -362,8 +362,8 @@ def is_annotated(node: Node) -> bool:
 def find_name(node: Node) -> str:
     """Return the name of the variable in a store that consists of a single array.
 
-    The name comes from the array's ``_nczarr_name`` attribute. Without a valid attribute, it is
-    ``data``.
+    The name comes from the array's ``_nczarr_name`` attribute. If the attribute is missing or
+    invalid, the name is ``data``.
     """
     name = node.attributes.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"

@@ -193,8 +193,8 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings other than netCDF text are decoded from Base64 too. xarray encodes them
-        in Zarr versions that require a fill value.
+        Whether byte strings other than netCDF text are decoded from Base64 too. xarray writes them
+        in Base64 in Zarr versions that require a fill value.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:

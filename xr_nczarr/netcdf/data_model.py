@@ -122,7 +122,8 @@ class Group:
     reports
         Descriptions of the defects found in the metadata of this group, one sentence each.
     node
-        Node of the group in the hierarchy, or None for a group that this package created.
+        Node of the group in the hierarchy. None if the node is broken, or if the group was not
+        converted from a hierarchy.
     error
         The reason why the group's annotations (its NCZarr metadata) cannot be used, or None.
     """

@@ -37,9 +37,8 @@ class Layout:
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
           later can open the store. Only Zarr v2 has this dialect. Characters are written with a
-          type that zarr-python supports, but that netCDF-C reads as strings. If such a store
-          contains not only characters, but also both strings and lists of strings, netCDF-C 4.9.0
-          cannot open it.
+          type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot
+          open such a store if it contains all three: characters, strings and lists of strings.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
@@ -81,9 +80,10 @@ class Layout:
 
     @property
     def has_vlen_strings(self) -> bool:
-        """Whether strings are stored with variable length.
+        """Whether strings without a requested width are stored as variable-length strings.
 
-        In Zarr v2, netCDF-C requires a fixed width.
+        This is False for NCZarr layouts in Zarr v2, in which netCDF-C requires a fixed width. The
+        value has no meaning for Zarr v1, which supports only fixed-width strings.
         """
         return self.is_plain_zarr or not self.zarr.separates_attributes
 
@@ -98,7 +98,7 @@ class Layout:
 
     @property
     def limits_chunks(self) -> bool:
-        """Whether no chunk may be longer than its dimension, as netCDF-C 4.9.0 requires."""
+        """Whether chunks are limited to the length of the dimension, as netCDF-C 4.9.0 requires."""
         vintage = (
             UNIVERSAL_EXTRA
             if self.dialect == UNIVERSAL_EXTRA.dialect
