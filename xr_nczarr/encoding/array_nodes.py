@@ -81,7 +81,7 @@ def make_node(
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-        # A version without shards ignores shards inherited from the opened store.
+        # If the Zarr version has no shards, those inherited from the opened store are ignored.
         requested = encoding.get("shards") if explicit or zarr.has_shards else None
         required = explicit or encoding.get("chunks") == chunk
         shards = _shard_specs(requested, chunk, shape, required=required)
@@ -252,13 +252,13 @@ def chunk_shape(
     The shape is determined by the first of these rules that applies:
 
     1. If the encoding specifies a shape, that shape is used. A length of -1 stands for the length
-       of the dimension.
+       of the dimension. The key ``contiguous`` stands for one chunk with the shape of the array.
     2. If `blocks` is given (the chunks of a dask array), the length of a stored chunk along each
        dimension is that of the longest block.
     3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk has at
        most 4 MiB.
 
-    If `lengthened` is True, the array is one-dimensional. Rule 3 then makes chunks of at least 512
+    If `lengthened` is True (only for one-dimensional arrays), rule 3 makes chunks of at least 512
     elements and, as in netCDF-C, at least 4 KiB.
 
     Raises

@@ -6,7 +6,7 @@ it accepts depends on who chose the encoding:
 - For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
   is accepted.
 - Values that are added to a stored variable may be rounded to its packing step and its float type.
-  Otherwise, they must be exact.
+  Apart from such rounding, they must be reproduced exactly.
 """
 
 from __future__ import annotations
@@ -130,12 +130,13 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and text
-        that is too long. Unpacked numbers must also be representable in the stored dtype.
+        that is too long. Without packing, numbers must also be representable in the stored dtype.
     """
     assert target.node is not None
     check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    # The data of an index cannot be replaced. Loaded values are cached only in the copy.
+    # A base variable is needed, because the data of an index cannot be replaced. It is copied so that
+    # loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
@@ -160,7 +161,8 @@ def encode_as_stored(
     if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         new.data = in_width(new.data, fixed, name)
-    with warnings.catch_warnings():  # not in dask's threads, which share the warning filters
+    # All threads share the warning filters, so they must not be changed in dask's threads.
+    with warnings.catch_warnings():
         warnings.simplefilter("error", SerializationWarning)
         encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)

@@ -92,7 +92,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
         codecs = [*_configurations(encoding, "serializer"), *codecs]
     filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
     renamed = dict.fromkeys(("gzip", "zlib"), zarr.deflate)
-    if filtered and zarr.deflate == "gzip":  # readers of numcodecs' filters also support zlib
+    if filtered and zarr.deflate == "gzip":  # readers that support these filters support zlib too
         renamed = {}
     return [
         {**codec, "id": renamed.get(codec["id"], codec["id"])}

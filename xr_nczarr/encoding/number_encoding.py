@@ -94,8 +94,8 @@ def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[An
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if rounding turns a number into a value that marks missing data.
 
-    In unpacked data, a number that already equals such a value is accepted, because the caller
-    considers it missing too. In packed data, no packed number may equal such a value.
+    Without packing, a number that equals such a value before rounding is accepted, because the
+    caller considers it missing too. With packing, no packed number may equal such a value.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
@@ -159,7 +159,7 @@ def _difference(decoded: Any, data: Any) -> Any:
     wide = np.result_type(decoded, data, np.float32)
     if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
         return np.subtract(decoded, data, dtype=wide)
-    # A float64 may not represent a 64-bit integer exactly, but it represents both its halves.
+    # A float64 cannot represent every 64-bit integer exactly, but it can represent the two halves.
     return decoded - (data >> 32) * 2.0**32 - (data & 0xFFFFFFFF)
 
 

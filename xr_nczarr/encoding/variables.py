@@ -184,7 +184,7 @@ def user_attributes(
     """Return the user-defined attributes, and reject attributes with reserved names.
 
     xarray's zarr engine exposes dimension names and NCZarr metadata as attributes of a variable.
-    These are dropped instead of rejected, because the new store gets its own metadata.
+    Such attributes are dropped instead of rejected, because the new store gets its own metadata.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
         del encoding["dtype"]  # in this inherited dtype, NaN would become true
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # A fill value of datetime dtype masks no values, but the encoded number would.
+        # A fill value of datetime dtype masks no values, but once encoded as a number, it would.
         del variable.attrs["_FillValue"]
     variable = fit_encoding(variable, name)
     _move_key(variable, explicit)
@@ -340,7 +340,7 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    # In Zarr versions that require a fill value, xarray treats `_FillValue` separately from it.
+    # In Zarr versions that require a fill value, it may differ from `_FillValue`, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
