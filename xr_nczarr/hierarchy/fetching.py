@@ -137,8 +137,8 @@ class DocumentSource:
         refusals
             See `fetch`.
         consolidated_first
-            Whether the first batch may consist of only consolidated metadata and the journal. It
-            does if the last stores opened in the same folder had consolidated metadata. If this
+            Whether the first batch may be limited to consolidated metadata and the journal. It is
+            limited if the last stores opened in the same folder had consolidated metadata. If this
             store has it too, the other documents are not fetched.
         """
         first, others = list(keys), list[str]()
@@ -149,7 +149,8 @@ class DocumentSource:
         documents = self.fetch(first, refusals)
         usual = (zarr for zarr in candidates if not zarr.is_rare)
         recognized = next((zarr for zarr in usual if zarr.recognizes(documents)), None)
-        # In v3, this is the key of the root's only document, whether it is consolidated or not.
+        # In v3, `consolidated_key` is the key of the root's only document, even if that document
+        # contains no consolidated metadata.
         complete = recognized is not None and recognized.consolidated_key in documents
         similar_stores.record(self.store, consolidated=complete)
         if JOURNAL in documents or (refusals and not are_absent(documents, candidates, True)):
@@ -163,9 +164,10 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove HTML pages that the server sends in place of missing objects.
 
-        `present` maps keys to the received bytes. To get the page for a missing object, this method
-        requests the journal, which hardly ever exists. Any other HTML page, such as a login form,
-        raises an error, because it may be sent in place of an existing document.
+        `present` maps keys to the received bytes. To learn which page the server sends for a
+        missing object, this method requests a key that almost never exists (the journal). Any other
+        HTML page, such as a login form, raises an error, because it may be sent in place of an
+        existing document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_missing is None and JOURNAL not in requested:

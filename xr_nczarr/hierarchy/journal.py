@@ -115,8 +115,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata need the journal only if it includes chunks. They must not fail
-    if any other journal is damaged.
+    Readers of consolidated metadata need the journal only if it includes chunks. A damaged journal
+    without chunks must not make them fail.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

@@ -10,7 +10,7 @@ _MAX_FOLDERS = 1000
 
 
 class SimilarStores:
-    """Counts, per remote folder, of consecutively opened stores with consolidated metadata.
+    """A record of how many stores in a row had consolidated metadata, for each remote folder.
 
     Stores in one folder are usually alike. If consolidated metadata is expected but missing,
     finding the metadata of the store takes one additional batch of requests. Each store without
@@ -22,7 +22,10 @@ class SimilarStores:
         self._lock = ProcessLock()
 
     def expect_consolidated(self, store: Store) -> bool:
-        """Return whether the last two stores in the same folder had consolidated metadata."""
+        """Return whether the last two stores opened in a remote folder had consolidated metadata.
+
+        `store` is the store to open in this folder. Return False if it is local.
+        """
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 
     def record(self, store: Store, *, consolidated: bool) -> None:
