@@ -44,7 +44,8 @@ _ZSTD_SMALL = 32 << 10
 # Maximum size in bytes of chunks that are decoded in one call. Decoding a larger chunk takes much
 # longer than handing over the interpreter lock.
 _ZSTD_BATCHED = 128 << 10
-# For zlib levels, the libdeflate level that compresses to the same size, if it differs.
+# For levels of zlib, the levels of libdeflate that compress to the same size. Levels that are equal
+# in both are left out.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10

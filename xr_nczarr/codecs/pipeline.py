@@ -289,7 +289,8 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             flow.check_count(items.size)
             return items
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
-            # kerchunk (fill_hdf_strings) writes such codecs for vlen_encode="null" and "encode".
+            # With vlen_encode="null" or "encode", kerchunk (fill_hdf_strings) writes codecs that
+            # decode to Python objects.
             raise ChunkError(
                 "the decoded data consists of Python objects, but the metadata declares the "
                 f"fixed-size dtype {quote(flow.dtype)}",
