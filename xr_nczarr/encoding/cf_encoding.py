@@ -135,8 +135,8 @@ def encode_as_stored(
     assert target.node is not None
     check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    # A base variable is needed, because the data of an index cannot be replaced. It is copied so that
-    # loaded values are not cached in `variable`.
+    # This must be a base variable, because the data of an index cannot be replaced, and a copy, so
+    # that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
