@@ -194,8 +194,8 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
-        # Compute these before the plan, because they reject arrays for which the plan would be
-        # huge.
+        # Access these properties before making the plan. They raise an error for some arrays
+        # whose plan would be huge.
         codec, layout = self.codec, self.layout
         plan = self.plan(selection, pointwise=pointwise)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -227,8 +227,8 @@ class ChunkedArray:
         """Write values to an orthogonal selection, which indexes each dimension independently.
 
         Each affected chunk is written once, as a whole. If the selection contains only part of a
-        chunk, the chunk is first read and merged with the values. The store's lock is held while it
-        is read, merged and written.
+        chunk, the chunk is first read and merged with the values. The store's lock is held while
+        the chunk is read, merged and written.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether the store determines the number of threads, because the caller did not.
+        """Whether the store determines the number of threads, because the caller set none.
 
         If so, each thread reads one chunk at a time.
         """

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a region of an array's chunk grid.
 
-    `first` is the index of the box's first stored object in the chunk grid of the whole array.
+    `first` is the position of the box: the index of its first stored object in the whole grid.
     """
 
     first: tuple[int, ...]
@@ -49,7 +49,7 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The positions of a selector that lie within a single run of each axis that it indexes.
+    """The part of a selector that lies within a single run along each indexed axis.
 
     A selector usually indexes one axis. Index arrays that jointly select points are treated as one
     selector for several axes.

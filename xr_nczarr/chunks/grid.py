@@ -198,8 +198,8 @@ def plan_points(
         Shapes of the array and of its chunks, in elements.
     selection
         For each dimension, an array of integers or a slice. There must be at least one array. The
-        arrays are broadcast against each other, and their corresponding elements select one point.
-        Each slice applies to its own dimension.
+        arrays are broadcast against each other, and each tuple of corresponding elements selects
+        one point. Each slice applies to its own dimension.
 
     Returns
     -------

@@ -32,7 +32,7 @@ class ChunkObjects:
             self.keys.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of `size` parts. No stored object is in more than one list."""
+        """Yield the parts in lists of `size` parts. Each part is in a different stored object."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch

@@ -93,8 +93,8 @@ class PartReader:
                 target = self._target_as_chunk(part) if in_place else None
                 if target is None:
                     # Use one buffer for all chunks, because allocating a buffer can take longer
-                    # than decoding. Create it on first use, because freeing it may return memory to
-                    # the system.
+                    # than decoding. Create it only when it is needed, because freeing it can be
+                    # slow too: its memory may be returned to the system.
                     if scratch is None and codec.fills:
                         scratch = np.empty(self.node.chunk_shape, self.node.dtype)
                     into = scratch if codec.fills else None
@@ -110,9 +110,9 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
-        If it is faster to decode several chunks in one call, this method already decodes the last
-        codec of the chain, with `decode_many`. The yielded chain then contains only the other
-        codecs. Each call decodes at least two chunks, about `_DECODED_TOGETHER_BYTES` in total.
+        If decoding several chunks in one call is faster, this method applies the last codec of the
+        chain itself, with `decode_many`, and the yielded chain contains only the remaining codecs.
+        Each call decodes at least two chunks, about `_DECODED_TOGETHER_BYTES` in total.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
