@@ -7,8 +7,8 @@ chunk applies them while the chunk is still in the processor's cache. The result
 bitwise identical to those of xarray.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-these are the same for most variables. xarray then decodes the metadata of only one such variable,
-and the result is applied to the others.
+most variables have the same dtype and the same values of these attributes. Of all such variables,
+xarray decodes the metadata of only one, and the result is applied to the others.
 """
 
 from __future__ import annotations
@@ -262,7 +262,8 @@ def undecodable(
         The error raised by xarray or by reading the values.
     array
         The stored array if its values cause the error, else None. The array is searched for a
-        missing chunk, because xarray may be unable to decode the fill value that replaces it.
+        missing chunk, because its elements are read as fill values, which xarray may be unable to
+        decode.
     attribute
         Name of the attribute that causes the error, or None if unknown.
     whole
@@ -399,7 +400,7 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
         values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        # NaN is skipped, because integers and booleans cannot be NaN, and masked floats become NaN.
+        # NaN is left out: integers and booleans are never NaN, and floats are masked with NaN.
         missing += [item for item in values if item == item and item not in missing]
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
@@ -418,8 +419,8 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
     packed (VirtualiZarr issue 670). A fill value that fits the packed dtype may therefore be packed
-    or decoded. It is treated as packed only if no packed value decodes to it. A warning is issued
-    if unpacking would change the number. All other fill values are returned unchanged.
+    or decoded. It is treated as packed only if no packed value decodes to it. If the packed and the
+    unpacked number differ, a warning is issued. All other fill values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -1,7 +1,7 @@
 """Define the xarray engine ``nczarr``.
 
-To open any file, xarray imports the entry points of all engines. This module therefore imports as
-little as possible.
+When xarray opens a file with any engine, it imports the entry points of all engines. This module
+therefore imports as little as possible.
 """
 
 from __future__ import annotations

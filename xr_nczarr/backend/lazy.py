@@ -167,8 +167,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        The lazy arrays with which xarray decodes values, innermost first. Each of them wrapped
-        another array, but no longer refers to it.
+        Copies of the lazy arrays with which xarray decodes values, innermost first. The references
+        to the arrays that they wrap are removed from the copies.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name

@@ -68,8 +68,8 @@ def stored_encoding(
         "original_shape": node.shape,
     }
     if node.chunk_runs:
-        # This is xarray's notation for chunks of different lengths. A copy chooses its own chunk
-        # grid, because ``chunks`` is not set.
+        # Tuples are xarray's notation for chunks of different lengths. ``chunks`` is not set, so a
+        # copy chooses its own chunk grid.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: chunk_lengths(runs, size) for dim, runs, size in sizes}
     else:
@@ -81,7 +81,7 @@ def stored_encoding(
         encoding["contiguous"] = False
         encoding["chunksizes"] = node.chunk_shape
     if node.dtype.kind in "iuf":
-        # Set here, because xarray drops the byte order when it decodes.
+        # Set the dtype here, because xarray loses the byte order when it decodes the variable.
         encoding["dtype"] = node.dtype
     if node.dtype.byteorder == ">":
         encoding["endian"] = "big"
@@ -92,11 +92,11 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     """Return the encoding keys that describe codecs.
 
     The keys are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs``
-    lists numcodecs configurations in encoding order, so that a copy can be written with the same
-    codecs. Other writers ignore ``codecs``. They apply the netCDF-style keys instead, and fail on
-    keys that they do not support. If `plain` is True, a netCDF-style key is therefore set only for
-    a codec that every build of HDF5 supports. No key is set for Blosc, because netCDF writers would
-    also require the name of Blosc's internal compressor.
+    lists numcodecs configurations in encoding order, so that this package can write a copy with the
+    same codecs. The netCDF engines ignore ``codecs``. They apply the netCDF-style keys instead, and
+    fail on keys that they do not support. If `plain` is True, a netCDF-style key is therefore set
+    only for a codec that every build of HDF5 supports. No key is set for Blosc, because the
+    netCDF engines would also require the name of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

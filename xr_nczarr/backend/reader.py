@@ -64,8 +64,8 @@ class StoredGroup:
         Lazy variables, keyed by name. The variables named in `inert` are placeholders.
     inert
         Names of variables that are not decoded, because they are dropped, unreadable or
-        undecodable. Attributes of other variables can still refer to their placeholders, which
-        have no values.
+        undecodable. They have placeholders without values, so that attributes of other variables
+        can still refer to them.
     as_stored
         Variables that are opened without decoding, keyed by name. Their names are also in `inert`.
     unreadable
@@ -223,7 +223,7 @@ class StoredGroup:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
         In plain Zarr v3, a NumPy number becomes a Python number. In plain Zarr v1 and v2, it does
-        so only if the array has no fill value of its own. All other values are returned unchanged.
+        so only if the array has no Zarr ``fill_value``. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
