@@ -213,7 +213,7 @@ COMMANDS = {
 
 
 def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> None:
-    """Add the options that all commands share if they write data or compare two datasets.
+    """Add the options shared by all commands that write data or compare two datasets.
 
     Parameters
     ----------
