@@ -27,11 +27,12 @@ class OpenOptions:
     group
         Path of the group to open. None opens the root group.
     storage_options
-        Options of the fsspec filesystem, and three options of this package. ``retry`` is a `Retry`,
+        Options of the fsspec filesystem, and some options of this package. ``retry`` is a `Retry`,
         or a mapping of some of its fields. ``missing_status`` contains the HTTP statuses that mean
-        *not found*. S3, for example, returns 403 for a missing object if the caller may not list
-        the bucket. ``client`` selects the library that makes requests: ``"fsspec"`` or
-        ``"obstore"``.
+        *not found*. S3, for example, returns 403 for a missing object if the caller is not allowed
+        to list the bucket. ``client`` selects the library that makes requests: ``"fsspec"`` or
+        ``"obstore"``. ``allow`` lists URL prefixes and absolute paths to which a reference set may
+        refer, in addition to the locations that are allowed by default.
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
@@ -50,11 +51,11 @@ class OpenOptions:
         values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. None means True in Zarr v1 and v2, like xarray's zarr engine, and False in
-        v3, with two exceptions. In reference sets, a fill value of zero does not mark missing
-        values, because it may be HDF5's default. A log message names the arrays with such a fill
-        value. In stores that netCDF-C wrote, netCDF's default fill values do not mark missing
-        values either.
+        missing values. As in xarray's zarr engine, None means False in v3, and True in v1 and v2.
+        In v1 and v2, this package makes two exceptions. In reference sets, a fill value of zero
+        does not mark missing values, because it may be HDF5's default. A log message names the
+        arrays with such a fill value. In stores that netCDF-C wrote, netCDF's default fill values
+        do not mark missing values either.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
         option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as
@@ -67,8 +68,9 @@ class OpenOptions:
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
         users. Symbolic links in a local directory must then not lead outside the directory, and
         HTTP redirects must not lead outside the URL. Reference sets must not refer to data outside
-        their own folder and the locations in `allow`. Codecs that other packages register with
-        zarr-python are not used, and `limits` have strict defaults. Pass None for trusted stores.
+        their own folder and the locations in the storage option ``allow``. Codecs that other
+        packages register with zarr-python are not used, and `limits` have strict defaults. Pass
+        None for trusted stores.
     limits
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
         overrides some of the defaults.
@@ -112,7 +114,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments, ignoring all other arguments."""
+        """Build the options from a function's arguments, ignoring those that are not options."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:
