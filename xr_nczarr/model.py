@@ -1,9 +1,9 @@
 """Define dataclasses for the groups and arrays of a store, independently of the Zarr version.
 
-Every Zarr version is parsed into these dataclasses. After parsing, only `Hierarchy.zarr_format`
-depends on the version. Instances contain plain values, can be pickled, are compared by value, and
-are never modified. `ArrayNode` is nevertheless not frozen, because creating an instance of a frozen
-dataclass takes three times as long.
+All Zarr versions are parsed into the same dataclasses, and `Hierarchy.zarr_format` records the
+version. Instances contain plain values, can be pickled, are compared by value, and are never
+modified. `ArrayNode` is nevertheless not frozen, because creating an instance of a frozen dataclass
+takes three times as long.
 """
 
 from __future__ import annotations
@@ -366,9 +366,10 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     before
-        The earlier content of all objects, including metadata documents, that an unfinished write
-        of chunks replaces. Maps keys to bytes, or to None for an object that did not exist. Empty
-        if there is no such write, or if the earlier content must not be restored.
+        For an unfinished write of chunks: the earlier content of all objects that the write
+        replaces, including metadata documents. Maps keys to bytes, or to None for an object that
+        did not exist. Empty if there is no such write, or if the earlier content must not be
+        restored.
     documents
         The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
         for a document that does not exist.
