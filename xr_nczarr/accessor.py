@@ -191,7 +191,7 @@ class _XarrayFinder:
             sys.meta_path.remove(self)
             _register()
 
-        # Only this loader is changed, so that calling find_spec("xarray") alone registers nothing.
+        # The loader registers the accessors, so that find_spec("xarray") alone does not.
         loader.exec_module = exec_module
 
 
