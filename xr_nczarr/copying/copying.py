@@ -117,7 +117,7 @@ def copy(
     interrupted copy, run it again. It is resumed only if the source is known to be unchanged. This
     can be checked for local files and object stores. For plain HTTP and reference sets, it cannot
     be checked, so the copy starts over. It also starts over if the target is a zip file, or if the
-    machine has been rebooted, because some chunks may not have reached the disk.
+    machine has been rebooted. A reboot may lose chunks that have not reached the disk.
 
     Parameters
     ----------
@@ -161,15 +161,15 @@ def copy(
     limits
         Limits for reading `source`: a `Limits`, or a mapping from names of limits to values.
     overwrite
-        Whether to replace a store at the target. On local disks, the replacement is atomic and
-        happens once the copy is complete. Elsewhere, the objects of the old store are removed
-        first.
+        Whether to replace an existing store or netCDF file at the target. On local disks, the
+        replacement is atomic and happens once the copy is complete. Elsewhere, the objects of the
+        old store are removed first.
 
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, this is raised only
-        if the target is not a store.
+        If the target exists and is not an interrupted copy. With `overwrite`, only if an existing
+        target is not of the same kind (store or netCDF file) as the copy.
     NotFoundError
         If the source, the engine, the parent folder of a netCDF file to write, or a requested
         group, variable, dimension or label does not exist.
@@ -357,9 +357,9 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
 def _inspect_target(
     transaction: Transaction, mark: bytes | None, overwrite: bool
 ) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether to resume a copy, and why a copy starts over.
+    """Return whether the target is a store, whether to resume a copy, and a reason.
 
-    The reason is empty unless the target is an interrupted copy that cannot be resumed.
+    The reason explains why an interrupted copy cannot be resumed. In all other cases, it is empty.
 
     Raises
     ------

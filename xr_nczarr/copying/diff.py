@@ -131,7 +131,7 @@ def diff(
     special
         Whether to also compare how values are stored: chunks, filters and byte order.
     rtol, atol
-        Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
+        Numbers are considered equal if they differ by at most ``atol + rtol * abs(second)``.
     assume_endian
         Byte order of the chunks in Zarr stores. It overrides their metadata; see `copy`.
     storage_options, second_options

@@ -297,7 +297,7 @@ def open_input(
 
 
 def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine. If it is None, xarray chooses one."""
+    """Open all groups of a file with an xarray engine. If `engine` is None, xarray chooses one."""
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -310,8 +310,8 @@ def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, x
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    # xarray 2025.7 does not have the attribute `supports_groups` yet, so the method is compared.
-    # Engines that support groups need all options in AS_STORED.
+    # An engine that supports groups overrides this method, and needs all options in AS_STORED. The
+    # attribute `supports_groups` cannot be used, because xarray 2025.7 does not have it yet.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
         return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
@@ -407,7 +407,7 @@ def is_netcdf_file(source: Any) -> bool:
     """Return whether `source` is a path of a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
-    if not os.access(source, os.R_OK):  # opening it as a store raises the error
+    if not os.access(source, os.R_OK):  # opening the source as a store then raises the error
         return False
     with open(source, "rb") as file:
         return file.read(4) in _SIGNATURES

@@ -112,7 +112,7 @@ class Handle:
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
-        """Call a netCDF-C function that writes an integer to its last parameter, and return it.
+        """Return the integer that a netCDF-C function writes to its last parameter.
 
         `arguments` contains all arguments but the last.
         """

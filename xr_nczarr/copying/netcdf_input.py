@@ -158,7 +158,7 @@ class NetcdfFile:
         return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return the value of elements that were never written, or None if they are undefined."""
+        """Return the value of elements that were never written, or None if it is undefined."""
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))

@@ -93,7 +93,7 @@ def _strings(
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
     if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
-        width = None  # netCDF-C does not accept it as a width either
+        width = None  # netCDF-C does not accept such a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
             f'the longest string has {longest} bytes in UTF-8, but the attribute "{name}" allows '

@@ -40,8 +40,8 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Return the paths of the arrays whose chunks were copied as bytes, and the number of these
-    chunks.
+    Return the paths of the arrays whose chunks are copied as bytes, and the number of chunks (or
+    shards) that this call copied in this way.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     small: list[ArrayWrite] = []
@@ -116,7 +116,10 @@ def _swaps_bytes(spec: CodecSpec) -> bool:
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy missing objects in batches. For each batch, yield how many were checked and copied."""
+    """Copy the objects that do not exist yet, in batches.
+
+    For each batch, yield the number of objects in it, and how many of them were copied.
+    """
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*node.object_counts)

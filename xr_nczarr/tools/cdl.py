@@ -90,7 +90,7 @@ def dump(
         stored.
     coordinates
         Whether to show the values of coordinate variables only, as ``ncdump -c`` does. The values
-        of any `variables` are shown too.
+        of variables named in `variables` are shown too.
     times
         Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read these dates.
     group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \

@@ -170,8 +170,8 @@ def _quoted(text: str) -> str:
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
     """Format each number with the fewest digits that reproduce it.
 
-    Only the numbers of digits in `digits` are tried. If none of them reproduces the number, the
-    last one is used. `flag` is a flag for ``%``-formatting, such as ``#``.
+    `digits` lists the precisions to try, in ascending order. If none of them reproduces a number,
+    the last precision is used. `flag` is a flag for ``%``-formatting, such as ``#``.
     """
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()

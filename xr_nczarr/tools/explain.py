@@ -52,7 +52,8 @@ class VariableReading:
     selected
         Shape of the selection.
     touched
-        For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid.
+        For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid,
+        or if there are no chunks to read.
     chunks, all_chunks
         Number of chunks to read, and total number of chunks in the array.
     requests
@@ -221,7 +222,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A variable whose reading cost `explain` predicts.
+    """A variable for which `explain` predicts the cost of reading.
 
     Attributes
     ----------

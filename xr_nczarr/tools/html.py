@@ -119,7 +119,7 @@ def grid_svg(
     if not shape or 0 in shape:
         return ""
     totals = grid_shape(shape, chunk_shape)
-    if touched is not None and not touched:  # the selection touches no chunks
+    if touched is not None and not touched:  # no chunk is touched, or the grid is rectilinear
         touched = [()] * len(shape)
 
     def importance(axis: int) -> tuple[bool, int, int]:

@@ -1,4 +1,4 @@
-"""Report which features other programs need to read a store, and which parts they misread.
+"""Report what a program must support to read a store, and which parts some programs misread.
 
 The report is based only on the metadata of the store.
 """

@@ -58,16 +58,18 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. If exactly
-    one value of a coordinate is missing, however, this is only a warning. The value may equal the
-    fill value, and writers omit chunks that contain only the fill value.
+    chunk is an error in a coordinate variable, and a warning in any other variable. However, if
+    exactly one value of a coordinate is missing, this is only a warning: that value may equal the
+    fill value, and writers omit chunks that contain only the fill value. This exception does not
+    apply if the fill value marks missing values.
 
     Parameters
     ----------
     sample
         Maximum number of chunks to read for each array, chosen at random. None reads all chunks.
     readers
-        Whether to also report what other programs need to read the store, and what they misread.
+        Whether to also report what a program must support to read the store, and which parts some
+        programs misread.
     progress
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
@@ -153,7 +155,8 @@ def _error(place: str, error: NczarrError) -> Finding:
     if error.chunk is None:
         problem = f"{inside}, {error.problem}" if inside else error.problem
         return Finding("error", where, problem, error.remedy)
-    # `inside` becomes a detail, because it differs between the chunks of a reference set.
+    # In a reference set, `inside` differs from chunk to chunk. As part of the detail, it does not
+    # prevent the findings from sharing a line.
     detail = ", ".join(filter(None, [f"chunk {error.chunk}", inside]))
     return Finding("error", where, error.problem, error.remedy, detail=detail)
 
@@ -223,7 +226,7 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 
     The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
     omit a chunk that contains only the fill value. A single absent value is therefore normal,
-    unless the fill value marks missing values, which a coordinate cannot have.
+    unless the fill value marks missing values: a coordinate cannot have missing values.
     """
     if not variable.is_coordinate:
         return False

@@ -57,9 +57,9 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
-    Only the values in the last few stored objects are checked, so the cost of an append does not
-    depend on the length of the coordinate. If there are at least two of these values, and they are
-    increasing numbers or times, each new value must be greater than the last one. Otherwise, the
+    The new values are compared only with the values in the last few stored objects, so the cost of
+    an append does not depend on the length of the coordinate. If these are at least two increasing
+    numbers or times, each new value must be greater than the last stored value. Otherwise, the
     order is not checked.
 
     Parameters

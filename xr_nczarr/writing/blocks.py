@@ -122,8 +122,8 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 
     Blocks begin and end at the boundaries of stored chunks, even if the variable is a slice of the
     stored array. Small chunks are merged into blocks of up to 4 MiB, unless they contain objects.
-    Large chunks that can be read in part are split into blocks of up to 4 MiB. So is a variable
-    whose chunks are unknown.
+    Large chunks that can be read in part are split into blocks of up to 4 MiB. A variable whose
+    chunks are unknown is split in the same way.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -240,7 +240,8 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
         yield from _in_task(data)
         return
     for layer in data.dask.layers.values():
-        # An array is in its own layer, or is a literal in a layer that creates tasks on demand.
+        # A graph contains an array in a separate layer, or as a literal in a layer that creates its
+        # tasks on demand.
         literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
         # All tasks of a layer are alike, so the first few refer to all arrays that the layer reads.
         tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _MAX_INSPECTED_TASKS)
@@ -276,7 +277,7 @@ def whole_array(variable: Variable) -> LazyArray | None:
     """
     data: Any = variable._data
     if hasattr(data, "dask"):
-        # If from_array did not add a layer for the array, it could be one of several literals.
+        # Unless from_array added a layer for the array, the array could be one of several literals.
         data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None
     array, selection = unwrapped(data)
     if not isinstance(array, LazyArray) or selection is None:

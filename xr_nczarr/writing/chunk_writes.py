@@ -58,7 +58,7 @@ class ArrayWrite:
 
     @property
     def deferrable(self) -> bool:
-        """Whether the data is a dask array of the caller, which `to_nczarr` can compute later."""
+        """Whether the data is a dask array passed by the caller, which can be computed later."""
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
     @property

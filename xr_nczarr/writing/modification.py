@@ -66,8 +66,8 @@ class _Planner:
     Attributes
     ----------
     plan
-        The values to write and the checks that have been planned so far. `finish` adds the
-        documents.
+        The plan so far: the values to write, and the checks to make just before writing. `finish`
+        completes the plan.
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
@@ -78,8 +78,8 @@ class _Planner:
     kept
         Paths of the stored groups that are not replaced.
     unchanged
-        Group path and name of each lazy variable that would be written back to its source array.
-        These variables are not written.
+        Group path and name of each variable that `find_unchanged` has recorded. These variables
+        are not written.
     """
 
     def __init__(self, request: WriteRequest, opened: OpenedStore) -> None:
@@ -101,8 +101,13 @@ class _Planner:
         self.unchanged: set[tuple[str, str]] = set()
 
     def find_unchanged(self) -> None:
-        """Record the variables that would be written back to their source arrays."""
-        # Remote stores are skipped, because a URL can name different stores at different endpoints.
+        """Record the unchanged variables, which are not written.
+
+        The data of an unchanged variable would only be written back to the array from which it was
+        read.
+        """
+        # Remote stores are skipped, because the same URL can name different stores at different
+        # endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:
             return
@@ -162,7 +167,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of an unreadable group at or above `path`, unless it will be replaced."""
+        """Raise the error of an unreadable group at or above `path` that will not be replaced."""
         while path not in self.kept:
             node = self.opened.hierarchy.nodes.get(path)
             if isinstance(node, BrokenNode) and path not in self.replaced:
@@ -202,7 +207,8 @@ class _Planner:
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # New bounds need their own units, because the stored coordinate can have other units.
+            # Encoded without their coordinate, new bounds get their own units. The units of the
+            # stored coordinate may be different.
             added = {key: value for key, value in variables.items() if str(key) in new}
             self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
@@ -279,9 +285,10 @@ class _Planner:
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Check that a group can be extended along `dim`, and plan the check of the new coordinate.
+        """Check that a group can be extended along `dim`.
 
-        `new` contains the names of the variables that the dataset adds to the group.
+        Also schedule a check of the new coordinate's values, which runs just before anything is
+        written. `new` contains the names of the variables that the dataset adds to the group.
         """
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
@@ -315,7 +322,7 @@ class _Planner:
         stored: Variable,
         region: Mapping[str, slice],
     ) -> None:
-        """Plan to write new values to a stored variable.
+        """Add the new values of a stored variable to the plan.
 
         Parameters
         ----------

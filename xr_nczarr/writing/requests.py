@@ -57,7 +57,7 @@ class WriteRequest:
     Attributes
     ----------
     path
-        Path of the group that the caller passed.
+        Path of the group to write into, as passed to `to_nczarr`.
     groups
         All groups to write, parents first.
     layout

@@ -194,7 +194,7 @@ class Transaction:
                 documents = refresh_consolidated(opened.hierarchy, opened.hierarchy.nodes, {})
                 self.store.put(documents.items())
             self.store.delete(UNFINISHED)
-            self.target.documents.clear()  # the caller must see the new consolidated metadata
+            self.target.documents.clear()  # so that the new consolidated metadata is read
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Execute a plan. If `options.compute` is false, return a dask object that completes it.
@@ -290,8 +290,8 @@ class Transaction:
             for key in self.store.list_keys()
             if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
         }
-        # Root documents of all Zarr versions are removed first. Otherwise, readers would recognize
-        # an old store with missing objects.
+        # Root documents of all Zarr versions are removed first. Otherwise, readers could open the
+        # old store after some of its objects have been removed.
         for root in (key for zarr in FORMATS.values() for key in zarr.root_keys()):
             if root in keys:
                 del keys[root]
@@ -302,8 +302,8 @@ class Transaction:
         """Write the documents of a plan. The root's documents are written last, one by one."""
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
-        # A single object changes atomically, without a journal. An append always has a journal,
-        # which records its regions.
+        # A change to a single object is atomic, and needs no journal. An append always has a
+        # journal, which records its regions.
         journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
         if journaled:
             unread = [key for key in objects if key not in self.target.documents]

@@ -10,7 +10,7 @@ from xr_nczarr.locks import Underway
 
 _Argument = TypeVar("_Argument")
 
-_MAX_BYTES = 64 << 20  # with more, servers stored chunks of 4 MB no faster
+_MAX_BYTES = 64 << 20  # a larger limit did not speed up storing chunks of 4 MB
 _MIN_JOB_BYTES = 256 << 10  # so that at most 256 small objects wait
 
 

@@ -76,8 +76,8 @@ class WriteTarget:
         Raises
         ------
         ExistsError
-            If the store or group exists and the mode is ``"w-"``, or if the target is not a Zarr
-            store.
+            If the store or group exists and the mode is ``"w-"``, or if the target is not empty,
+            but contains no part of a Zarr store.
         NotFoundError
             If the mode is ``"r+"`` and there is no store.
         ConflictError
