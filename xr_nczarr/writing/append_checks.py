@@ -58,9 +58,9 @@ def check_coordinate(
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
     The new values are compared only with the values in the last few stored objects, so the cost of
-    an append does not depend on the length of the coordinate. If these are at least two increasing
-    numbers or times, each new value must be greater than the last stored value. Otherwise, the
-    order is not checked.
+    an append does not depend on the length of the coordinate. If there are at least two such stored
+    values, and they are increasing numbers or times, each new value must be greater than the last
+    stored value. Otherwise, the order is not checked.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ def to_nczarr(
         whole mapping is ``"auto"``, these slices are found by comparing coordinates.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
-        partially covers stored chunks of a store without locks.
+        partially covers stored chunks of a remote store, where chunks cannot be locked.
     zarr_format
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.
