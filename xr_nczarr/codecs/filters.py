@@ -94,7 +94,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
         raise UnsupportedError(
-            f'codec parameter "dtype" is {quote(dtype)}, which differs from the array in byte order'
+            f'codec parameter "dtype" is {quote(dtype)}, whose byte order differs from that of the '
+            "array"
         )
     if spec.name == "fixedscaleoffset":
         for name in ("scale", "offset"):

@@ -216,7 +216,7 @@ def compile_chain(
             if encoded.dtype.hasobject and builder is _BYTE_CODECS.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode variable-length items",
-                    remedy="Put a codec for such items, such as vlen-utf8, before this codec",
+                    remedy="Put a codec that encodes them, such as vlen-utf8, before this codec",
                 )
             step = builder(StepRequest(spec, encoded, limits))
             if step is None:

@@ -102,7 +102,7 @@ def check_chain(url: str) -> None:
         protocol, _, path = link.partition("://")
         if protocol == "reference":
             raise UnsupportedError(
-                "reference must be the first protocol of a chained URL",
+                "reference:// must come first in a chained URL",
                 remedy="Move it to the beginning of the URL, or leave it out",
                 store=mask(url),
             )

@@ -184,7 +184,7 @@ class _RecordingStore(Store):
 
     def list_names(self, prefix: str) -> Listing:
         raise UnsupportedError(
-            "objects cannot be listed while explain records the reads of the store",
+            "objects cannot be listed while explain is recording reads from the store",
             store=self.name,
             key=prefix,
         )

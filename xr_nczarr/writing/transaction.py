@@ -389,8 +389,8 @@ def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
         "another write to this store is in progress, or was interrupted",
         remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
-        "neither is possible, remove this object, which is the writer lock, or pass "
-        "overwrite=True to to_nczarr: it first restores the metadata",
+        "neither is possible, remove this object, which is the writer lock, or call to_nczarr with "
+        "overwrite=True, which first restores the metadata",
         store=store.name,
         key=WRITER_LOCK,
     )
