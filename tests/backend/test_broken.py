@@ -113,7 +113,7 @@ def test_undecodable_variable_is_opened_without_decoding(attribute, opener, stor
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_on_unsupported_raises_or_skips_undecodable_variables(attribute, store):
+def test_on_unsupported_option_rejects_or_skips_undecodable_variables(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -308,7 +308,7 @@ def test_failed_connection_raises_error_instead_of_marking_variable_broken(store
 
 
 @pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
-def test_create_default_indexes_false_avoids_reading_coordinates(opener, store, http_server):
+def test_coordinates_are_not_read_if_create_default_indexes_is_false(opener, store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False

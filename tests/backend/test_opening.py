@@ -288,7 +288,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_broken_variable_accessed_by_key_none_raises_its_error(tmp_path):
+def test_loading_broken_variable_named_none_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]

@@ -18,7 +18,7 @@ from tests.stores import array_document, file_url
 
 
 # Regression D20
-def test_chunks_of_zeros_that_xarray_did_not_store_read_as_zeros(tmp_path: Path) -> None:
+def test_chunks_of_zeros_omitted_by_xarray_are_read_as_zeros(tmp_path: Path) -> None:
     written = xr.Dataset(
         {
             "i": ("x", np.array([0, 0, 3, 4], "i4")),
@@ -36,7 +36,7 @@ def test_chunks_of_zeros_that_xarray_did_not_store_read_as_zeros(tmp_path: Path)
 
 
 # Regression D20
-def test_missing_chunks_without_fill_value_read_same_as_with_netcdf_c(
+def test_missing_chunks_of_arrays_without_fill_value_are_read_as_by_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:

@@ -386,7 +386,7 @@ def test_sharded_values_are_cast_per_inner_chunk(tmp_path, inside):
     assert (again.codecs, again.shards) == (node.codecs, node.shards)
 
 
-def test_filter_that_depends_on_element_order_is_rejected_before_sharding():
+def test_filter_that_depends_on_element_order_cannot_precede_sharding_codec():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)

@@ -503,7 +503,7 @@ def test_check_codec_rejects_unknown_codecs_even_inside_shards():
     check_codec(make_node(object, (2,), ("pickle", {})), custom={"pickle": numcodecs.Pickle})
 
 
-def test_pickled_objects_are_decoded_if_codec_class_is_given():
+def test_pickled_objects_are_decoded_if_codec_class_is_passed():
     codec = make_codec(object, (2,), ("pickle", {}), custom={"pickle": numcodecs.Pickle})
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
@@ -524,7 +524,7 @@ class Inverted(numcodecs.abc.Codec):
         return np.frombuffer(buf, "u1") ^ self.mask
 
 
-def test_custom_codecs_work_if_given_or_registered(monkeypatch):
+def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
     array = np.arange(4, dtype="<i4")
     data = bytes(255 ^ byte for byte in array.tobytes())
     chain = ("inverted", {"mask": 255})
@@ -554,7 +554,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_whose_byte_order_differs_from_array_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_that_of_array_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

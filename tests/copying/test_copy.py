@@ -133,7 +133,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_copying_to_layout_without_unlimited_dimensions_is_rejected() -> None:
+def test_copying_unlimited_dimension_to_layout_that_cannot_express_it_is_rejected() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -534,7 +534,7 @@ def test_overwrite_replaces_stores_but_not_other_directories(tmp_path: Path, tar
     assert os.listdir(tmp_path / "papers") == ["letter.txt"]
 
 
-def test_failed_copy_keeps_store_being_overwritten(tmp_path: Path) -> None:
+def test_failed_copy_with_overwrite_leaves_old_store_unchanged(tmp_path: Path) -> None:
     """The source is a reference set that refers to chunks in the target itself."""
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
@@ -717,7 +717,7 @@ def test_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path: P
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]
 )
-def test_copy_does_not_mask_additional_values(
+def test_copy_and_source_have_same_masked_values(
     tmp_path: Path, version: Any, fill: int | None, copied: Any, dialect: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

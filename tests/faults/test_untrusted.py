@@ -309,7 +309,7 @@ def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_reference_set_without_folder_cannot_reference_other_locations(document, inside):
+def test_reference_set_with_empty_folder_path_cannot_reference_other_locations(document, inside):
     """The part of its name before the last slash is empty, which must not match every URL."""
     trust = Trust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

@@ -50,7 +50,7 @@ BARE = {
 
 # Regression D14
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_unquoted_text_from_netcdf_c_is_parsed_and_its_literal_kept(literal, value):
+def test_unquoted_text_from_netcdf_c_is_parsed_without_losing_its_literal(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value
@@ -147,7 +147,7 @@ def test_read_integer_accepts_only_integers_in_range(value):
         read_lengths([3, value], "shape")
 
 
-def test_read_lengths_limits_rank_and_element_count():
+def test_read_lengths_rejects_excessive_rank_or_element_count():
     assert read_lengths([], "shape") == ()
     assert read_lengths([0, 2**62], "shape") == (0, 2**62)
     for shape in ([2**32, 2**31], [0, 2**62, 2], [1] * 65):
@@ -157,7 +157,7 @@ def test_read_lengths_limits_rank_and_element_count():
         read_lengths([0], "chunks", least=1)
 
 
-def test_read_chunk_shape_limits_bytes_per_chunk():
+def test_read_chunk_shape_rejects_chunks_above_byte_limit():
     arguments = {"dtype": np.dtype("f8"), "rank": 1, "limits": Limits(max_chunk_bytes=800)}
     assert read_chunk_shape([100], "chunks", **arguments) == (100,)
     with pytest.raises(LimitError, match="max_chunk_bytes"):
@@ -183,7 +183,7 @@ def test_error_messages_truncate_long_values():
     assert len(str(raised.value)) < 300
 
 
-def test_literal_returns_text_of_top_level_member_only():
+def test_literal_method_returns_text_of_top_level_member_only():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

@@ -175,7 +175,7 @@ def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read_are_read(
+def test_xr_nczarr_reads_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read(
     tmp_path: Path, way: str
 ) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
@@ -185,7 +185,7 @@ def test_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read_are_read(
 
 
 @needs_ncgen
-def test_stores_without_fill_values_from_nccopy_4_9_0_are_read(tmp_path: Path) -> None:
+def test_stores_written_without_fill_values_by_nccopy_4_9_0_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

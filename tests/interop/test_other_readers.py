@@ -199,7 +199,9 @@ def test_netcdf_c_and_zarr_python_read_written_strings(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_and_zarr_python_agree_on_fill_value_strings(path, tmp_path, dialect):
+def test_netcdf_c_and_zarr_python_read_same_strings_from_store_with_fill_value(
+    path, tmp_path, dialect
+):
     """The fill value is Base64 in Zarr's metadata, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})

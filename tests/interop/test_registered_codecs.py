@@ -360,7 +360,7 @@ def test_registered_codecs_are_used_only_in_v3(tmp_path, strange_module):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_given_codecs_take_precedence_over_registered_codecs(tmp_path, strange_module):
+def test_codecs_passed_by_caller_take_precedence_over_registered_codecs(tmp_path, strange_module):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):

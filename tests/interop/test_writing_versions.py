@@ -233,7 +233,7 @@ def test_xarray_zarr_engine_decodes_written_tree_identically(path, version, dial
 
 
 @pytest.mark.skipif(shutil.which("nccopy") is None, reason="needs netcdf-bin")
-def test_netcdf_c_4_9_0_copies_universal_layout(path, tmp_path):
+def test_nccopy_4_9_0_copies_universal_layout_to_file(path, tmp_path):
     dataset = numbers()
     for variable in dataset.variables.values():
         del variable.attrs["many"]

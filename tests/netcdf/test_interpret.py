@@ -196,7 +196,7 @@ def test_ucs4_characters_in_plain_zarr_are_unchanged():
 
 
 @pytest.mark.parametrize("type_name", ["|S5", "|S1", "<S5"])
-def test_only_plain_zarr_has_fixed_width_bytes(type_name):
+def test_fixed_width_bytes_are_interpreted_as_text_except_in_plain_zarr(type_name):
     annotated = array("/v", (2,), type_name, references("/x"))
     plain = array("/v", (2,), type_name, {"_ARRAY_DIMENSIONS": ["x"]})
     netcdf_pure = group(attributes={"_NCProperties": "version=2,netcdf=4.10.1,nczarr=2.0.0"})

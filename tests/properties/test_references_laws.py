@@ -160,7 +160,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_listings_contain_every_key_and_subset_of_folder_keeps_its_chunks(entries):
+def test_listings_contain_every_key_and_subset_for_folder_contains_its_chunks(entries):
     parsed = parse_references(render_references(entries.items(), generators=True))
 
     def walk(prefix):
@@ -221,7 +221,7 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_scanning_reference_document_matches_json_parsing(
+def test_scanned_reference_document_yields_same_content_as_json_parsing(
     parts, spelled, escaped, slashes, changes, data
 ):
     refs = [

@@ -360,7 +360,7 @@ class TestStore:
         (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
         Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
 
-    def test_allowed_custom_protocol_references_are_read(self, data):
+    def test_references_with_allowed_custom_protocol_are_read(self, data):
         class Own(LocalFileSystem):
             protocol = "own"
 

@@ -181,7 +181,7 @@ def test_full_jinja2_sandbox_can_be_enabled():
         "{% if %}",
     ],
 )
-def test_sandbox_rejects_access_to_internals_and_large_results(text):
+def test_sandbox_rejects_large_results_and_access_to_internals(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 

@@ -63,7 +63,7 @@ def test_opening_zip_file_with_undecodable_names_raises_storage_error(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_huge_generator_keys_are_listed_lazily():
+def test_keys_of_huge_generator_are_listed_lazily():
     dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
     references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
@@ -303,7 +303,7 @@ def test_reference_document_expansion_is_limited(members):
 
 
 @pytest.mark.parametrize("url", ["{{", "{{t}}", "{{ 1 // 0 }}", "{{ x.y }}"])
-def test_invalid_template_error_includes_key_using_it(url):
+def test_invalid_template_error_includes_key_that_uses_template(url):
     document = {"version": 1, "templates": {"t": "{{t}}"}, "refs": {"a/0": [url]}}
     with pytest.raises(NczarrError, match=r"references: a/0: "):
         xr.open_dataset(document, engine="nczarr")

@@ -321,7 +321,7 @@ def test_rounded_default_fill_value_is_read_as_exact_value(tmp_path: Path, way: 
 
 # Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_missing_chunks_without_fill_value_read_as_zero(
+def test_missing_chunks_of_arrays_without_fill_value_are_read_as_zero(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -476,7 +476,7 @@ def test_chunks_in_fortran_order_are_read_correctly(tmp_path: Path, nczarr: bool
         ({}, "/"),
     ],
 )
-def test_undeclared_nested_chunk_keys_are_found(
+def test_nested_chunk_keys_are_found_even_if_undeclared(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)

@@ -510,7 +510,7 @@ def test_mode_a_removes_nothing(path):
 @pytest.mark.parametrize("new", [{}, {"units": "days since 2000-01-01"}], ids=["none", "days"])
 @pytest.mark.parametrize("stored", [None, "hours since 1990-01-01", "days since 2000-01-01"])
 @pytest.mark.parametrize("attributes", [{}, {"bounds": "tb"}], ids=["undeclared", "declared"])
-def test_bounds_added_to_stored_coordinate_keep_their_times(path, new, stored, attributes):
+def test_times_in_bounds_added_to_stored_coordinate_are_preserved(path, new, stored, attributes):
     t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
     coordinate = xr.Dataset(coords={"t": t.assign_attrs(attributes)})
     coordinate.t.encoding = {"units": stored} if stored else {}
@@ -927,7 +927,7 @@ def test_overwriting_source_of_lazily_decoded_values_is_rejected(path):
             to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
 
 
-def test_package_exports_to_nczarr():
+def test_to_nczarr_is_exported_by_package():
     assert xr_nczarr.to_nczarr is to_nczarr
 
 
@@ -1035,7 +1035,7 @@ def test_arrays_with_repeated_dimension_can_be_written_and_copied(size):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_group_does_not_inherit_dimension_redefined_by_parent(path, dialect):
+def test_group_does_not_inherit_root_dimension_that_its_parent_redefines(path, dialect):
     for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
         to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
     opened = xr.open_groups(path, engine="nczarr")

@@ -458,7 +458,9 @@ def test_derived_stores_keep_client_if_environment_variables_change(
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_status_like_path_in_obstore_message_is_not_parsed_as_status(tmp_path: Path) -> None:
+def test_path_that_resembles_status_in_obstore_message_is_not_parsed_as_status(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "t (404 x)"
     folder.mkdir()
     (folder / "0").symlink_to("0")
@@ -523,7 +525,7 @@ def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str)
     assert http_server.most_in_flight == 32
 
 
-def test_only_a_few_large_chunks_are_requested_concurrently(http_server: HttpServer) -> None:
+def test_number_of_concurrent_requests_for_large_chunks_is_limited(http_server: HttpServer) -> None:
     values = np.ones((12, 1 << 20))  # 8 MiB each
     encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
     path = Path(http_server.root, "s")

@@ -301,7 +301,7 @@ def test_lock_blocks_only_its_key() -> None:
         assert held.result(timeout=60) == "nczarr-writer"
 
 
-def test_writing_to_http_and_read_only_mappings_is_rejected(
+def test_writing_to_http_stores_and_read_only_mappings_is_rejected(
     make_store: Callable[[str], Store],
 ) -> None:
     for store in (

@@ -521,7 +521,7 @@ def test_obstore_and_fsspec_raise_same_error_for_s3_response(
         assert ("all retries failed" in str(caught.value)) == retried
 
 
-def test_listing_with_status_404_raises_storage_error(
+def test_status_404_for_list_request_raises_storage_error(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.fail = lambda _: 404

@@ -356,7 +356,7 @@ def test_sync_option_determines_which_files_are_synced(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_staged_copy_is_synced_file_by_file_without_syncfs(
+def test_staged_copy_is_synced_file_by_file_if_syncfs_is_unavailable(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])
@@ -529,7 +529,7 @@ def test_lock_excludes_other_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_locks_exclude_threads_without_file_lock_support(
+def test_locks_still_exclude_threads_if_file_locks_are_unsupported(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)
@@ -571,7 +571,7 @@ def test_names_indistinguishable_on_some_file_systems_are_detected(
     assert list(name_collisions(new, there)) == alike
 
 
-def test_are_one_name_compares_names_as_file_system_does(tmp_path: Path) -> None:
+def test_names_are_equal_if_and_only_if_file_system_treats_them_as_equal(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()

@@ -142,7 +142,7 @@ def test_zarr_python_group_inherits_parent_dimensions() -> None:
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 
 
-def test_many_in_memory_objects_need_few_event_loop_calls(
+def test_accessing_many_in_memory_objects_takes_few_event_loop_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, calls, sync = parse_url(MemoryStore()).target, [], zarr.core.sync.sync
@@ -259,12 +259,12 @@ def check_that_the_source_is_not_overwritten(source: Any, target: Any, **options
     xr.testing.assert_equal(lazy.load(), dataset())
 
 
-def test_lazy_dataset_is_not_written_to_source_via_another_store_object() -> None:
+def test_lazy_dataset_cannot_overwrite_its_source_via_another_store_object() -> None:
     objects: dict[str, Any] = {}
     check_that_the_source_is_not_overwritten(MemoryStore(objects), MemoryStore(objects))
 
 
-def test_lazy_dataset_is_not_written_to_source_icechunk_session() -> None:
+def test_lazy_dataset_cannot_overwrite_its_source_icechunk_session() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     session = repository.writable_session("main")
@@ -273,13 +273,13 @@ def test_lazy_dataset_is_not_written_to_source_icechunk_session() -> None:
 
 
 @pytest.mark.parametrize("target", ["memory://same/s/", "memory:///same/s"])
-def test_lazy_dataset_is_not_written_to_source_via_another_url(target: str) -> None:
+def test_lazy_dataset_cannot_overwrite_its_source_via_another_url(target: str) -> None:
     check_that_the_source_is_not_overwritten("memory://same/s", target)
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
 @pytest.mark.parametrize("target", ["s3://bucket/s/", "s3a://bucket/s"])
-def test_lazy_dataset_is_not_written_to_source_via_another_s3_url(
+def test_lazy_dataset_cannot_overwrite_its_source_via_another_s3_url(
     s3_server: S3Server, client: str, target: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

@@ -192,14 +192,14 @@ def test_first_unconsolidated_store_in_folder_of_consolidated_stores_takes_one_m
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_v3_metadata_takes_precedence_even_if_earlier_stores_in_folder_are_v2(similar):
+def test_v3_metadata_takes_precedence_even_if_stores_opened_earlier_in_folder_are_v2(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_missing_store_error_does_not_depend_on_earlier_stores_in_folder(similar):
+def test_missing_store_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -207,7 +207,7 @@ def test_missing_store_error_does_not_depend_on_earlier_stores_in_folder(similar
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_forbidden_store_error_does_not_depend_on_earlier_stores_in_folder(similar):
+def test_forbidden_store_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
         opened(similar, "f/private")

@@ -119,7 +119,7 @@ def test_dump_output_matches_ncdump(types, options, capsys):
 
 @needs_ncgen
 @pytest.mark.parametrize("digits", ["3", "4,13", "9,17"])
-def test_dump_precision_option_matches_ncdump(types, digits, capsys):
+def test_dump_precision_option_has_same_effect_as_in_ncdump(types, digits, capsys):
     path, url = types
     options = ["-p", digits, "-v", "f,d,large,largef,widef"]
     assert main(["dump", *options, url]) == 0
@@ -155,7 +155,7 @@ variables:
 
 
 @needs_ncgen
-def test_dump_special_attributes_match_ncdump(tmp_path, capsys):
+def test_special_attributes_shown_by_dump_match_ncdump(tmp_path, capsys):
     """`dump` omits the attributes that describe the file itself."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
@@ -170,7 +170,7 @@ def test_dump_special_attributes_match_ncdump(tmp_path, capsys):
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
-def test_dump_shows_codecs_without_special_attribute_as_filters():
+def test_dump_shows_codecs_that_have_no_special_attribute_as_filters():
     store = {}
     dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
     codecs = {

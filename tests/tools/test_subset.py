@@ -60,7 +60,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_copying_selection_matches_xarray_selection(
+def test_copied_selection_equals_xarray_selection(
     source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
 ) -> None:
     path, options = source
@@ -84,7 +84,7 @@ def test_copying_variable_includes_its_coordinates(
     assert not copied.children
 
 
-def test_copying_variable_includes_variables_in_its_coordinates_attribute(
+def test_copying_variable_includes_variables_named_in_its_coordinates_attribute(
     tmp_path: Path,
 ) -> None:
     data = xr.Dataset(

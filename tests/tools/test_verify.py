@@ -277,7 +277,7 @@ def test_chunks_of_unlistable_store_are_counted_by_requests(
     assert explained.absent == 2
 
 
-def test_info_requests_unlistable_store_chunks_concurrently(
+def test_info_requests_chunks_of_unlistable_store_concurrently(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
@@ -619,7 +619,9 @@ def test_programs_reported_by_verify_fail_to_read_store(tmp_path: Path, claim: s
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_all_programs_read_store_without_reported_limitations(tmp_path: Path, program: str) -> None:
+def test_all_programs_read_store_for_which_verify_reports_no_limitations(
+    tmp_path: Path, program: str
+) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers must support Zarr version 2"

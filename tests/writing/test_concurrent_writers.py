@@ -79,7 +79,7 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_delayed_write_computed_after_append_stores_its_values(
+def test_delayed_write_stores_its_values_even_if_computed_after_append(
     tmp_path, late, options, expected, layout
 ):
     """The earlier write knows only the length of the array at its start."""

@@ -364,7 +364,7 @@ def test_large_integers_not_representable_as_floats_are_rejected(value, extremes
         pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
     ],
 )
-def test_numbers_that_would_become_missing_values_are_rejected(value, encoding, count):
+def test_numbers_that_encoding_would_turn_into_missing_values_are_rejected(value, encoding, count):
     values, store = np.array([value, *[40] * count, -20, 200]), {}
     values = values[values > -1] if encoding["dtype"] == "u1" else values
     with pytest.raises(ConflictError, match=f"the value {value}, which .* the missing value"):
@@ -406,7 +406,7 @@ def test_large_integers_representable_as_floats_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_packed_values_round_trip_within_half_a_scale_factor_or_raise(
+def test_packed_values_round_trip_to_within_half_a_scale_factor_or_are_rejected(
     values, kind, dtype, scale, offset
 ):
     original = np.array(values, kind)

@@ -281,7 +281,7 @@ def test_unstorable_attribute_error_includes_name(value):
         xr_nczarr.to_nczarr(dataset, {})
 
 
-def test_dataarray_attribute_is_rejected():
+def test_attribute_with_dataarray_value_is_rejected():
     with pytest.raises(TypeError, match="Invalid attribute"):
         xr_nczarr.to_nczarr(NUMBERS.assign_attrs(odd=xr.DataArray(1.0)), {})
 
@@ -418,7 +418,7 @@ def test_zero_dimensional_dask_string_can_be_written(options, texts):
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
-def test_unsigned_attribute_is_kept_without_fill_value(tmp_path, dtype, unsigned, scale):
+def test_unsigned_attribute_is_kept_even_without_fill_value(tmp_path, dtype, unsigned, scale):
     # xarray then drops the attribute from the encoding, and 200 was once read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(

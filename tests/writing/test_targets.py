@@ -206,7 +206,7 @@ def test_mode_r_plus_requires_store_and_changes_no_metadata(path):
     xr.testing.assert_identical(read(path).drop_vars("t"), -example().drop_vars("t"))
 
 
-def test_mode_a_minus_keeps_variables_without_append_dimension(path):
+def test_mode_a_minus_leaves_variables_without_append_dimension_unchanged(path):
     to_nczarr(example().assign(k=1), path)
     to_nczarr(example(8, 9).assign(k=2), path, append_dim="t", mode="a-")
     xr.testing.assert_identical(read(path), example(0, 9).assign(k=1))
@@ -346,7 +346,7 @@ def test_worker_threads_can_write_to_client_memory(target, threaded_client):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_dictionary_is_writable_only_in_its_own_process(method):
+def test_dictionary_store_can_be_written_only_in_process_that_created_it(method):
     assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
 
 
@@ -696,7 +696,7 @@ def test_files_created_by_file_managers_are_ignored_and_kept(path, where, mode):
     xr.testing.assert_equal(read(target), example(8, 12))
 
 
-def test_directory_with_other_files_is_not_an_empty_target(path):
+def test_directory_with_user_files_is_not_treated_as_empty(path):
     target, left = littered("directory", path)
     with open(f"{path}/notes.txt", "wb") as file:
         file.write(b"mine")

@@ -49,7 +49,7 @@ def test_boolean_fill_values_are_rejected(encoding, layout):
     assert read(store).identical(dataset)
 
 
-def test_string_enum_attributes_are_stored_as_values():
+def test_string_enum_members_in_attributes_are_stored_as_their_values():
     class Axis(str, Enum):  # noqa: UP042 (that one tells its text)
         LATITUDE = "Y"
 
@@ -162,7 +162,7 @@ def test_dimensions_with_arbitrary_names_can_be_written_to_plain_zarr(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\0b"])
-def test_nczarr_rejects_dimension_names_that_are_not_paths(name):
+def test_nczarr_rejects_dimension_names_that_cannot_be_used_in_paths(name):
     with pytest.raises(
         ConflictError, match=r"(does not support a dimension named|in NCZarr names).*dialect='zarr'"
     ):

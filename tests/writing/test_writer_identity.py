@@ -30,7 +30,7 @@ def identity(dataset: xr.Dataset) -> str:
     ],
     ids=["float", "big-endian", "datetime", "transposed", "bytes", "object"],
 )
-def test_write_with_one_changed_value_has_different_identity(values):
+def test_exchanging_two_values_changes_identity_of_write(values):
     dataset = xr.Dataset({"v": (("y", "x"), values)})
     changed = values.copy(order="K")
     changed[2, 1], changed[2, 2] = values[2, 2], values[2, 1]
@@ -38,7 +38,7 @@ def test_write_with_one_changed_value_has_different_identity(values):
     assert identity(dataset) != identity(xr.Dataset({"v": (("y", "x"), changed)}))
 
 
-def test_write_with_changed_dtype_dimension_or_attribute_has_different_identity():
+def test_changing_name_dtype_dimensions_or_attributes_changes_identity_of_write():
     values = np.zeros((2, 2), "i4")
     variants = [
         xr.Dataset({"v": (("y", "x"), values)}),
