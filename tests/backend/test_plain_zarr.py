@@ -165,7 +165,7 @@ def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_applies_to_zero_in_reference_set(
+def test_use_zarr_fill_value_as_mask_option_applies_to_zero_in_reference_set(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -241,7 +241,7 @@ def test_loading_booleans_with_missing_values_raises_metadata_error(version):
         dataset.load()
 
 
-def test_use_zarr_fill_value_as_mask_also_applies_to_v3():
+def test_use_zarr_fill_value_as_mask_option_also_applies_to_v3():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)

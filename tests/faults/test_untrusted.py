@@ -194,7 +194,7 @@ def test_node_and_depth_limits_apply_to_consolidated_metadata(paths, option, for
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_max_nodes_counts_only_consolidated_nodes_in_opened_group():
+def test_max_nodes_limit_counts_only_consolidated_nodes_in_opened_group():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}

@@ -221,7 +221,7 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_scanned_reference_document_yields_same_content_as_json_parsing(
+def test_scanning_and_json_parsing_yield_same_references_or_error(
     parts, spelled, escaped, slashes, changes, data
 ):
     refs = [

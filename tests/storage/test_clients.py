@@ -296,7 +296,7 @@ def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_status_403_raises_error_unless_listed_in_missing_status(
+def test_status_403_raises_error_unless_listed_in_missing_status_option(
     http_server: HttpServer, client: str
 ) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
@@ -311,7 +311,9 @@ def test_status_403_raises_error_unless_listed_in_missing_status(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_missing_status_applies_to_sizes_and_empty_ranges(s3_server: S3Server, client: str) -> None:
+def test_missing_status_option_applies_to_sizes_and_empty_ranges(
+    s3_server: S3Server, client: str
+) -> None:
     options = {**s3_server.storage_options, "client": client}
     s3_server.fail = lambda request: 403 if "absent" in request.path else None
     store = open_store("s3://bucket/p", storage_options=options, missing_status=(403, 404))
@@ -343,7 +345,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_missing_status_does_not_apply_to_writes_deletes_and_listings(
+def test_missing_status_option_does_not_apply_to_writes_deletes_and_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -408,7 +410,7 @@ def test_transient_server_errors_are_retried(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_create_fails_if_object_already_exists(s3_server: S3Server, client: str) -> None:
+def test_create_method_does_not_replace_existing_object(s3_server: S3Server, client: str) -> None:
     options = {**s3_server.storage_options, "client": client}
     stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
     assert stores[0].create("x", b"first")

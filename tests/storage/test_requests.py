@@ -250,7 +250,7 @@ def test_zarr_format_option_opens_store_if_server_returns_403_for_missing_object
     assert dataset["v"].shape == (2, 3)
 
 
-def test_forbidden_chunk_error_suggests_missing_status(s3_server, trees):
+def test_forbidden_chunk_error_suggests_missing_status_option(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")

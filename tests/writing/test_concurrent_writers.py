@@ -100,7 +100,7 @@ def test_invalid_option_values_are_rejected(tmp_path, option):
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_write_empty_chunks_controls_storage_of_fill_value_chunks(tmp_path, empty):
+def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
     appended = series(2, [np.nan, np.nan])
