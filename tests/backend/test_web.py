@@ -79,7 +79,7 @@ def test_only_one_request_checks_how_server_answers_for_nonexistent_folders(serv
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 500])
-def test_error_responses_to_folder_requests_are_not_index_pages(http_server, served, status):
+def test_error_response_for_directory_is_not_treated_as_index_page(http_server, served, status):
     os.rename(served / "data set", f"{http_server.root}/store")
     http_server.fault("status", path="*/", status=status, times=None)
     kind = UnsupportedError if status < 500 else StorageError

@@ -70,7 +70,7 @@ def test_bare_nan_and_infinity_are_parsed():
 
 
 # Regression D16
-def test_consolidated_attributes_keep_json_literals():
+def test_json_notation_in_consolidated_attributes_is_preserved():
     text = b'{"metadata": {"a/.zattrs": {"x": 007}, "b/.zattrs": {"t" : { "a":1 ,"b": [0.,1.]}}}}'
     held = Document(".zmetadata", text, consolidated=True).member("metadata")
     attributes = held.member("b/.zattrs", key="b/.zattrs").attributes()

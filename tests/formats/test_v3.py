@@ -762,7 +762,7 @@ def test_groups_round_trip(values):
 # The store ---------------------------------------------------------------------------------
 
 
-def test_attributes_keep_json_literals():
+def test_json_number_notation_in_attributes_is_preserved():
     key = "zarr.json"
     data = b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": 1.10}}'
     node = v3.parse_node("/", {key: Document(key, data)})

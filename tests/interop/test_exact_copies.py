@@ -211,7 +211,7 @@ def check_plain(group: Any, store: zarr.Group) -> None:
 
 
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_plain_zarr_references_shadowed_dimension_by_full_path(
+def test_shadowed_dimension_is_named_by_full_path_in_plain_zarr(
     folder: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     source = make((FIXTURES / "cdl/copies/hidden_dimensions.cdl").read_text(), folder / "h.nc")
