@@ -1,4 +1,4 @@
-"""Stores that wrap another store, to cache or prefetch its objects or show their earlier state."""
+"""Stores that wrap another store, to cache or prefetch its objects, or show their earlier state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class _WrapperStore(Store):
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
-        """Return a wrapper of the same kind around `source`, a variant of `self.source`."""
+        """Return a wrapper of the same kind around `source`.
+
+        `source` is a variant of `self.source`.
+        """
 
     def probing(self) -> Store:
         return self._wrap(self.source.probing())
@@ -171,8 +174,8 @@ class CachingStore(_WrapperStore):
     def _fill(self, keys: Iterable[str], request: _Request) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
-        Some responses must not be cached: None for a missing object, a web page, or an
-        AccessDeniedError. Return these responses in a dict, keyed by object key.
+        A response must not be cached if it is a web page, an AccessDeniedError, or None (for a
+        missing object). Return a dict that maps object keys to such responses.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None

@@ -270,7 +270,8 @@ def _locate_obstore_store(store: Any, path: str) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    An option is accepted if the filesystem of `location` was created with the same value.
+    An option is accepted if the filesystem of `location` was created with the same value for it.
+    ``asynchronous`` and ``loop`` are always accepted.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():

@@ -86,8 +86,9 @@ class ObstoreClient(RemoteClient):
     name
         A URL for messages, without secrets. If it is None, it is derived from `store`.
     substitute
-        Function that returns an fsspec client for the same objects on a web server, or None. The
-        fsspec client handles responses that obstore rejects, and lists folders.
+        For a web server, a function that takes rules, and returns an fsspec client for the same
+        objects. That client handles responses that obstore rejects, and lists folders. For any
+        other store, None.
     """
 
     pooled = True
@@ -148,7 +149,7 @@ class ObstoreClient(RemoteClient):
         """Yield the response to each request, or None for a missing object.
 
         While the caller processes a response, threads make the next requests in advance. To limit
-        memory use, the number of these requests is smaller if the objects are larger.
+        memory use, fewer requests are made in advance if the objects are large.
         """
         for request in requests:
             check_key(request.key, self.name)

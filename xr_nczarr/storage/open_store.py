@@ -53,7 +53,7 @@ class Access:
     Attributes
     ----------
     storage_options
-        Options for fsspec, which override those in the URL. For a reference set, see
+        Options for fsspec. They override the options in the URL. For a reference set, see
         `ReferenceOptions`. This package adds the options `retry` and `missing_status` (see
         `Rules`), `sync` (see `LocalStore`) and `client` (``"fsspec"`` or ``"obstore"``).
     limits
@@ -317,8 +317,8 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for `rest`, the part of a chained URL after its first link.
 
     The options for the first link of `rest` come from two entries of `options`:
-    ``target_options``, and the entry named after the protocol of that link, which takes precedence.
-    Entries for later links are kept.
+    ``target_options``, and the entry named after the protocol of that link. If both entries contain
+    the same option, the second one takes precedence. Entries for later links are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}

@@ -73,7 +73,7 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object of more than `max_bytes` bytes.
 
-    `problem` is the first part of the message, which states the size of the object.
+    `problem` is the beginning of the message. It states the size of the object.
     """
     remedy = (
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
@@ -127,7 +127,7 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Maximum number of unneeded bytes between two merged ranges. Fetching that many extra bytes
+        Maximum number of unneeded bytes between two ranges to merge. Fetching that many extra bytes
         is still cheaper than making another request.
     max_length
         Maximum number of bytes in a merged range. With larger ranges, too few requests would run

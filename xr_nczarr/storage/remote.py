@@ -243,7 +243,7 @@ class RemoteClient(Connection):
         """Return the URL at which other programs can read an object, or None if it has no URL."""
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if this client does not support writing, as over plain HTTP."""
+        """Raise UnsupportedError if this client cannot write, for example over plain HTTP."""
         if self.web:
             raise UnsupportedError("plain HTTP is read-only", store=self.name)
 
@@ -481,15 +481,18 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise an error if the client cannot write, as over plain HTTP or through a cache."""
+        """Raise an error if the client cannot write.
+
+        For example, writing is not possible over plain HTTP or through a cache.
+        """
         self._client.check_writable()
 
 
 def _request(item: ByteRange) -> Request:
     """Return the request for a byte range.
 
-    If the start counts from the end of the object, all remaining bytes are requested. HTTP does not
-    support ranges that start relative to the end, but stop before it.
+    If the start counts from the end of the object, all bytes from there to the end are requested,
+    because HTTP cannot express a shorter range with such a start.
     """
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)

@@ -66,8 +66,8 @@ class Retry:
         Maximum number of attempts for a request, including the first.
     total_seconds
         Time limit in seconds for all attempts together. A request is not retried if another
-        attempt as long as the last one would exceed the limit. With the default values,
-        there is time for five attempts even if the server never responds.
+        attempt that takes as long as the last one would exceed the limit. With the default
+        values, there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt. Each wait is then shortened by a random fraction of up to one half.

@@ -50,7 +50,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
             response = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
             for error in response.get("Errors", ()):
                 refused = error.get("Code") == "AccessDenied"
-                kind = PermissionError if refused else ConnectionError  # transient
+                kind = PermissionError if refused else ConnectionError  # the latter is retried
                 raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")
 
 

@@ -69,8 +69,8 @@ class Store(ABC):
         Whether to return a web page that a server sends in place of an object, instead of raising
         an error; see `probing`.
     consolidated
-        Whether all metadata already comes from one document. If so, consolidated metadata is not
-        needed.
+        Whether one document contains all metadata, as in a Parquet reference set. If so,
+        consolidated metadata is not needed.
     """
 
     __slots__ = ()
@@ -120,7 +120,7 @@ class Store(ABC):
         Raises
         ------
         UnsupportedError
-            If the store cannot be listed, as over plain HTTP.
+            If the store cannot be listed, for example over plain HTTP.
         """
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -279,8 +279,8 @@ class Store(ABC):
         Raises
         ------
         UnsupportedError
-            If the store cannot be listed, as over plain HTTP, or if it is a reference set that
-            declares too many objects.
+            If the store cannot be listed, for example over plain HTTP, or if it is a reference
+            set that declares too many objects.
         """
         for key in self.list_keys(prefix):
             yield key, None if self.remote else self.size(key)

@@ -1,7 +1,7 @@
 """Wrap system calls for files, and replace calls that some operating systems lack.
 
-No other module of this package depends on the operating system. docs/reference/versions.md lists
-the replacements.
+No other module of this package checks which operating system it runs on. The replacements are
+listed in docs/reference/versions.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _REFUSED_CHARACTERS = frozenset('<>:"\\|?*') | {chr(code) for code in range(32)}
 
 
 _library: Any = None
-with suppress(OSError, TypeError):  # on Windows
+with suppress(OSError, TypeError):  # raised on Windows
     _library = ctypes.CDLL(None, use_errno=True)
 # C functions for which Python has no wrapper. The first three exist on Linux, the last on macOS.
 _renameat2 = getattr(_library, "renameat2", None)

@@ -77,7 +77,8 @@ class Transport(RemoteClient):
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        self._lacks_suffixes = "abfs" in filesystem.protocol  # Azure does not support them
+        # Azure does not support suffix requests.
+        self._lacks_suffixes = "abfs" in filesystem.protocol
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -282,7 +283,7 @@ class Transport(RemoteClient):
             suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
             sizes = self.sizes([requests[index].key for index in suffixes])
             for (index, start), size in zip(suffixes.items(), sizes, strict=True):
-                # For a missing object, any range will do: the server reports that it is missing.
+                # If the object is missing, the server says so whatever range is requested.
                 bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.sequential else {"batch_size": self._batch})}
@@ -348,7 +349,7 @@ class Transport(RemoteClient):
         """Return whether a request for a whole object failed only because the object is empty.
 
         A whole object is requested as a range up to the size limit. If the object is empty, S3
-        rejects any range with status 416.
+        responds to any such request with status 416.
         """
         if request.start is not None or status_of(error) != 416:
             return False

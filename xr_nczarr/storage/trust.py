@@ -133,8 +133,8 @@ class Trust:
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name may resolve to a private address.
 
-        For a local, trusted set, any host may do so before a redirect, and no host may do so after
-        one. For any other set, only the host of the set and the hosts in `allow` may do so.
+        For a local, trusted set, any host name may, unless another host redirected to it. For any
+        other set, only the host of the set and the hosts in `allow` may.
         """
         if self.origin is None:
             return not redirected
@@ -195,9 +195,10 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is not public: a loopback, private, link-local or metadata host.
+    """Return whether a host is private, such as a loopback, link-local or metadata host.
 
-    `host` is a name or an IP address. Names are recognized by their ending, without a DNS lookup.
+    `host` is a name or an IP address. An address is private if it is not globally reachable. Names
+    are recognized by their ending, without a DNS lookup.
     """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):

@@ -43,9 +43,9 @@ class ZarrPythonClient(RemoteClient):
 
     Notes
     -----
-    Stores that support only Zarr v3, such as icechunk's, reject the objects that mark an unfinished
-    write. The client keeps these markers in memory instead. That is sufficient, because the changes
-    take effect only when the user commits them.
+    Stores that support only Zarr v3, such as icechunk stores, reject the objects that mark an
+    unfinished write. The client keeps these objects in memory instead. That is sufficient, because
+    the changes take effect only when the user commits them.
     """
 
     def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
@@ -195,7 +195,7 @@ class ZarrPythonClient(RemoteClient):
         return self._run(self._size, keys)
 
     def address(self, key: str) -> None:
-        """Return None, because other programs have no access to the Python object."""
+        """Return None, because other programs cannot read objects through a Python store object."""
 
     def check_writable(self) -> None:
         """Raise an error if objects cannot be written.
