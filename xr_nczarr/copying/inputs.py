@@ -310,8 +310,8 @@ def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, x
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    # An engine that supports groups overrides this method, and needs all options in AS_STORED. The
-    # attribute `supports_groups` cannot be used, because xarray 2025.7 does not have it yet.
+    # An engine that supports groups overrides open_groups_as_dict, and needs all options in
+    # AS_STORED. The attribute `supports_groups` cannot be used, because xarray 2025.7 lacks it.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
         return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))

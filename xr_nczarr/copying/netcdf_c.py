@@ -1,4 +1,4 @@
-"""Call netCDF-C functions directly, in the library that netCDF4-python installs.
+"""Call netCDF-C functions directly, in the library that netCDF4-python uses.
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
 strings in attributes, and it leaves out variables of unknown types. If several groups define

@@ -76,7 +76,7 @@ def dump(
     header
         Whether to show only the header, without any values.
     variables, groups
-        Names of the variables and groups whose values to show. None shows all values. A name that
+        Names of the variables and groups whose values are shown. None shows all values. A name that
         starts with a slash is an absolute path. Any other name matches every variable or group
         whose path ends in that name.
     name

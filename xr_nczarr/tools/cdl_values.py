@@ -59,7 +59,7 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def is_cdl_name(name: str) -> bool:
-    """Return whether ncgen accepts a name, provided that its special characters are escaped.
+    """Return whether ncgen accepts a name once the special characters in it are escaped.
 
     Even with escapes, ncgen rejects some names, such as its own keywords and names that contain
     ``?``.

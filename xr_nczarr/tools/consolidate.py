@@ -80,7 +80,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict from keys to documents that advances a progress bar when a document is added.
+    """A dict that advances a progress bar when a document is added. It maps keys to documents.
 
     None, which stands for a missing document, does not advance the bar.
     """

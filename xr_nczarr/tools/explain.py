@@ -34,7 +34,7 @@ Indexers = Mapping[Any, Any]
 """Mapping from dimensions to positions or labels."""
 
 _MAX_CHUNKS = 10_000_000
-"""Maximum number of chunks to look up. Each lookup takes a few microseconds."""
+"""Maximum number of chunks of a variable to simulate. Each takes a few microseconds."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 
@@ -94,7 +94,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        Maps the path of each other variable to the reason why its cost is unknown.
+        The variables whose cost is unknown. Maps the path of each one to the reason.
     """
 
     readings: tuple[VariableReading, ...]
@@ -152,7 +152,8 @@ def explain(
     """Predict how many requests and bytes it takes to read a selection, without reading it.
 
     Only metadata is read. The store is listed to determine the sizes of the chunks. If it cannot
-    be listed, sizes are requested one by one, for each variable that needs at most 10,000 chunks.
+    be listed, sizes are requested one by one, but only for variables from which the selection reads
+    at most 10,000 chunks.
 
     Parameters
     ----------

@@ -50,7 +50,8 @@ class StoreInfo(Result):
     root
         The group that was requested, or the root group.
     layout
-        The releases of netCDF-C that write NCZarr metadata in this layout. Empty for plain Zarr.
+        The releases of netCDF-C that write NCZarr metadata in this store's layout. Empty for plain
+        Zarr.
     stored_chunks
         Mapping from the path of each variable to its stored chunks. None if counting was not
         requested, and empty if the chunks could not be counted.

@@ -95,7 +95,7 @@ def _in_documents(
 ) -> Iterator[Finding]:
     """Yield findings for documents that are not strict JSON, or that netCDF-C misreads.
 
-    Documents that this package cannot read are skipped, because they are reported elsewhere.
+    Documents that this package cannot read are skipped, because `verify` itself reports them.
     """
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]

@@ -56,8 +56,9 @@ class ObjectSizes:
         ----------
         one_by_one
             Whether objects may be looked up one by one. If True, this is done for local stores, and
-            for remote stores that cannot be listed, with one request per object. If False, stores
-            are listed, and the sizes in a remote store that cannot be listed are unknown.
+            for remote stores that cannot be listed, with one request per object. If False, every
+            store is listed instead, and the sizes in a remote store that cannot be listed are
+            unknown.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)

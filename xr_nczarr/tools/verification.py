@@ -31,7 +31,8 @@ class Finding:
     place
         Key of the object, or path of the group or array, that the finding is about.
     detail
-        Details about this place only. Other places may have the same problem with other details.
+        Details about this place only. Other places with the same problem may have different
+        details.
     """
 
     severity: Severity

@@ -261,7 +261,7 @@ class _Array:
         _ = self.array.codec, self.array.layout
         self.objects = stored or StoredChunks(node)
         self.numbers: Sequence[int] = range(self.objects.total)
-        # Objects that are known to be missing are fetched only if a missing chunk is an error.
+        # Objects that are known to be missing are fetched only with missing_chunks="raise".
         if stored is not None and opened.options.missing_chunks != "raise":
             self.numbers = sorted(set(stored.numbers))
         if sample is not None and sample < len(self.numbers):

@@ -58,9 +58,9 @@ def check_coordinate(
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
     The new values are compared only with the values in the last few stored objects, so the cost of
-    an append does not depend on the length of the coordinate. If there are at least two such stored
-    values, and they are increasing numbers or times, each new value must be greater than the last
-    stored value. Otherwise, the order is not checked.
+    an append does not depend on the length of the coordinate. If these objects contain at least two
+    values, and the values are increasing numbers or times, each new value must be greater than the
+    last stored value. Otherwise, the order is not checked.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def check_coordinate(
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
-        # xarray warns about times that are not multiples of the units, which become floats.
+        # xarray warns about times that become floats because they are not multiples of the units.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values

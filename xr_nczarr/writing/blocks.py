@@ -49,8 +49,8 @@ def in_blocks(
     - times that might be encoded with different units in each block,
     - variables of Python objects other than text and times.
 
-    Zero-dimensional dask arrays of text or objects are loaded. Otherwise, dask would convert their
-    only block to a scalar, and bytes would lose their trailing NULs.
+    Zero-dimensional dask arrays of text or Python objects are loaded. Otherwise, dask would convert
+    their only block to a scalar, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -121,9 +121,9 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Choose the blocks for reading a variable, and return their lengths along each dimension.
 
     Blocks begin and end at the boundaries of stored chunks, even if the variable is a slice of the
-    stored array. Small chunks are merged into blocks of up to 4 MiB, unless they contain objects.
-    Large chunks that can be read in part are split into blocks of up to 4 MiB. A variable whose
-    chunks are unknown is split in the same way.
+    stored array. Small chunks are merged into blocks of up to 4 MiB, unless their values are Python
+    objects. Large chunks that can be read in part are split into blocks of up to 4 MiB. A variable
+    whose chunks are unknown is split in the same way.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)

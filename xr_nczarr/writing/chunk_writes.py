@@ -188,7 +188,7 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 
 
 def flush(store: Store, *_: Any) -> None:
-    """Flush all written objects to the disk.
+    """Flush all written objects to disk.
 
     The other arguments are the results of writing the chunks. Their values are ignored, but because
     this function depends on them, dask calls it last.

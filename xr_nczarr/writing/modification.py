@@ -101,10 +101,9 @@ class _Planner:
         self.unchanged: set[tuple[str, str]] = set()
 
     def find_unchanged(self) -> None:
-        """Record the unchanged variables, which are not written.
+        """Record the variables that are unchanged since they were read, and need not be written.
 
-        The data of an unchanged variable would only be written back to the array from which it was
-        read.
+        Such a variable would only be written back to the array from which it was read.
         """
         # Remote stores are skipped, because the same URL can name different stores at different
         # endpoints.
@@ -154,9 +153,9 @@ class _Planner:
                     raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if the store is a single array, which cannot contain the `new` items.
+        """Raise ConflictError if there are `new` items to add, but the store is a single array.
 
-        `new` contains the names of the variables, groups and attributes to add, if any.
+        `new` contains the names of the variables, groups or attributes.
         """
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
@@ -167,7 +166,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of an unreadable group at or above `path` that will not be replaced."""
+        """Raise the error of an unreadable node at or above `path`, unless it will be replaced."""
         while path not in self.kept:
             node = self.opened.hierarchy.nodes.get(path)
             if isinstance(node, BrokenNode) and path not in self.replaced:
@@ -207,8 +206,8 @@ class _Planner:
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # Encoded without their coordinate, new bounds get their own units. The units of the
-            # stored coordinate may be different.
+            # Stored coordinates are left out, so that new bounds for them get units of their own.
+            # The units of a coordinate in the store may differ from those in the dataset.
             added = {key: value for key, value in variables.items() if str(key) in new}
             self.tree.add_variables(request, encode_variables(added, encoding, self.tree.layout))
         node = self.opened.hierarchy.nodes[path]
@@ -287,7 +286,7 @@ class _Planner:
     ) -> None:
         """Check that a group can be extended along `dim`.
 
-        Also schedule a check of the new coordinate's values, which runs just before anything is
+        Also schedule a check of the appended coordinate values, which runs just before anything is
         written. `new` contains the names of the variables that the dataset adds to the group.
         """
         visible = self.opened.visible_dimensions(group.path)

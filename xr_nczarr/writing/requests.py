@@ -123,7 +123,7 @@ def normalize(
     UnsupportedError
         If a variable has a pandas extension type.
     RefusedError
-        If the write replaces the whole store, and a lazy variable is read from it.
+        If the write replaces the whole store, and a lazy variable is read from this store.
     """
     base, encoding = group_path(group), encoding or {}
     if isinstance(obj, DataTree):

@@ -16,7 +16,7 @@ The methods of `Transaction` are the steps of this protocol, in order:
 7. **Journal.** If several documents change in place, an object called the journal stores their
    earlier content. Readers use this content while only some of the documents have changed.
 8. **Documents** are written. The root's documents come last, followed only by consolidated
-   metadata. Everything is flushed to the disk before and after this step.
+   metadata. Everything is flushed to disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
@@ -98,7 +98,7 @@ class Transaction:
     Attributes
     ----------
     target
-        The store as it was before the change. Its documents are updated as they are written.
+        The store as it was before the change, except that documents are updated when written.
     applied
         The regions of an interrupted append, if `roll_back` finds that all of them were written.
         Maps array paths to the start and the exclusive end along each dimension. The journal of the
@@ -155,9 +155,9 @@ class Transaction:
     def roll_back(self, consolidated: bool | None = None) -> None:
         """Undo a killed writer's incomplete change, or finish it if only the final step is missing.
 
-        - If only some documents have been changed, they are restored.
-        - If an append is complete, its regions are recorded in `applied`.
-        - If a new store lacks only its consolidated metadata, this metadata is written.
+        - If only some documents have been changed, restore them.
+        - If an append was completed, record its regions in `applied`.
+        - If a new store lacks only its consolidated metadata, write this metadata.
 
         Parameters
         ----------
@@ -253,7 +253,8 @@ class Transaction:
             Whether a local store is replaced atomically.
         mark
             Content of the marker. If the same write is run again, it recognizes its unfinished
-            store by this content. The content is written after old objects have been removed.
+            store by this content. Until the old objects have been removed, the marker contains
+            ``{}`` instead.
         resumed
             Whether an earlier run has left this marker and some of the chunks.
         """

@@ -27,11 +27,11 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of a fixed-width text node, with items of at least `width` bytes.
+    """Return a copy of the node of a fixed-width text array, with items of at least `width` bytes.
 
     The width is at least doubled, so that a series of appends with ever longer strings does not
-    rewrite the array each time. In Zarr version 3, which stores fixed-width text as raw bytes, the
-    node has a void dtype.
+    rewrite the array each time. In Zarr version 3, fixed-width text is stored as raw bytes, so the
+    dtype of the node is void.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
