@@ -1,7 +1,7 @@
 """Copy a store or file to another layout, Zarr version, chunks or codecs.
 
-If source and target store an array in the same way, its chunks are copied as bytes. Otherwise, they
-are decoded and encoded again. An interrupted copy can be resumed.
+If the source and the target encode an array in the same way, its chunks are copied as bytes.
+Otherwise, they are decoded and encoded again. An interrupted copy can be resumed.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 
     The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
     omit a chunk that contains only the fill value. A single absent value is therefore normal,
-    unless the fill value marks missing values: a coordinate cannot have missing values.
+    unless the fill value marks missing values, which a coordinate cannot have.
     """
     if not variable.is_coordinate:
         return False
