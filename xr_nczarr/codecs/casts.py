@@ -236,7 +236,7 @@ class Cast:
             )
         rounded = _ROUNDINGS[self.rounding](values)
         range_ = np.iinfo(self.target)
-        # A double cannot always represent range_.max itself exactly, unlike range_.max + 1.
+        # A double cannot always represent range_.max exactly, but it can represent range_.max + 1.
         low, above = float(range_.min), float(range_.max + 1)
         outside = (rounded < low) | (rounded >= above)
         if not outside.any():

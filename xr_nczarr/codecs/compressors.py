@@ -41,11 +41,11 @@ _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy is faster than creating a decompression
 # context.
 _ZSTD_SMALL = 32 << 10
-# Maximum size in bytes of chunks that are decoded in one call. Decoding a larger chunk takes much
-# longer than handing over the interpreter lock.
+# Maximum size in bytes of chunks that are decoded several at a time, to hand over the interpreter
+# lock less often. Decoding a larger chunk takes much longer than handing over the lock.
 _ZSTD_BATCHED = 128 << 10
-# For levels of zlib, the levels of libdeflate that compress to the same size. Levels that are equal
-# in both are left out.
+# Mapping from each zlib level to the libdeflate level that compresses to the same size. Levels that
+# have the same number in both libraries are left out.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10

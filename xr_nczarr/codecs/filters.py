@@ -115,7 +115,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return how much each of `values` may differ after a filter has encoded and decoded it.
+    """Return by how much a filter may change each of `values` by encoding and decoding it.
 
     The filter `name` converts the values to the dtype `stored`, and back to `dtype`.
     """

@@ -135,8 +135,8 @@ def encode_as_stored(
     assert target.node is not None
     check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    # This must be a base variable, because the data of an index cannot be replaced, and a copy, so
-    # that loaded values are not cached in `variable`.
+    # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
+    # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
@@ -193,8 +193,8 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
-    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times.
-    They are assumed to be times that have not been decoded.
+    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,
+    because such numbers are assumed to be times that have not been decoded.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -279,7 +279,7 @@ def _encode_and_compare(
     """Return encoded times, and a mask of the times that decoding reproduces.
 
     If the times are not whole multiples of the requested units, xarray encodes them in finer units.
-    `units` are the units in which to decode. None means the units that xarray has used.
+    `units` are the units in which to decode; if None, the units that xarray chose when encoding.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller raises an error if the times are not equal
@@ -305,8 +305,8 @@ def _encode_and_compare(
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    The dtype of the encoding is float64 if this is exact, and int64 otherwise. Return None if even
-    microseconds are too coarse.
+    The dtype of the encoding is float64 if decoding then reproduces the times, and int64 otherwise.
+    Return None if even microseconds are too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 

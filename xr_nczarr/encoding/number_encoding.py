@@ -84,8 +84,8 @@ def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[An
     """Return whether it is sufficient to check the lowest and the highest number.
 
     This is not sufficient for integers that are packed as floats, because a number in between may
-    be off by more than one packing step. It is also not sufficient if the dtype is bool, because
-    numbers between 0 and 1 are not reproduced.
+    be off by more than one packing step. It is also not sufficient if `dtype` is bool, which cannot
+    represent numbers between 0 and 1.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -221,7 +221,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return an encoding in which an integer scale factor is converted to a float.
 
-    If the scale factor were an integer, xarray would pack numbers in its integer type.
+    With an integer scale factor, xarray would pack numbers in the scale factor's integer type.
     """
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}

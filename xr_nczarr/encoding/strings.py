@@ -114,7 +114,7 @@ def string_data(
     Zarr v1, its dtype is of kind ``U``, and `width` is ignored. If `width` is None, the width is
     that of the longest string or of the fill value, whichever is longer.
     """
-    if not layout.zarr.has_filters:  # Zarr v1 has no codec for variable-length items either
+    if not layout.zarr.has_filters:  # Zarr v1 has neither filters nor variable-length strings
         data = np.asarray(data).astype(str)
         return data, data.dtype
     if layout.is_plain_zarr or (width is None and layout.has_vlen_strings):

@@ -224,9 +224,9 @@ def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
     """Return a variable that xarray can encode without changing its values.
 
-    Its numbers are already encoded; see `fit_encoding`. Keys of an inherited encoding that do not
-    suit the values are removed. The attributes and the encoding of the given variable are changed
-    in place.
+    Numbers that may not fit their encoding are checked and encoded here; see `fit_encoding`. Keys
+    of an inherited encoding that do not suit the values are removed. The attributes and the
+    encoding of the given variable are changed in place.
     """
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
@@ -273,7 +273,8 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the fixed-width text dtype that an encoding requests, or None.
 
-    Only such a dtype can truncate text. A dtype of ``str``, ``S1`` or any other type cannot.
+    Only such a dtype can truncate text. ``S1`` does not count, because it requests an array of
+    characters, not text of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -340,7 +341,8 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    # In Zarr versions that require a fill value, it may differ from `_FillValue`, as in xarray.
+    # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
+    # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
@@ -360,7 +362,7 @@ def _with_booleans(variable: Variable) -> Variable:
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
     del variable.attrs["dtype"]
-    if variable.encoding.get("fill_value") not in (None, 0, 1):  # a value for integers
+    if variable.encoding.get("fill_value") not in (None, 0, 1):  # not a boolean
         del variable.encoding["fill_value"]
     return variable
 

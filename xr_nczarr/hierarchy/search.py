@@ -41,7 +41,7 @@ from xr_nczarr.storage import Listing, Store, fold_name, name_collisions
 Kinds = Mapping[str, NodeKind | None]
 """Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
 
-_PROBED = 100  # number of directories to check if no metadata is found
+_PROBED = 100  # maximum number of directories to search for an array
 
 
 def open_hierarchy(
@@ -268,10 +268,10 @@ class _Search:
             raise root.error
         self.nodes["/"] = root or GroupNode(path="/", explicit=False)
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
-        # In a version whose groups need no documents, only a listing shows whether a group exists.
+        # If groups can exist without documents, only a listing shows whether a group exists.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
-        # In a version without group documents, only arrays identify the store.
+        # If groups never have documents, a store can be recognized only by its arrays.
         descend = self.subgroups or not self.zarr.has_groups
         while groups:
             kinds = {path: kind for path, kind in self._children(groups) if self._wanted(path)}
@@ -374,7 +374,7 @@ class _Search:
             return children
         listed_keys = {key_prefix(group.path) + name for name in listing.objects}
         # A listing (such as an HTML index page) that omits the group's own document may also omit
-        # its sidecars.
+        # the group's sidecars.
         document_keys = self.zarr.node_keys(group.path)
         may_be_hidden = (
             self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)

@@ -1,4 +1,4 @@
-"""Expect consolidated metadata if the last stores opened in the same folder had it."""
+"""Predict from the last stores opened in a folder whether the next has consolidated metadata."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class _Writer:
         """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # In Zarr versions that require a fill value, that value may differ from `_FillValue` in
-        # plain Zarr, as in xarray.
+        # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
+        # requires a fill value, as in xarray.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
@@ -193,7 +193,8 @@ class _Writer:
         json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # netCDF-C before 4.9.1 fails on the type JSON, except for the attributes that it writes
-            # itself. The releases that read sidecars share no notation for the type char.
+            # itself. The type char is left out of sidecars, because the releases that read sidecars
+            # have no common notation for it.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif not vintage.has_json_type:

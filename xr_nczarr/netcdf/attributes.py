@@ -141,7 +141,8 @@ def _inferred(items: list[Json]) -> Any:
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return decoded attributes with the types that netCDF-C would give them.
 
-    netCDF-C infers the types if the node has no NCZarr metadata. `node` is the stored node, or None
+    If the node has no NCZarr metadata, the types (except that of `_FillValue`) are inferred as in
+    netCDF-C. Otherwise, the attributes already have these types. `node` is the stored node, or None
     for a group or variable that is not stored.
     """
     if node is None or is_annotated(node):

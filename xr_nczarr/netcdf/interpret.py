@@ -106,8 +106,8 @@ class _Interpreter:
         if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
         if root is not None and not has_superblock(root):
-            # A group without an annotation is not considered a part, because it may be the root of
-            # a store that has lost the root's annotation.
+            # A group without an annotation is not treated as a part of a larger store, because it
+            # may be a store's root that has lost its annotation.
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
