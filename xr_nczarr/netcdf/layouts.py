@@ -38,7 +38,7 @@ class Layout:
         - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
           later can open the store. Only Zarr v2 has this dialect. Characters are written with a
           type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot
-          open such a store if it contains all three: characters, strings and lists of strings.
+          open such a store if it contains characters, strings or a list of strings as an attribute.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Those before 4.9.3 have no unlimited dimensions.
     array_dimensions
