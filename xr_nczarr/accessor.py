@@ -171,7 +171,7 @@ class _XarrayFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module spec of xarray, with a loader that registers the accessors too.
+        """Return the module spec of xarray, with a loader that also registers the accessors.
 
         Return None for any other module.
         """
@@ -191,7 +191,8 @@ class _XarrayFinder:
             sys.meta_path.remove(self)
             _register()
 
-        # The loader registers the accessors, so that find_spec("xarray") alone does not.
+        # Register only when xarray is executed, because find_spec("xarray") may be called without
+        # importing xarray.
         loader.exec_module = exec_module
 
 

@@ -177,8 +177,8 @@ class ReadableVariable(NamedTuple):
     Attributes
     ----------
     dimension_names
-        The short name of each dimension, or its full path if a dimension of a nearer group has
-        the same short name.
+        The short name of each dimension, or its full path if the short name refers to another
+        dimension, in a nearer group.
     node
         The array prepared by `readable_node`, or None if the array is missing or unreadable.
     """

@@ -164,7 +164,7 @@ class StorageError(NczarrError, OSError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store denied access (401, 403, EACCES), which does not mean *not found*."""
+    """The store denied access (401, 403 or EACCES). The object may or may not exist."""
 
 
 class StorageTimeoutError(StorageError, TimeoutError):

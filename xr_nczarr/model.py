@@ -308,7 +308,10 @@ class ArrayNode:
         return replace(self, path=path, chunk_keys=keys, **changes)
 
     def without_annotations(self) -> ArrayNode:
-        """Return a copy that has only the fields needed to read and write chunks."""
+        """Return a copy without `attributes`, `members` and `sidecars`.
+
+        Reading and writing chunks does not require these fields.
+        """
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ class Progress:
         if self._bar is not None and "distributed" in sys.modules:
             from distributed import get_client
 
-            with suppress(ValueError):  # no client is running
+            with suppress(ValueError):  # raised if no client is running
                 self._client = get_client()
                 self._topic = f"nczarr-progress-{id(self)}"
                 self._client.subscribe_topic(self._topic, self._count_event)
@@ -89,7 +89,7 @@ class _RemoteProgress:
         if self.topic:
             from distributed import get_worker
 
-            with suppress(ValueError):  # not a `distributed` worker
+            with suppress(ValueError):  # raised outside of a `distributed` worker
                 get_worker().log_event(self.topic, count)
 
 
@@ -103,7 +103,7 @@ def _bar(total: int | None, unit: str) -> Any:
     from tqdm.auto import tqdm
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # raised in notebooks without ipywidgets
+        warnings.simplefilter("ignore", TqdmWarning)  # issued in notebooks without ipywidgets
         return tqdm(total=total, unit=unit, unit_scale=unit == "B", dynamic_ncols=True)
 
 

@@ -164,8 +164,8 @@ def decode_variables(
             for attribute in removed:
                 del decoded[name].attrs[attribute]
     if later:
-        # Copies are decoded, because decoding a time changes the attributes of its bounds, which
-        # may already be decoded.
+        # Decode copies, because decoding a time variable changes the attributes of its bounds, and
+        # the bounds may have been decoded above.
         copies = {name: variable.copy(deep=False) for name, variable in variables.items()}
         redecoded, _, more_coordinates = decode_cf_variables(
             copies, {}, **{**decoding, "drop_variables": variables.keys() - later}
@@ -262,8 +262,8 @@ def undecodable(
         The error raised by xarray or by reading the values.
     array
         The stored array if its values cause the error, else None. The array is searched for a
-        missing chunk, because its elements are read as fill values, which xarray may be unable to
-        decode.
+        missing chunk, because the elements of a missing chunk are read as fill values, which xarray
+        may be unable to decode.
     attribute
         Name of the attribute that causes the error, or None if unknown.
     whole

@@ -157,8 +157,8 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    Invalid metadata can make any coder fail, for example a string in ``scale_factor`` or a date
-    that is out of range. Errors from the coders are therefore re-raised as MetadataError.
+    Any coder can fail if the metadata is invalid, for example if ``scale_factor`` is a string or a
+    date is out of range. Errors from the coders are therefore re-raised as MetadataError.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        Copies of the lazy arrays with which xarray decodes values, innermost first. The references
-        to the arrays that they wrap are removed from the copies.
+        Copies of the lazy arrays with which xarray decodes values, innermost first. A copy has no
+        reference to the array that the original wraps.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name
@@ -240,7 +240,7 @@ class CodedArray(_Selectable):
 
     def get_duck_array(self) -> Any:
         """Read and decode the selected values."""
-        # xarray's coders would read the first date to determine the calendar.
+        # xarray's coders determine the calendar from the first date, which does not exist here.
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         values: Any = self.array.get_duck_array()
@@ -263,7 +263,7 @@ def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
     except (NczarrError, MemoryError):
         raise
     except Exception as error:
-        # xarray's note names the variable and contains its whole value, which is cut off here.
+        # xarray's note ends with the repr of the variable. Keep only the part with the name.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         reason = ": ".join([*notes, reason_of(error)])
         raise MetadataError(

@@ -40,7 +40,7 @@ _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum number of bytes to count for each chunk of a coordinate. Each chunk takes a request."""
+"""Minimum size to count for each chunk of a coordinate, because reading a chunk takes a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -175,7 +175,7 @@ class StoredGroup:
         if self.opened.options.on_unsupported == "skip":
             return
         self.as_stored[name] = stored
-        # The placeholder has neither values nor attributes that could make decoding fail.
+        # Add a placeholder without values, and without attributes that could make decoding fail.
         self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
 
     def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
@@ -243,7 +243,7 @@ class StoredGroup:
         """
         options, node = self.opened.options, variable.node
         assert node is not None
-        shared = id(node.codecs), id(node.shards)  # equal metadata share the parsed objects
+        shared = id(node.codecs), id(node.shards)  # arrays with equal metadata share these objects
         if shared not in self._codecs:
             try:
                 check_codec(node, custom=options.codecs, plugins=options.trust is None)

@@ -31,9 +31,9 @@ from xr_nczarr.storage import Store
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
-# The caller's threads also contend for the interpreter lock after each system call. If a hundred
-# threads read small chunks at the same time, this takes twice as long as if only a few of them read
-# while the others wait.
+# Smaller chunks of a local store are read by only a few of the caller's threads at a time, because
+# threads contend for the interpreter lock after each system call. Without this limit, a hundred
+# threads that read small chunks take twice as long.
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
@@ -82,7 +82,7 @@ class ChunkedArray:
     Parameters
     ----------
     node
-        Metadata of the array. It must contain a fill value if chunks may be missing.
+        Metadata of the array. If it has no fill value, reading a missing chunk raises an error.
     store
         The store that contains the chunks.
     options
@@ -266,7 +266,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether the store determines the number of threads, because the caller set none.
+        """Whether the store determines the number of threads, because the caller did not set it.
 
         If so, each thread reads one chunk at a time.
         """
@@ -294,7 +294,7 @@ class ChunkedArray:
             return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
-        # Make the batches so small that every thread has work.
+        # Make the batches small enough that every thread has work.
         per_thread = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, per_thread, _BATCH_BYTES // max(1, part_bytes)))
         if self.store.remote:  # requests overlap within a batch, or between threads
@@ -319,7 +319,7 @@ class ChunkedArray:
         if threads == 1:
             run()
             return
-        # The calling thread works too, so that the pool has to start one thread less.
+        # The calling thread works too, so that the pool has to start one fewer thread.
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
             few = min(threads - 1, _FEW_THREADS) if self._is_pooled else threads - 1
             helpers = [pool.submit(run) for _ in range(few)]

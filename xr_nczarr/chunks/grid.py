@@ -378,7 +378,7 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return a slice with a positive step that selects the same positions.
+    """Return a slice with a positive step that is equivalent to `positions`.
 
     If there is no such slice, return `positions` itself.
     """

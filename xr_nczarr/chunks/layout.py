@@ -20,9 +20,9 @@ Index = tuple[int, ...]
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    `keys[0]` uses the separator that the metadata declares or implies. If the separator is only
-    implied, some writers may have used another one. In that case, `keys[1]` uses the other
-    separator.
+    `keys[0]` uses the separator that the metadata declares or implies. If the separator of a
+    multi-dimensional array is only implied, `keys[1]` uses the alternative separator, which some
+    writers use without declaring it.
     """
 
     def __init__(self, node: ArrayNode) -> None:

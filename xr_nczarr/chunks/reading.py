@@ -110,9 +110,9 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
-        If decoding several chunks in one call is faster, this method applies the last codec of the
-        chain itself, with `decode_many`, and the yielded chain contains only the remaining codecs.
-        Each call decodes at least two chunks, about `_DECODED_TOGETHER_BYTES` in total.
+        If decoding several chunks in one call is faster, this method calls `decode_many`, which
+        decodes with the last codec only. The yielded chain then contains only the other codecs.
+        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)

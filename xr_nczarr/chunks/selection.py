@@ -28,8 +28,8 @@ class ReadRequest(NamedTuple):
         Arguments of `ChunkedArray.read`.
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, each dimension with a single index adds an axis of length 1 to the
-        values. These axes are left out of the list.
+        `pointwise` is True, the list leaves out the axes of length 1 that belong to dimensions with
+        a single index.
     """
 
     selection: list[Any]

@@ -157,7 +157,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
-    """Call a function, passing each parsed argument that is named like one of its parameters.
+    """Call a function with each parsed argument whose name matches one of its parameters.
 
     A function with a `progress` parameter shows its progress if standard error is a terminal and
     ``--quiet`` was not passed.

@@ -14,7 +14,7 @@ def demo() -> None:
     """Create a small NCZarr store, open it with xarray, and print the dataset and a mean.
 
     If the netCDF4 package is installed, netCDF-C writes the store. Otherwise, this function opens a
-    store written by netCDF-C that is included in this package.
+    ready-made store from this package, also written by netCDF-C.
     """
     import xarray as xr
 
