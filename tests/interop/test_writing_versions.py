@@ -300,11 +300,18 @@ def test_all_readers_read_v3_codecs_and_shards(path, codecs, dialect):
 
 @pytest.mark.parametrize(
     "shards",
-    ["any", (5, 6), (0, 6), (-4, 6), (4.0, 6), (4,), {"shape": (4, 6), "index_location": 1}],
+    ["any", (5, 6), (0, 6), (-4, 6), (4.0, 6), (4,), {"shape": (5, 6), "index_location": 1}],
 )
-def test_invalid_shards_are_rejected(path, shards):
+def test_invalid_shard_shape_is_rejected(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
-    with pytest.raises(ConflictError, match=r"do not fit chunks .* Pass a multiple"):
+    with pytest.raises(ConflictError, match=r"not a multiple of chunk shape .* Pass a multiple"):
+        to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
+    assert not path.exists()
+
+
+def test_invalid_index_location_is_rejected(path):
+    encoding = {"i4": {"shards": {"shape": (4, 6), "index_location": 1}, "chunks": CHUNKS}}
+    with pytest.raises(ConflictError, match="index_location is 1; expected 'start' or 'end'"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     assert not path.exists()
 

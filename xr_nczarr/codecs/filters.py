@@ -85,7 +85,8 @@ def build_typed(request: StepRequest) -> Step:
         dtype, stored = codec.dtype, codec.astype
     if dtype.hasobject or stored.hasobject or not dtype.itemsize or not stored.itemsize:
         raise MetadataError(
-            f"codec {spec.name} requires fixed-size dtypes, not {quote(dtype)} and {quote(stored)}"
+            f"codec {spec.name} has the dtypes {quote(dtype)} and {quote(stored)}; expected two "
+            "fixed-size dtypes"
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(

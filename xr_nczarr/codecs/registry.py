@@ -258,7 +258,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         if spec.place != "codecs":
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
-                remedy="Write with zarr_format=3, or pass other codecs (codecs=[] disables them)",
+                remedy="Write with zarr_format=3, or pass other codecs (codecs=[] for none)",
                 place=_place(spec),
             )
         return _VERSION_3_CODECS[name]

@@ -306,8 +306,8 @@ def _shard_specs(
     Raises
     ------
     ConflictError
-        If the shards are `required`, but their shape is not a multiple of the chunk shape.
-        Unsuitable shards that are not required are ignored.
+        If the shards are `required`, but their shape is not a multiple of the chunk shape, or the
+        location of their index is invalid. Unsuitable shards that are not required are ignored.
     """
     if requested is None:
         return ()
@@ -318,18 +318,20 @@ def _shard_specs(
     shape, location = settings.get("shape"), settings.get("index_location", "end")
     if isinstance(shape, int | np.integer):
         shape = (shape,) * len(chunk)
-    if (
-        location in ("start", "end")
-        and isinstance(shape, list | tuple)
+    is_multiple = (
+        isinstance(shape, list | tuple)
         and len(shape) == len(chunk)
         and all(isinstance(whole, int | np.integer) and whole > 0 for whole in shape)
         and not any(whole % part for whole, part in zip(shape, chunk, strict=True))
-    ):
+    )
+    if is_multiple and location in ("start", "end"):
         index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
+    if required and is_multiple:
+        raise ConflictError(f"index_location is {location!r}; expected 'start' or 'end'")
     if required:
         raise ConflictError(
-            f"shards {requested!r} do not fit chunks {chunk}",
-            remedy="Pass a multiple of each chunk length, with index_location 'start' or 'end'",
+            f"shard shape {shape!r} is not a multiple of chunk shape {chunk}",
+            remedy="Pass a multiple of each chunk length",
         )
     return ()

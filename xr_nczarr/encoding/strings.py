@@ -165,7 +165,9 @@ def _as_texts(values: Any) -> list[Any]:
         return [item.decode() if isinstance(item, bytes) else item for item in items]
     except UnicodeDecodeError as error:
         raise ConflictError(
-            f"the bytes are not valid UTF-8 ({error.reason})", remedy="Pass a bytes dtype"
+            f"the bytes are not valid UTF-8 ({error.reason})",
+            remedy="Pass a bytes dtype in encoding, such as 'S8'. If the variable is already "
+            "stored, write it to a new store",
         ) from error
 
 

@@ -323,7 +323,7 @@ class SessionFactory:
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
                     "the server redirects to another server, but some cookies of the session have "
-                    "no domain",
+                    "no domain, so that server would receive them",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
                 )

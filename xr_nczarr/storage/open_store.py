@@ -228,8 +228,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
-            f"the path is {names[medium]}, but the URL has mode={location.medium} "
-            f"({names[location.medium]})",
+            f"the path is {names[medium]}, but mode={location.medium} in the URL "
+            f"means {names[location.medium]}",
             remedy=f"Pass mode={medium}, or leave out the mode",
             store=path,
         )

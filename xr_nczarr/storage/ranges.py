@@ -98,8 +98,8 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"the byte range of length {item.length} at offset {item.start} exceeds the object, "
-            f"which has {size} bytes",
+            f"the byte range of length {item.length} at offset {item.start} is not within the "
+            f"object, which has {size} bytes",
             remedy="Write the object again; it was changed after its index was written",
             store=store,
             key=item.key,

@@ -109,7 +109,7 @@ def check_chain(url: str) -> None:
         if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
             raise UnsupportedError(
                 "the URL does not name the inner zip file",
-                remedy="Add its name to the second part, as in zip://…::zip://inner.zip::…",
+                remedy="Name it in the second part of the URL, as in zip://…::zip://inner.zip::…",
                 store=mask(url),
             )
         if not is_protocol(protocol):

@@ -81,7 +81,8 @@ class ArrayWrite:
             return self
         if any(math.isnan(size) for sizes in data.chunks for size in sizes):
             raise ConflictError(
-                f"the dask blocks have unknown sizes, but the stored chunks have shape {cells}",
+                "the dask blocks have unknown sizes, so they cannot be aligned with the stored "
+                f"chunks, which have shape {cells}",
                 remedy="Call compute_chunk_sizes() first",
                 variable=self.node.path,
             )

@@ -86,5 +86,5 @@ def layout_of(
 
 
 def _contradiction(requested: str, argument: str) -> ConflictError:
-    problem = f"the URL fragment contains {requested}, but the argument is {argument}"
-    return ConflictError(problem, remedy="Leave out one of them")
+    problem = f"the URL fragment contains {requested}, which contradicts {argument}"
+    return ConflictError(problem, remedy="Leave out one of the two")

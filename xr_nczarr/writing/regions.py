@@ -25,7 +25,7 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
             raise ConflictError(
                 f"the region from {piece.start} to {piece.stop} along dimension {axis} partially "
                 f"covers stored chunks of length {cell}; this store has no locks, so concurrent "
-                "writes to the same chunks would be lost",
+                "writes to the same chunk could overwrite each other",
                 remedy=f"Begin and end regions at multiples of {cell}. If no other process "
                 "writes to the store, pass safe_chunks=False",
                 store=store.name,

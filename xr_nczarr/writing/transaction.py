@@ -382,7 +382,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     try:
         store.delete(WRITER_LOCK)
     except NczarrError as error:
-        error.remedy = "All data has been written. Remove this object, which is the writer lock"
+        error.remedy = f"All data has been written. Remove the writer lock, {WRITER_LOCK}"
         raise
 
 
@@ -390,7 +390,7 @@ def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
         "another write to this store is in progress, or was interrupted",
         remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
-        "neither is possible, remove this object, which is the writer lock, or call to_nczarr with "
+        f"neither is possible, remove the writer lock, {WRITER_LOCK}, or call to_nczarr with "
         "overwrite=True, which first restores the metadata",
         store=store.name,
         key=WRITER_LOCK,

@@ -68,8 +68,8 @@ def plan_widening(
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
-            f"the new strings do not fit in {', '.join(node.path for node, _ in arrays)}, and the "
-            "stored arrays are too large to be rewritten safely in this store with a larger width",
+            f"the new strings are too long for {', '.join(node.path for node, _ in arrays)}; it is "
+            "not safe to rewrite such large arrays in this store with a larger width",
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
