@@ -315,7 +315,8 @@ def _shard_specs(
         sizes = zip(array, chunk, strict=True)
         requested = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
     settings = requested if isinstance(requested, Mapping) else {"shape": requested}
-    shape, location = settings.get("shape"), settings.get("index_location", "end")
+    shape: Any = settings.get("shape")
+    location = settings.get("index_location", "end")
     if isinstance(shape, int | np.integer):
         shape = (shape,) * len(chunk)
     is_multiple = (
