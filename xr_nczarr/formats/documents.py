@@ -102,7 +102,7 @@ class Document:
     def attributes(self, member: str | None = None) -> Attributes:
         """Return the user attributes in a member.
 
-        If `member` is None, return the whole document.
+        If `member` is None, the whole document contains the user attributes.
 
         Raises
         ------
@@ -193,7 +193,7 @@ def content_of(value: Json) -> Hashable:
         If the value is nested too deeply.
     """
     try:
-        return marshal.dumps(value, 2)  # later format versions also depend on object identity
+        return marshal.dumps(value, 2)  # bytes of later marshal versions depend on identity
     except ValueError as error:  # more than 2,000 levels, which a large ``max_depth`` allows
         raise MetadataError(f"the document is nested too deeply: {error}") from error
 

@@ -45,9 +45,9 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
 
-    `type_name` is the typestring in the document. It distinguishes netCDF characters from byte
-    strings, because netCDF-C writes fill values of characters as plain text. Variable-length items
-    are bytes if `binary` is True, and strings otherwise.
+    `type_name` is the typestring in the document. It is needed to distinguish netCDF characters,
+    whose fill values netCDF-C writes as plain text, from byte strings. Variable-length items are
+    bytes if `binary` is True, and strings otherwise.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     # netCDF-C 4.8.0 writes a list of one item.
@@ -73,8 +73,8 @@ def parse_fill_value(
 
     Variable-length items are strings if `text` is True, and bytes otherwise. The document may
     contain the bytes of the fill value, for example in Base64. In this case, `raw` is the dtype of
-    these bytes, including their byte order. By default, they are little-endian, which v3 prescribes
-    regardless of the codecs.
+    these bytes, including their byte order. By default, the bytes are little-endian, as v3
+    prescribes, whatever byte order the codecs use.
     """
     if value is None:
         return None
@@ -185,7 +185,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
     if type(number) not in (int, float):
         raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', _PLACE)
     try:
-        # This raises for numbers that round to infinity. bfloat16 has the same range as float32.
+        # `pack` fails for numbers that round to infinity. bfloat16 has the same range as float32.
         struct.pack(f"<{dtype.char if dtype.kind == 'f' else 'f'}", number)
     except (OverflowError, struct.error) as error:
         raise unexpected(value, f"a number within the range of {dtype.name}", _PLACE) from error
@@ -195,7 +195,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the typestring in the document. NetCDF characters become plain text if they are
+    `type_name` is the typestring in the document. A netCDF character becomes plain text if it is
     ASCII.
     """
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():

@@ -223,7 +223,7 @@ class Format(ABC):
         UnsupportedError
             If the version cannot express the node.
         NczarrError
-            If the node is a BrokenNode. The raised error is the node's own `error`.
+            If the node is a BrokenNode. Its `error` is the error that is raised.
         """
         if isinstance(node, BrokenNode):
             raise node.error

@@ -115,7 +115,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert text in the notation that `parse_json` accepts into valid JSON."""
+    """Convert `source` to valid JSON by rewriting notation that only netCDF-C accepts."""
     try:
         _PLAIN.decode(source)
     except ValueError:

@@ -68,9 +68,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     """Parse a list of codecs, including the codecs of nested shards.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
-    This package applies codecs before ``sharding_indexed`` to each inner chunk instead of to the
-    whole shard, so it supports only codecs that reorder elements or convert each element
-    independently.
+    Codecs that precede ``sharding_indexed`` are supported only if they reorder elements or convert
+    each element independently, because this package applies these codecs to each inner chunk
+    instead of to the whole shard.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]

@@ -43,7 +43,7 @@ class ReferenceDocument:
     name
         Key of the document in `folder`.
     digest
-        Digest of the document's content at the time of opening, and empty until then.
+        Digest of the document's content when the document was opened. Empty before that.
     template_overrides, templates, limits
         See `parse_references`.
     """

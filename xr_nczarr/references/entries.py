@@ -17,7 +17,7 @@ import numpy as np
 from xr_nczarr.errors import ReferenceSetError, quote
 
 MAX_NUMBER = 1 << 62
-"""Upper bound for offsets, lengths and dimension values."""
+"""Exclusive upper bound for offsets and lengths."""
 
 _BASE64 = "base64:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -137,8 +137,8 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield the Cartesian product of `domains`. The last domain varies fastest.
 
-    Unlike `itertools.product`, this function does not convert the domains to tuples, because they
-    may be ranges of any length.
+    Unlike `itertools.product`, this function does not convert the domains to tuples, because a
+    domain may be a range that is too long to be stored.
     """
     if not domains:
         yield ()

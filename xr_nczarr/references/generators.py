@@ -87,7 +87,8 @@ class Generator(PickledByFields):
     key, url
         The templates for the key and the URL, each as a tuple of parts to be concatenated.
     offset, length
-        The templates for the offset and the length in bytes, or None for whole objects.
+        The templates for the offset and the length in bytes, or None if the references are to whole
+        objects.
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.

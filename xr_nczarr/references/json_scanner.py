@@ -18,7 +18,7 @@ from xr_nczarr.references.tables import MIN_ROWS, KeyPattern, TableBuilder, spli
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
-_MIN_ROWS_PER_ARRAY = 6  # average number of members per array in a block
+_MIN_ROWS_PER_ARRAY = 6  # minimum of the average number per array in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARKER = "\0stretch "
@@ -239,8 +239,8 @@ class _Block:
 
         `starts` and `stops` delimit the prefix of each key, which precedes the chunk index. `ranks`
         contains the number of dimensions of each index. Return two values: a list of patterns, and
-        the position in this list of each key's pattern. The list contains None for keys that are
-        not chunk keys.
+        for each key, the position of its pattern in this list. The list contains None for keys that
+        are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -318,19 +318,19 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return, for each word, the left shift in bits that keeps only its first `lengths` bytes.
+    """Return how far to shift each word left, in bits, so that only its first bytes remain.
 
-    Words are little-endian, so the first byte of a word is in its lowest bits. The shift is 64 or
-    more if no byte is kept.
+    `lengths` contains the number of bytes that remain in each word. Words are little-endian, so the
+    first byte of a word is in its lowest bits. The shift is 64 or more if no byte remains.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
-    """Return the pattern of the chunk keys that begin with `prefix`, the bytes of a JSON string.
+    """Return the pattern of the chunk keys that begin with `prefix`.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` would split these keys
-    differently.
+    `prefix` contains the bytes between the quotation marks of a JSON string. Return None if the
+    string is not valid JSON, or if `split_chunk_key` would split these keys differently.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

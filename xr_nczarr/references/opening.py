@@ -71,7 +71,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
-                # The name of a store may also end in .parq or .parquet.
+                # The name of a Zarr store that is not a reference set may also have this ending.
                 if explicit or has_reference_options(access.options) or not is_parquet(url):
                     raise
                 return None

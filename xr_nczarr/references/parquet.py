@@ -201,8 +201,8 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed, or if the layout cannot express the set. It can express only
-        metadata, and references to chunks of Zarr v2 arrays.
+        If pyarrow is not installed, or if the layout cannot express the set. Apart from metadata,
+        the layout can express only references to chunks of Zarr v2 arrays.
     ReferenceSetError
         If the metadata of an array is invalid.
     """

@@ -234,8 +234,8 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        # If this fails, the original document is parsed below, so that the error contains the right
-        # position.
+        # If the rest of the document is invalid, the original document is parsed below, so that the
+        # error contains the right position.
         with suppress(ReferenceSetError):
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)

@@ -196,8 +196,8 @@ def _another_kind(place: str) -> ConflictError:
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
     """Write a directory of parquet files, replacing any existing reference set in it.
 
-    A local directory is replaced atomically. If an error occurs in a remote directory, the files
-    that were already written are deleted.
+    A local directory is replaced atomically. If an error occurs while a remote directory is being
+    written, the files written so far are deleted.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:

@@ -48,8 +48,8 @@ class _NamedTemplate:
 class Sandboxed(PickledByFields):
     """A picklable function that renders a jinja2 template for given dimension values.
 
-    `text` is the source of the template. `templates` maps the names of the other templates that it
-    may use to their sources.
+    `text` is the source of the template. `templates` contains the sources of the other templates to
+    which it may refer, keyed by name.
     """
 
     text: str

@@ -55,8 +55,8 @@ class ReferenceOptions:
         See `parse_references`.
     allow
         URL prefixes or paths to which a remote set may refer, in addition to its own host or
-        bucket. Protocols that do more than transfer bytes, such as one that runs code, are allowed
-        only for these prefixes and paths, even if the set is local.
+        bucket. A protocol that does more than transfer bytes, for example one that runs code, is
+        allowed only for these prefixes and paths, even if the set is local.
     by_location
         Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
         or fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
@@ -135,9 +135,9 @@ class ReferenceOptions:
         allow = self.allow
         origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
-            # Options for a URL prefix, or for a protocol with buckets, also allow the set to refer
-            # to such URLs. Options for any other protocol do not allow the set to refer to all of
-            # the protocol's hosts.
+            # If the caller passes options for a URL prefix, or for a protocol with buckets, the set
+            # may refer to URLs with that prefix or protocol. Options for any other protocol allow
+            # nothing, because otherwise, the set could refer to all hosts.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
@@ -153,7 +153,7 @@ class ReferenceOptions:
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. If the remote
-        # protocol is one of these, such a URL is relative to the document instead.
+        # protocol is one of the following, such a URL is relative to the document instead.
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None

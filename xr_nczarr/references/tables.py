@@ -1,8 +1,9 @@
 """Tables of references: each table contains the references to the chunks of one large array.
 
-A table stores the offset, the length and the number of the URL for each reference. These values are
-in NumPy arrays, which take about 15 bytes per reference. If a JSON document has a regular layout,
-its references are moved into tables without creating a Python object for each reference.
+For each reference, a table stores the offset, the length, and a number that identifies the URL.
+These values are in NumPy arrays, which take about 15 bytes per reference. If a JSON document has a
+regular layout, its references are moved into tables without creating a Python object for each
+reference.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NESTED = re.compile(rf"((?:(?:{_INDEX}/)*+[^/]*+/)*+)({_INDEX}(?:/{_INDEX}){{1,
 class KeyPattern(NamedTuple):
     """The pattern of an array's chunk keys: a prefix, followed by a chunk index.
 
-    `separator` separates the numbers in the chunk index, and `rank` is how many numbers there are.
+    `separator` separates the numbers in the chunk index, and `rank` is the count of these numbers.
     For example, the key ``t/0.0`` has the pattern ``("t/", ".", 2)``.
     """
 

@@ -33,7 +33,7 @@ _MAX_NODES = 10_000
 _PARSING_COST = 64
 """Cost of parsing a template. The unit is the cost of a reference without templates."""
 _ORDINARY_TEXT = 128  # rendering this many characters costs as much as one reference
-_MIN_BUDGET = 1 << 14  # minimum of `max_cost`, enough for a few hundred templates
+_MIN_BUDGET = 1 << 14  # replaces a smaller `max_cost`; enough for a few hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Neg": operator.neg,
@@ -169,7 +169,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Compile a node of jinja2's syntax tree and its operands into one expression."""
+        """Compile a node of jinja2's syntax tree, including its operands, into one expression."""
         if scope.depth > _MAX_DEPTH or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template is nested more than {_MAX_DEPTH} levels deep, or has more than "
