@@ -239,7 +239,7 @@ def table_of(heading):
     return {layer.strip(" `"): set(re.findall(r"`(\w+)`", below)) for layer, below in rows[2:]}
 
 
-def test_architecture_page_has_same_layer_table():
+def test_layer_table_on_architecture_page_matches_code():
     assert table_of("Who imports whom") == LAYERS
 
 

@@ -50,7 +50,7 @@ BARE = {
 
 # Regression D14
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_unquoted_text_from_netcdf_c_is_parsed_without_losing_its_literal(literal, value):
+def test_parsing_unquoted_text_from_netcdf_c_preserves_its_spelling(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value

@@ -93,7 +93,7 @@ def test_json_attributes_not_representable_in_netcdf_are_read_as_json_text(value
 # Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_unquoted_json_text_attributes_are_read_as_json_text(value, spelling):
+def test_attributes_stored_as_bare_json_are_read_as_their_json_text(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 

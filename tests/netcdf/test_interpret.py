@@ -255,7 +255,7 @@ def test_arrays_without_dimension_names_share_anonymous_dimensions():
     assert dataset.dialect == "zarr"
 
 
-def test_null_dimension_names_in_v3_are_anonymous():
+def test_v3_dimensions_with_null_names_are_anonymous():
     node = array("/v", (3, 4), dimension_names=("x", None))
     variable = only(interpret(hierarchy(group(), node, zarr_format="3")))
     assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]

@@ -207,7 +207,7 @@ def test_missing_store_error_does_not_depend_on_stores_opened_earlier_in_folder(
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_forbidden_store_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
+def test_access_denied_error_is_independent_of_sibling_stores_opened_before(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
         opened(similar, "f/private")

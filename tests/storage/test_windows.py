@@ -96,7 +96,7 @@ def _write_in_every_way(zarr_format: int) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_stores_can_be_written_in_every_way_on_windows(tmp_path: Path, zarr_format: int) -> None:
+def test_all_write_modes_work_on_windows(tmp_path: Path, zarr_format: int) -> None:
     on_windows(tmp_path / "c", _write_in_every_way, zarr_format)
 
 

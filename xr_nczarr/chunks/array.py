@@ -101,7 +101,7 @@ class ChunkedArray:
     def codec(self) -> ChunkCodec:
         """The compiled codec chain of the array.
 
-        Accessing this property can raise the errors of `compile_codec`.
+        Accessing this property can raise the same errors as `compile_codec`.
         """
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):

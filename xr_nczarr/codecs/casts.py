@@ -279,9 +279,9 @@ class Cast:
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     """Return values rounded by a rule other than NumPy's, which rounds to the nearest float.
 
-    `values` are the numbers before rounding, and `nearest` are NumPy's results. If a value has
-    overflowed to infinity in `nearest`, it can still be rounded down to the largest float. This
-    applies to values below the first power of two beyond the largest float.
+    `values` are the numbers before rounding, and `nearest` are NumPy's results. A value that has
+    overflowed to infinity in `nearest` can still round to the largest float, if its magnitude is
+    less than the next power of two above the largest float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

@@ -106,7 +106,7 @@ def copy(
     progress: bool = False,
     overwrite: bool = False,
 ) -> CopyResult:
-    """Copy a store, a netCDF file or any file that xarray opens to a new store or netCDF-4 file.
+    """Copy a store, or a file that xarray can open, into a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
     attributes of the source, in the same order and with the same types, to the extent that the

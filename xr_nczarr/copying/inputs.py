@@ -404,7 +404,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether `source` is a path of a local file with a netCDF or HDF5 signature."""
+    """Return whether `source` is the path to a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening the source as a store then raises the error

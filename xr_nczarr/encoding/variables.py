@@ -257,10 +257,10 @@ def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:
-    """Move a key of the encoding to the attributes if xarray would drop or convert it.
+    """Move the encoding key that xarray would drop or convert, if any, to the attributes.
 
-    xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of characters
-    to text.
+    xarray drops ``_Unsigned`` if there is no fill value, and turns the fill value of a character
+    variable into text.
     """
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None

@@ -469,7 +469,8 @@ class _Search:
         is_empty = not self.store.remote and not any(self.store.list_names(""))
         return NotFoundError(
             f"no Zarr metadata found ({'the store is empty' if is_empty else keys})",
-            remedy="Check the path. To open a group, pass the path of its store and group=",
+            remedy="Check the path. To open a group, pass the path of the store, and the path of "
+            "the group as group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:

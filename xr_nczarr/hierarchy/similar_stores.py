@@ -22,9 +22,10 @@ class SimilarStores:
         self._lock = ProcessLock()
 
     def expect_consolidated(self, store: Store) -> bool:
-        """Return whether the last two stores opened in a remote folder had consolidated metadata.
+        """Return whether `store` should be expected to have consolidated metadata.
 
-        `store` is the store to open in this folder. Return False if it is local.
+        This is the case if the last two stores that were opened in the same remote folder had it.
+        Return False for a local store.
         """
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 

@@ -89,8 +89,8 @@ def render_type(name: str, vintage: Vintage) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for a dtype.
 
-    If netCDF does not have the dtype, return NaN for floats and complex numbers, and otherwise the
-    result of `zero`.
+    For dtypes without an equivalent in netCDF, return NaN if they are floating-point or complex,
+    and the result of `zero` for all others.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:

@@ -399,7 +399,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
     }
     if not dimensions:
         raise ReferenceSetError(
-            "the generator has no dimension; expected at least one", place="dimensions"
+            "the generator has no dimensions; expected at least one", place="dimensions"
         )
     if ("offset" in item) != ("length" in item):
         raise ReferenceSetError(

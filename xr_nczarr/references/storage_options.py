@@ -223,9 +223,9 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
                 f'the storage option "fs" has the unsupported type {type(value).__name__}',
-                remedy="Pass an fsspec filesystem, or a mapping from each protocol to a filesystem "
-                'or to options for one. Instead of a DirFileSystem, pass "remote_protocol" or full '
-                "URLs",
+                remedy="Pass an fsspec filesystem, or a mapping from protocols to filesystems or "
+                "filesystem options. A DirFileSystem is not supported: pass "
+                '"remote_protocol", or use full URLs in the set',
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

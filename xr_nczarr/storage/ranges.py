@@ -62,7 +62,7 @@ def check_range(item: ByteRange, store: str) -> None:
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
             f"the byte range of length {item.length} at offset {item.start} is not valid",
-            remedy="Write the object again; the index that contains the range is damaged",
+            remedy="Write the object again; its index is damaged",
             store=store,
             key=item.key,
         )

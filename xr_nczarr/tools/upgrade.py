@@ -183,7 +183,7 @@ def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Yield lists of document keys. Documents of one list must be written before the next list.
+    """Yield lists of document keys. All documents in a list are written before those in the next.
 
     The documents that receive the new NCZarr metadata come first. Then come the documents from
     which old NCZarr metadata is removed, and finally the consolidated document. `in_attributes`

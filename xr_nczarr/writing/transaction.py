@@ -214,7 +214,7 @@ class Transaction:
         if not options.compute and self.store.single_file:
             raise UnsupportedError(
                 "a zip file cannot be written with compute=False",
-                remedy="Leave out compute=False, or write a directory",
+                remedy="Leave out compute=False, or write to a directory",
                 store=self.store.name,
             )
         if self.applied:
