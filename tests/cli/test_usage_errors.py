@@ -24,7 +24,11 @@ WRONG = {
     "nothing there": ("info nothing", "nothing: the path does not exist"),
     "empty folder": ("info empty", "empty: no Zarr metadata found (the store is empty)"),
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
-    "store within a store": ("info outer", "To open a group, pass the path of its store and --option 'group=…'"),
+    "store within a store": (
+        "info outer",
+        "To open a group, pass the path of the store, and the path of the group as "
+        "--option 'group=…'",
+    ),
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
     "interrupted copy": (
         "info unfinished",
