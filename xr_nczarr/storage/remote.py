@@ -481,10 +481,7 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise an error if the client cannot write.
-
-        For example, writing is not possible over plain HTTP or through a cache.
-        """
+        """Raise UnsupportedError over plain HTTP, through a cache, or if the client cannot write."""
         self._client.check_writable()
 
 
