@@ -481,7 +481,7 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError over plain HTTP, through a cache, or if the client cannot write."""
+        """Raise UnsupportedError if the client cannot write, as over plain HTTP or a cache."""
         self._client.check_writable()
 
 
