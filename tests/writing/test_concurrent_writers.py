@@ -110,7 +110,7 @@ def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_pat
 
 
 def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
+    with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write to a directory"):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
     new = xr.Dataset({"joining": ("dim_of_its_own", [1.0])})
