@@ -1,4 +1,7 @@
-"""Find documents and chunks by the keys that the metadata implies, without listing the store."""
+"""Find documents and chunks by the keys that the metadata implies.
+
+The store is listed only if these keys do not show which separator the chunk keys have.
+"""
 
 from __future__ import annotations
 

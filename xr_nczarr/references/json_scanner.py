@@ -48,7 +48,10 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move the regular members of a JSON document into `builder`.
+    """Move the members of a JSON document that refer to chunks into `builder`.
+
+    Only long sequences of members with the same notation are moved. All other members stay in the
+    document.
 
     Returns
     -------
@@ -57,7 +60,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     int
         The number of markers.
 
-    The result is None if too few members of the document are regular. In that case, discard
+    The result is None if too few members can be moved. In that case, discard
     `builder`, because some references may already have been moved to it.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _COMPACT.search(document):

@@ -88,7 +88,7 @@ class _WrapperStore(Store):
 
 
 class CachingStore(_WrapperStore):
-    """A store that caches whole objects in local files, like fsspec's ``simplecache::``.
+    """A store that caches whole objects in local files, as fsspec's ``simplecache::`` does.
 
     fsspec's own cache is not used, because it creates each file under its final name before the
     download is complete. Another reader could then read a truncated object, either during the

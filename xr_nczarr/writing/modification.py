@@ -351,8 +351,7 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
             return
-        if self.tree.layout.is_plain_zarr:  # in NCZarr, an undeclared separator is always "."
-            node = with_stored_separator(node, self.opened.store)
+        node = with_stored_separator(node, self.opened.store)
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, target, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
