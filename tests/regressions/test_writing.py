@@ -1052,19 +1052,24 @@ def test_month_units_are_rejected_for_times(path):
     xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr"), dataset)
 
 
+def _undeclared_nested(path, values, **encoding):
+    """Write a v2 store with nested chunks of 2 x 4, as zarr-python before 2.8 wrote them."""
+    keys = {"name": "v2", "separator": "/"}
+    encoding |= {"chunks": (2, 4), "chunk_key_encoding": keys}
+    dataset = xr.Dataset({"v": (("t", "x"), values)})
+    dataset.to_zarr(path, zarr_format=2, encoding={"v": encoding}, consolidated=False)
+    document = json.loads((path / "v/.zarray").read_text())
+    assert document.pop("dimension_separator") == "/"
+    (path / "v/.zarray").write_text(json.dumps(document))
+
+
 # A chunk written with the separator "." hid all old chunks.
 @pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
 @pytest.mark.parametrize("change", ["append", "region"])
 def test_writing_to_undeclared_nested_chunks_keeps_stored_values(tmp_path, first, change):
     values = np.where(np.arange(40) < first, np.nan, np.arange(40.0)).reshape(10, 4)
     values[8:] = np.nan if first else values[8:]
-    dataset = xr.Dataset({"v": (("t", "x"), values)})
-    keys = {"name": "v2", "separator": "/"}
-    encoding = {"v": {"chunks": (2, 4), "chunk_key_encoding": keys}}
-    dataset.to_zarr(tmp_path / "s", zarr_format=2, encoding=encoding, consolidated=False)
-    document = json.loads((tmp_path / "s/v/.zarray").read_text())
-    assert document.pop("dimension_separator") == "/"
-    (tmp_path / "s/v/.zarray").write_text(json.dumps(document))
+    _undeclared_nested(tmp_path / "s", values)
     new = xr.Dataset({"v": (("t", "x"), np.full((1, 4), 7.0))})
     if change == "append":
         to_nczarr(new, tmp_path / "s", append_dim="t")
@@ -1074,3 +1079,34 @@ def test_writing_to_undeclared_nested_chunks_keeps_stored_values(tmp_path, first
         expected = values.copy()
         expected[4] = 7
     np.testing.assert_array_equal(read(tmp_path / "s").v.values, expected)
+
+
+# Whether a chunk was found depended on the other chunks that were read with it; a copy lost chunks.
+@pytest.mark.parametrize("encoding", [{}, {"compressors": None}], ids=["compressed", "raw"])
+def test_chunks_with_both_separators_are_read_written_and_copied(tmp_path, encoding):
+    path = tmp_path / "s"
+    values = np.arange(40.0).reshape(10, 4)
+    _undeclared_nested(path, values, **encoding)
+    (path / "v/4/0").rename(path / "v/4.0")
+    (path / "v/2/0").rename(path / "v/2.0")
+    (path / "v/1/0").unlink()
+    values[2:4] = np.nan
+
+    def check(expected):
+        for store in (path, tmp_path / "copy"):
+            opened = read(store).v
+            np.testing.assert_array_equal(opened.values, expected)
+            for step in range(1, 10):
+                np.testing.assert_array_equal(opened[::step, 1:3].values, expected[::step, 1:3])
+
+    xr_nczarr.copy(path, tmp_path / "copy")
+    check(values)
+    # Row 0 lies in a nested chunk, row 4 in a dotted one.
+    for row in (0, 4):
+        for value in (7.0, np.nan):
+            for count in (1, 2):  # a part of a chunk, then the whole chunk
+                new = xr.Dataset({"v": (("t", "x"), np.full((count, 4), value))})
+                to_nczarr(new, path, region={"t": slice(row, row + count)})
+                to_nczarr(new, tmp_path / "copy", region={"t": slice(row, row + count)})
+                values[row : row + count] = value
+                check(values)

@@ -180,7 +180,7 @@ def test_copy_from_method_copies_files_from_another_directory(
     store.put(objects.items())
     target = LocalStore(str(tmp_path / "target"))
     keys = [("v/0", "v/c/0"), ("v/1", "v/c/1"), ("v/2", "v/c/2"), ("w", "w")]
-    assert target.copy_from(store, keys) == 3
+    assert target.copy_from(store, keys) == [True, True, False, True]
     result = {key: fetch(target, key) for _, key in keys}
     assert result == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
 

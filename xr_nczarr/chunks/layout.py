@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.sharding import Shards
@@ -15,6 +16,9 @@ from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.storage import ByteRange, Bytes, Store
 
 Index = tuple[int, ...]
+_Item = TypeVar("_Item")
+
+_BLOCK_ITEMS = 64
 
 
 class ChunkObjects:
@@ -22,7 +26,8 @@ class ChunkObjects:
 
     `keys[0]` uses the separator that the metadata declares or implies. If the separator of a
     multi-dimensional array is only implied, `keys[1]` uses the alternative separator, which some
-    writers use without declaring it.
+    writers use without declaring it. Each chunk is looked up on its own, because some arrays have
+    chunks of both kinds: a program that did not find the old chunks wrote new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -39,7 +44,7 @@ class ChunkObjects:
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
-        return self._declared_or_alternative(lambda keys: store.fetch_chunks(keys, chunks))
+        return self._declared_or_alternative(chunks, store.fetch_chunks)
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
@@ -49,36 +54,42 @@ class ChunkObjects:
         Each item of `wanted` contains a chunk index, and the (start, length) pairs of the ranges in
         that chunk.
         """
+        ranges = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
         return self._declared_or_alternative(
-            lambda keys: store.fetch_ranges(
-                [
-                    ByteRange(key, start, length)
-                    for key, spans in ((keys.key(chunk), spans) for chunk, spans in wanted)
-                    for start, length in spans
-                ]
-            )
+            ranges,
+            lambda keys, items: store.fetch_ranges(
+                [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
+            ),
         )
 
+    def delete(self, store: Store, chunk: Index) -> None:
+        """Remove a chunk, so that its elements become missing."""
+        for keys in self.keys:
+            store.delete(keys.key(chunk))
+
     def _declared_or_alternative(
-        self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
+        self,
+        items: Sequence[_Item],
+        request: Callable[[ChunkKeys, Sequence[_Item]], Iterator[Bytes | None]],
     ) -> Iterator[Bytes | None]:
-        fetched = request(self.keys[0])
-        return fetched if len(self.keys) == 1 else _first_of(fetched, request, *self.keys)
+        fetched = request(self.keys[0], items)
+        if len(self.keys) == 1:
+            return fetched
+        return _or_alternative(
+            zip(items, fetched, strict=True), lambda missing: request(self.keys[1], missing)
+        )
 
 
-def _first_of(
-    fetched: Iterator[Bytes | None],
-    request: Callable[[ChunkKeys], Iterator[Bytes | None]],
-    _: ChunkKeys,
-    alternative: ChunkKeys,
+def _or_alternative(
+    fetched: Iterator[tuple[_Item, Bytes | None]],
+    request: Callable[[Sequence[_Item]], Iterator[Bytes | None]],
 ) -> Iterator[Bytes | None]:
-    for absent, data in enumerate(fetched):
-        if data is not None:
-            yield from itertools.repeat(None, absent)
-            yield data
-            yield from fetched
-            return
-    yield from request(alternative)
+    """Yield the data of each item, after requesting the items without data once more."""
+    while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
+        missing = [item for item, data in block if data is None]
+        others = request(missing) if missing else iter(())
+        for _, data in block:
+            yield next(others) if data is None else data
 
 
 Layout = ChunkObjects | Shards

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import Layout
+from xr_nczarr.chunks.layout import ChunkObjects, Layout
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
@@ -49,19 +49,21 @@ class PartWriter:
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
-        self.store.put(self._whole_chunks(batch))
+        self.store.put(self._whole_chunks(self.layout, batch))
         for part in batch:
             if not part.whole:
                 key = self.layout.key_of(part.chunk)
                 with self.store.lock(key):
-                    (stored,) = self.store.fetch([key])
+                    (stored,) = self.layout.fetch(self.store, [part.chunk])
                     data = self._merged(part, stored)
                     if data is None:
-                        self.store.delete(key)
+                        self.layout.delete(self.store, part.chunk)
                     else:
                         self.store.put([(key, data)])
 
-    def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
+    def _whole_chunks(
+        self, layout: ChunkObjects, batch: list[ChunkPart]
+    ) -> Iterator[tuple[str, Bytes]]:
         """Yield the key and the encoded bytes of each chunk that is completely overwritten.
 
         Chunks that contain only fill values are deleted instead, unless `write_empty_chunks` is
@@ -69,12 +71,11 @@ class PartWriter:
         """
         for part in batch:
             if part.whole:
-                key = self.layout.key_of(part.chunk)
                 data = self._merged(part, None)
                 if data is None:
-                    self.store.delete(key)
+                    layout.delete(self.store, part.chunk)
                 else:
-                    yield key, data
+                    yield layout.key_of(part.chunk), data
 
     def _write_shards(self, shards: Shards, batch: list[ChunkPart]) -> None:
         for shard, group in itertools.groupby(batch, key=lambda part: shards.shard_of(part.chunk)):

@@ -130,12 +130,12 @@ def _copy_objects(
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
     layout = array.layout
-    key_encodings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.keys
-    for keys in key_encodings:
-        pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in wanted]
-        if copied := store.copy_from(array.store, pairs):
-            return copied
-    return 0
+    missing = wanted
+    for keys in [array.node.chunk_keys] if isinstance(layout, Shards) else layout.keys:
+        pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
+        copied = store.copy_from(array.store, pairs)
+        missing = [index for index, done in zip(missing, copied, strict=True) if not done]
+    return len(wanted) - len(missing)
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:

@@ -28,25 +28,24 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
 
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
-    """Return the array with the chunk key separator that is used in the store.
+    """Return the array with the chunk key separator to use for new chunks.
 
-    If the metadata does not declare the separator, the first and the last chunk are looked up with
-    both separators. If neither chunk is found, the names in the array's folder are listed.
+    If the metadata does not declare the separator, and neither the first nor the last chunk exists
+    under the implied one, the names in the array's folder are listed. The alternative separator is
+    used only if no chunk exists under the implied one, because such a chunk would hide a new one.
     """
     keys = node.chunk_keys
     if not keys.alternative or len(node.shape) < 2:
         return node
     extents = zip(node.shape, node.object_shape, strict=True)
     last = tuple([max(size - 1, 0) // length for size, length in extents])
-    first = (0,) * len(last)
-    implied = replace(keys, alternative="")
-    nested = replace(implied, separator=keys.alternative)
-    candidates = [(item, item.key(index)) for item in (implied, nested) for index in (first, last)]
-    sizes = store.sizes_of([key for _, key in candidates])
-    present = [item for (item, _), size in zip(candidates, sizes, strict=True) if size is not None]
-    if not present and any(map(str.isdecimal, store.list_names(keys.prefix).prefixes)):
-        present = [nested]
-    return replace(node, chunk_keys=present[0] if present else implied)
+    sizes = store.sizes_of([keys.key((0,) * len(last)), keys.key(last)])
+    if any(size is not None for size in sizes):
+        return node
+    objects, folders = store.list_names(keys.prefix)
+    if any(map(str.isdecimal, folders)) and not any(name[:1].isdecimal() for name in objects):
+        keys = replace(keys, separator=keys.alternative, alternative="")
+    return replace(node, chunk_keys=keys)
 
 
 def existing_chunks(

@@ -190,8 +190,8 @@ class LocalStore(Store):
             view = memoryview(data).cast("B")
             self._write(key, len(view), partial(system.write, view=view))
 
-    def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects from another store, and return the number of objects copied.
+    def copy_from(self, source: Store, keys: Sequence[tuple[str, str]]) -> list[bool]:
+        """Copy objects from another store, and return whether each object existed there.
 
         Each item of `keys` is a (key in `source`, key in this store) pair. If `source` is also
         a local directory, the operating system copies the bytes where possible.
@@ -203,9 +203,10 @@ class LocalStore(Store):
         """
         if not isinstance(source, LocalStore):
             return Store.copy_from(self, source, keys)
-        copied = 0
+        copied = []
         for source_key, key in keys:
             descriptor = source._if_present(system.open_to_read, source_key)
+            copied.append(descriptor is not None)
             if descriptor is None:
                 continue
             try:
@@ -213,7 +214,6 @@ class LocalStore(Store):
                 self._write(key, size, partial(source._copy, descriptor, source_key, size))
             finally:
                 os.close(descriptor)
-            copied += 1
         return copied
 
     def _write(self, key: str, size: int, fill: Callable[[int], object]) -> None:

@@ -375,19 +375,16 @@ class Store(ABC):
             them as equal.
         """
 
-    def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects from another store, and return the number of objects copied.
+    def copy_from(self, source: Store, keys: Sequence[tuple[str, str]]) -> list[bool]:
+        """Copy objects from another store, and return whether each object existed there.
 
-        Each item of `keys` is a (key in `source`, key in this store) pair. Objects that do not
-        exist in `source` are skipped. Each object is written atomically.
+        Each item of `keys` is a (key in `source`, key in this store) pair. Each object is written
+        atomically.
         """
-        pairs = list(keys)
-        fetched = source.fetch([source_key for source_key, _ in pairs])
-        items = [
-            (key, data) for (_, key), data in zip(pairs, fetched, strict=True) if data is not None
-        ]
-        self.put(items)
-        return len(items)
+        fetched = [*source.fetch([source_key for source_key, _ in keys])]
+        pairs = zip(keys, fetched, strict=True)
+        self.put([(key, data) for (_, key), data in pairs if data is not None])
+        return [data is not None for data in fetched]
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object unless it exists; return whether the stored object now equals `data`."""
