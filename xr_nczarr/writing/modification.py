@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,11 +34,8 @@ from xr_nczarr.writing.append_checks import check_coordinate, check_equal
 from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.regions import (
-    check_shared_objects,
-    resolve_region,
-    slices_to_write,
-)
+from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.regions import check_shared_objects, resolve_region, slices_to_write
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
@@ -52,7 +49,22 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     ConflictError
         If the new content does not fit the stored content.
     """
-    planner = _Planner(request, opened)
+    nodes, path = opened.hierarchy.nodes, request.path
+    tree = Tree(_layout_within(opened, request.layout), skeleton(opened.root))
+    replaced: set[str] = set()
+    if request.options.mode == "w":
+        replaced = {node for node in nodes if f"{node}/".startswith(f"{path}/")}
+        tree.group(parent_path(path)).groups.pop(node_name(path), None)
+    groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
+    planner = _Planner(
+        request=request,
+        opened=opened,
+        options=request.options,
+        plan=WritePlan(opened.hierarchy.zarr_format),
+        tree=tree,
+        replaced=replaced,
+        kept=groups - replaced,
+    )
     planner.find_unchanged()
     planner.check_sources()
     for group_request in request.groups:
@@ -60,6 +72,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     return planner.finish()
 
 
+@dataclass(slots=True, kw_only=True)
 class _Planner:
     """The changes to an existing store, collected group by group.
 
@@ -68,37 +81,31 @@ class _Planner:
     plan
         The plan so far: the values to write, and the checks to make just before writing. `finish`
         completes the plan.
+    replaced
+        Paths of the stored nodes in the group that mode ``"w"`` replaces.
+    kept
+        Paths of the stored groups that are not replaced.
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
         The arrays of fixed-width text that are too narrow for the new text. Each item is a tuple of
         the stored node and a wider copy of that node.
-    replaced
-        Paths of the stored nodes in the group that mode ``"w"`` replaces.
-    kept
-        Paths of the stored groups that are not replaced.
     unchanged
         Group path and name of each variable that `find_unchanged` has recorded. These variables
         are not written.
     """
 
-    def __init__(self, request: WriteRequest, opened: OpenedStore) -> None:
-        nodes, path = opened.hierarchy.nodes, request.path
-        self.request = request
-        self.opened = opened
-        self.options = request.options
-        self.plan = WritePlan(opened.hierarchy.zarr_format)
-        self.tree = Tree(_layout_within(opened, request.layout), skeleton(opened.root))
-        self.grown: dict[str, Dimension] = {}
-        self.changes: list[Change] = []
-        self.widened: list[tuple[ArrayNode, ArrayNode]] = []
-        self.replaced: set[str] = set()
-        if self.options.mode == "w":
-            self.replaced = {node for node in nodes if f"{node}/".startswith(f"{path}/")}
-            self.tree.group(parent_path(path)).groups.pop(node_name(path), None)
-        groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
-        self.kept = groups - self.replaced
-        self.unchanged: set[tuple[str, str]] = set()
+    request: WriteRequest
+    opened: OpenedStore
+    options: WriteOptions
+    plan: WritePlan
+    tree: Tree
+    replaced: set[str]
+    kept: set[str]
+    grown: dict[str, Dimension] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
+    unchanged: set[tuple[str, str]] = field(default_factory=set)
 
     def find_unchanged(self) -> None:
         """Record the variables that are unchanged since they were read, and need not be written.
