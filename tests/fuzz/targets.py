@@ -151,7 +151,7 @@ def references(data: bytes) -> None:
     else:
         pairs = itertools.islice(result.items(), 300)
         places = [item.url for _, item in pairs if not isinstance(item, InlineBytes)]
-        count = result.count
+        count = result.key_count
         result.subset("a/").names("a/")
     # Only references to this machine are read.
     if all("://" not in url and "::" not in url for url in places) and count <= 300:

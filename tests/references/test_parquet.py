@@ -152,7 +152,7 @@ def test_pickled_subset_contains_only_its_references(tmp_path):
     part = pickle.loads(pickle.dumps(references.subset("t/")))
     assert part.resolve("t/10") == Target("s3://b/t.nc", 1000, 5)
     assert part.resolve("g/x/.zarray") is part.resolve("g/x/0.0") is None
-    assert references.subset("nothing/").count == 0
+    assert references.subset("nothing/").key_count == 0
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, o
     references, _ = open_folder(tmp_path)
     assert references.resolve("t/3") == Target("file:///a")
     assert references.urls(30)
-    assert references.count
+    assert references.key_count
 
 
 def test_zero_length_array_has_no_chunks(tmp_path):

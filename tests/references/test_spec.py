@@ -310,7 +310,7 @@ def test_generator_of_one_billion_keys_is_resolved_without_expansion():
         ]
     )
     references = parse_references(document)
-    assert references.count == 10**9
+    assert references.key_count == 10**9
     assert references.resolve("g/v/99999.9999") == Target("f.nc", (10**9 - 1) * 8, 10)
     assert references.resolve("g/v/100000.0") is None
     assert references.names() == ([], [])
@@ -344,7 +344,7 @@ def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
-    assert references.count == 10**9
+    assert references.key_count == 10**9
     assert len(parsed) <= 4
     # Four templates for the first key, and four for the last.
     assert len(evaluated) < 20
@@ -364,7 +364,7 @@ def test_generator_expansion_is_limited():
     with pytest.raises(LimitError, match="max_references"):
         parse_references(document)
     few = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions={"i": [1, 22], "j": [3, 44]})])
-    assert parse_references(few, limits=Limits(max_references=4)).count == 4
+    assert parse_references(few, limits=Limits(max_references=4)).key_count == 4
     with pytest.raises(LimitError, match="max_references"):
         parse_references(few, limits=Limits(max_references=3))
 

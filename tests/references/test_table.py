@@ -100,7 +100,7 @@ def test_references_in_dictionary_are_scanned_into_columns(monkeypatch):
     references = parse_references({"version": 1, "refs": refs | {"x": b"\0\1", "y": {"n": 1}}})
     assert references.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 31 * 1999, 40)
     assert [references.resolve(key).data for key in "xy"] == [b"\0\1", b'{"n": 1}']
-    assert references.count == len(refs) + 2
+    assert references.key_count == len(refs) + 2
 
 
 def test_error_for_invalid_value_in_large_dictionary_includes_key():
@@ -148,7 +148,7 @@ def test_nested_objects_that_resemble_references_are_unchanged():
     assert references.resolve("t/5") is None
     assert json.loads(references.resolve("t/.zattrs").data) == inner
     outside = parse_references(json.dumps({"version": 1, "refs": {}, "notes": inner}))
-    assert outside.count == 0
+    assert outside.key_count == 0
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class Generator(PickledByFields):
         return self.constant_prefix[: self.constant_prefix.rfind("/") + 1]
 
     @property
-    def count(self) -> int:
+    def key_count(self) -> int:
         """Number of keys that the generator declares."""
         return math.prod(map(len, self.dimensions.values()))
 
@@ -160,7 +160,7 @@ class Generator(PickledByFields):
         LimitError
             If a computed value is too large.
         """
-        for end in (0, -1) if self.count else ():
+        for end in (0, -1) if self.key_count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
             self._reference(self._templates.key(values), values)
 

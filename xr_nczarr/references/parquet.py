@@ -96,9 +96,9 @@ class RecordSet(ReferenceSet):
         return False
 
     @property
-    def count(self) -> int:
+    def key_count(self) -> int:
         """Number of keys, including the keys of missing chunks."""
-        return super().count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
+        return super().key_count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
         """Cache the record files that contain the references for `keys`.
@@ -231,7 +231,7 @@ def render_parquet_references(
                 break
             placed += sum(row is not None for row in rows)
             yield f"{array}refs.{record}.parq", _render_record(rows)
-    others = references.count - placed
+    others = references.key_count - placed
     if others:
         raise UnsupportedError(
             "parquet files can contain only references to chunks of Zarr v2 arrays; the set has "

@@ -124,7 +124,7 @@ def parse_references(
             kept.append(bounded)
             remaining -= bounded.table_entries * bounded.weight
         else:
-            remaining -= bounded.count * bounded.weight
+            remaining -= bounded.key_count * bounded.weight
             _expand_into(refs, bounded, remaining)
     listed = tabulate(refs, builder, render_url)
     digest = b"" if text is None else _digest(text, listed.tables.values())
@@ -181,7 +181,7 @@ def expand(
     references = parse_references(
         document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
-    generated = sum(generator.count for generator in references.generators)
+    generated = sum(generator.key_count for generator in references.generators)
     if generated > bounds.max_references:
         raise LimitError(
             f"the generators declare {generated:,} references; expected at most "
@@ -387,7 +387,7 @@ def _generators(value: Any, templates: Templates) -> list[Generator]:
             inner = "" if error.place in {None, "gen"} else f".{error.place}"
             error.place = f"gen[{number}]{inner}"
             raise
-        if generator.count:
+        if generator.key_count:
             generators.append(generator)
     return generators
 
@@ -461,8 +461,8 @@ def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> 
     """
     if remaining < 0:
         raise LimitError(
-            f"a generator that must be expanded declares {generator.count:,} references; expected "
-            f"at most {generator.count + remaining:,}",
+            f"a generator that must be expanded declares {generator.key_count:,} references; expected "
+            f"at most {generator.key_count + remaining:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

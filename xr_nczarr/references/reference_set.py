@@ -192,9 +192,9 @@ class ReferenceSet(PickledByFields):
         return ReferenceSet(entries, tables, tuple(generators))
 
     @property
-    def count(self) -> int:
+    def key_count(self) -> int:
         """Number of keys, including the keys that generators declare."""
-        generated = sum(generator.count for generator in self.generators)
+        generated = sum(generator.key_count for generator in self.generators)
         return len(self.entries) + sum(map(len, self.tables.values())) + generated
 
     def chunk_counts(self) -> Counter[str]:

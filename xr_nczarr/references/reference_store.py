@@ -286,9 +286,9 @@ class ReferenceStore(Store):
         UnsupportedError
             If the set declares too many objects to list.
         """
-        if self.references.count > _MAX_LISTED:
+        if self.references.key_count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the reference set declares {self.references.count:,} objects, which are too many "
+                f"the reference set declares {self.references.key_count:,} objects, which are too many "
                 "to list",
                 store=self.name,
             )
