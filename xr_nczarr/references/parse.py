@@ -124,8 +124,8 @@ def parse_references(
             kept.append(bounded)
             remaining -= bounded.table_entries * bounded.weight
         else:
+            _expand_into(refs, bounded, remaining // bounded.weight)
             remaining -= bounded.key_count * bounded.weight
-            _expand_into(refs, bounded, remaining)
     listed = tabulate(refs, builder, render_url)
     digest = b"" if text is None else _digest(text, listed.tables.values())
     references = replace(listed, generators=tuple(kept), digest=digest)
@@ -446,23 +446,22 @@ def _domain(value: Any, place: str) -> Domain:
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
 
 
-def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
+def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator: add every reference that it declares to `refs`.
 
-    This is necessary for a generator whose key template cannot be inverted. `remaining` is the
-    number of references that the limits still allow after this expansion.
+    This is necessary for a generator whose key template cannot be inverted.
 
     Raises
     ------
     LimitError
-        If `remaining` is negative.
+        If the generator declares more than `max_references` references.
     ReferenceSetError
         If a key is declared twice.
     """
-    if remaining < 0:
+    if generator.key_count > max_references:
         raise LimitError(
-            f"a generator that must be expanded declares {generator.key_count:,} references; expected "
-            f"at most {generator.key_count + remaining:,}",
+            f"a generator that must be expanded declares {generator.key_count:,} references; "
+            f"expected at most {max_references:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

@@ -288,8 +288,8 @@ class ReferenceStore(Store):
         """
         if self.references.key_count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the reference set declares {self.references.key_count:,} objects, which are too many "
-                "to list",
+                f"the reference set declares {self.references.key_count:,} objects, which are too "
+                "many to list",
                 store=self.name,
             )
         for key, reference in self.references.items():
