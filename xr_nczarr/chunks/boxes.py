@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box, which is a region of an array's chunk grid.
+    """The keys of the stored objects in a box, which is a region of an array's chunk grid.
 
     `first` is the position of the box: the index of its first stored object in the whole grid.
     """
@@ -30,10 +30,7 @@ class ShiftedKeys(ChunkKeys):
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object at `index`.
-
-        `index` is relative to the start of the box.
-        """
+        """Return the key of the stored object at `index`, counted from the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 

@@ -26,8 +26,9 @@ class ChunkObjects:
 
     `keys[0]` uses the separator that the metadata declares or implies. If the separator of a
     multi-dimensional array is only implied, `keys[1]` uses the alternative separator, which some
-    writers use without declaring it. Each chunk is looked up on its own, because some arrays have
-    chunks of both kinds: a program that did not find the old chunks wrote new ones.
+    writers use without declaring it. A chunk that is missing under the first key is looked up under
+    the second. This is decided for each chunk, because some arrays have keys of both kinds: a
+    program that did not find the old chunks wrote new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -84,7 +85,10 @@ def _or_alternative(
     fetched: Iterator[tuple[_Item, Bytes | None]],
     request: Callable[[Sequence[_Item]], Iterator[Bytes | None]],
 ) -> Iterator[Bytes | None]:
-    """Yield the data of each item, after requesting the items without data once more."""
+    """Yield the data of each item from `fetched`, or from `request` if it is missing there.
+
+    `fetched` yields (item, data) pairs, in which the data is None if it is missing.
+    """
     while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
         missing = [item for item, data in block if data is None]
         others = request(missing) if missing else iter(())

@@ -321,7 +321,7 @@ class _OneVersion:
         Raises
         ------
         _ReplacedError
-            If the object's version differs from that in an earlier response.
+            If the version of the object differs from its version in an earlier response.
         """
         if response is None:
             return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
-# Largest gap to read along with the rows before and after it. Reading a gap of this size takes as
+# Maximum gap between two selected rows that are read together. Reading a gap of this size takes as
 # long as another system call.
 _GAP_BYTES = 16 << 10
 

@@ -228,7 +228,7 @@ class Cast:
         out[...] = values  # NumPy wraps integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
-        values = values.astype("f8", copy=False)  # represents all other float types exactly
+        values = values.astype("f8", copy=False)  # exact for all other float types
         finite = np.isfinite(values)
         if not finite.all():
             raise self._error(

@@ -181,8 +181,9 @@ class Step:
         Name of the step for error messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. If the filter itself rejects values that it must
-        not change, the function is `unlimited_tolerance`.
+        original values. None for a lossless codec. If the codec itself raises an error for a value
+        that it must not change, no other limit is needed, and the function is
+        `unlimited_tolerance`.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
@@ -330,7 +331,8 @@ class ChunkCodec:
         Whether the chain decodes directly into an array that the caller passes. Otherwise, the
         decoded data is copied to this array.
     lossy
-        Whether encoding may change values, so that `check_round_trip` must be called after it.
+        Whether encoding may change values, but only by a limited amount. If so,
+        `check_round_trip` must be called after it.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """

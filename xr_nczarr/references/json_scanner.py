@@ -18,7 +18,7 @@ from xr_nczarr.references.tables import MIN_ROWS, KeyPattern, TableBuilder, spli
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
-_MIN_ROWS_PER_ARRAY = 6  # minimum of the average number per array in a block
+_MIN_ROWS_PER_ARRAY = 6  # minimum average number of rows per array in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARKER = "\0stretch "
@@ -60,8 +60,8 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     int
         The number of markers.
 
-    The result is None if too few members can be moved. In that case, discard
-    `builder`, because some references may already have been moved to it.
+    The result is None if too few members can be moved. In that case, discard `builder`, because
+    some references may already have been moved to it.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _COMPACT.search(document):
         document = _without_spaces(document)
@@ -321,10 +321,10 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return how far to shift each word left, in bits, so that only its first bytes remain.
+    """Return by how many bits to shift each word left, so that only its first bytes remain.
 
-    `lengths` contains the number of bytes that remain in each word. Words are little-endian, so the
-    first byte of a word is in its lowest bits. The shift is 64 or more if no byte remains.
+    For each word, `lengths` contains the number of bytes that remain. Words are little-endian, so
+    the first byte of a word is in its lowest bits. The shift is 64 or more if no byte remains.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

@@ -37,10 +37,13 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
     - a reference document, passed as a dictionary
     - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
-    - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is known to be a folder; no request is made to find out
     - any URL that begins with ``reference::``
     - any location with storage options that only reference sets use
+    - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
+      or ``.parquet``, except for a location that is known to be a folder, such as an existing
+      local folder or the root of an fsspec mapper
+
+    If that folder contains the parquet files of a reference set, use `open_record_set` instead.
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -71,7 +74,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
-                # The name of a Zarr store that is not a reference set may also have this ending.
+                # A Zarr store whose name ends in .parq or .parquet need not be a reference set.
                 if explicit or has_reference_options(access.options) or not is_parquet(url):
                     raise
                 return None

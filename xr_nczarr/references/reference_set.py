@@ -129,7 +129,7 @@ class ReferenceSet(PickledByFields):
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # without the "|", a trailing slash would be skipped
+        folder = f"{key}|"  # without the "|", `rfind` would skip a trailing slash
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())

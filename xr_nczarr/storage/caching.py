@@ -1,4 +1,4 @@
-"""Stores that wrap another store, to cache or prefetch its objects, or show their earlier state."""
+"""Stores that wrap another store: to cache or prefetch objects, or to show an earlier state."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ class CheckedResponse(aiohttp.ClientResponse):
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
             If the body does not contain the range, or its length contradicts the headers. aiohttp
-            raises the same error for a truncated body, so callers retry all of these requests.
+            raises the same error for a truncated body, so callers retry the request in all of
+            these cases.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -227,8 +228,8 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # If a proxy changes the path of the folder, all links on the page can lead outside the folder.
-    # An index without names is therefore trusted only if a title contains the whole path.
+    # If a proxy changes the path of the folder, all links can lead outside the folder. The folder
+    # then seems to be empty. It is considered empty only if a title contains the whole path.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 
@@ -338,7 +339,7 @@ class SessionFactory:
 class _Resolver(ThreadedResolver):
     """A DNS resolver that returns private addresses only if `trust` allows them.
 
-    Without this check, URLs in a reference set could reach servers on the user's private network.
+    Otherwise, URLs in a reference set could reach servers on the user's private network.
     """
 
     def __init__(self, trust: Trust) -> None:

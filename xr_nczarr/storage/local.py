@@ -308,8 +308,8 @@ class LocalStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Replace this store atomically with `staging`, and remove the old content.
 
-        If the process is killed, either the old or the new store remains. On a system that cannot
-        exchange two names atomically, it may remain under a hidden name; see `replace_directory`.
+        If the process is killed, at least one of the two stores is still complete. On a system that
+        cannot exchange two names atomically, both may have hidden names; see `replace_directory`.
 
         Raises
         ------

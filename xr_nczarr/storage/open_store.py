@@ -289,7 +289,7 @@ def _open_remote(
     """Return the store at an fsspec URL, which may be chained.
 
     `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``.
-    `connect` opens any other URL. `largest` is the maximum size of an object in bytes.
+    `connect` opens all other URLs. `largest` is the maximum size of an object in bytes.
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")

@@ -24,7 +24,7 @@ def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     """Return whether a target appears to be a reference set, without opening it.
 
     For a dictionary, only its values are examined. For a path or URL, only the prefix, the suffix
-    and the storage options are examined.
+    and the storage options are examined, and whether it is known to be a folder.
     """
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()

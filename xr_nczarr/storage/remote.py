@@ -27,7 +27,7 @@ from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.url import normalize
 
 IN_FLIGHT = 64  # requests
-UNCONDITIONAL_STATUS = (405, 501)  # from servers that do not support conditional writes
+UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -447,7 +447,7 @@ class RemoteStore(Store):
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object below `prefix`."""
-        if self.connection.web:  # the names come from index pages
+        if self.connection.web:  # each folder has its own index page
             return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 
@@ -481,7 +481,7 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if the client cannot write, as over plain HTTP or a cache."""
+        """Raise an error if the client cannot write, as over plain HTTP or through a cache."""
         self._client.check_writable()
 
 

@@ -95,8 +95,8 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Replace the directory `old` with the directory `new`, then remove the old content.
 
     If the system can exchange two names atomically, a complete directory always exists at `old`.
-    Otherwise, a process that is killed during the exchange may leave the old directory under a
-    hidden name.
+    Otherwise, two renames are needed. If the process is killed between them, no directory exists at
+    `old`: the old directory has a hidden name, and the new one is still at `new`.
 
     Raises
     ------

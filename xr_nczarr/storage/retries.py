@@ -132,7 +132,7 @@ def status_of(error: BaseException) -> int | None:
     """
     for cause in _causes(error):
         if _is_broken(cause):
-            # The cause of a lost connection is a parser error, whose code is not an HTTP status.
+            # A parser error may have caused the lost connection. Its code is not an HTTP status.
             return None
         response = getattr(cause, "response", None)
         if isinstance(response, dict):

@@ -293,8 +293,8 @@ def locked(path: str) -> Iterator[None]:
 
     The lock file is created if necessary, and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
-    excludes only threads. That is sufficient, because all known systems of this kind run only one
-    process.
+    excludes only other threads of this process. That is sufficient, because all known systems of
+    this kind run only one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):

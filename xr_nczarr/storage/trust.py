@@ -131,10 +131,10 @@ class Trust:
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
-        """Return whether a host name may resolve to a private address.
+        """Return whether a host name is allowed to resolve to a private address.
 
-        For a local, trusted set, any host name may, unless another host redirected to it. For any
-        other set, only the host of the set and the hosts in `allow` may.
+        For a local, trusted set, this is allowed unless another host redirected to `host`. For any
+        other set, it is allowed only for the host of the set and for the hosts in `allow`.
         """
         if self.origin is None:
             return not redirected

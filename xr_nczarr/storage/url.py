@@ -91,8 +91,8 @@ def check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
     fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
-    URL. It also ignores ``reference``, unless it is the first protocol. A zip file within a zip
-    file is also rejected if the URL does not contain the name of the inner file.
+    URL. It also ignores ``reference``, unless it is the first protocol. A nested zip file is also
+    rejected if the URL does not name the inner file.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem

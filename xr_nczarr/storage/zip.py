@@ -61,7 +61,7 @@ class ZipStore(Store):
     ) -> ZipStore:
         """Return the store in the local zip file at an absolute path."""
         folder, name = os.path.split(path)
-        # The limit applies to the objects in the zip file, which itself may be larger.
+        # The limit applies to the objects in the zip file. The file itself may be larger.
         return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
