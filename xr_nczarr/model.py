@@ -210,8 +210,8 @@ class ShardSpec:
         sharding codec. If there are any, each read has to decode the whole shard.
     leading
         Number of codecs that the metadata lists before the sharding codec of this level, not
-        counting those of outer levels. The `codecs` of the array include these codecs, because they
-        are applied to each inner chunk.
+        counting those of outer levels. The `codecs` of the array include these codecs, because this
+        package applies them to each inner chunk.
     order
         For each dimension of the shard index, the corresponding dimension of the array. The
         dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An

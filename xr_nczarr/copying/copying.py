@@ -357,9 +357,9 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
 def _inspect_target(
     transaction: Transaction, mark: bytes | None, overwrite: bool
 ) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether to resume a copy, and a reason.
+    """Return whether the target is a store, whether to resume, and why not to resume.
 
-    The reason explains why an interrupted copy cannot be resumed. In all other cases, it is empty.
+    The last item is empty unless the target is an interrupted copy that cannot be resumed.
 
     Raises
     ------

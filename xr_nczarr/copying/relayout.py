@@ -44,8 +44,8 @@ def relayout(
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
-        The root group's attribute for the width of strings in bytes. It applies to variables that
-        have no such attribute of their own.
+        The width of strings in bytes, from an attribute of the root group. It applies to variables
+        that do not have an attribute for their width.
 
     Raises
     ------

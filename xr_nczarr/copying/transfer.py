@@ -50,7 +50,7 @@ def copy_chunks(
     for write in writes:
         node, array = write.node, arrays.get(write.node.path)
         recoded = any(level.codecs for level in node.shards)
-        recoded |= write.stores_fill_chunks  # to add the chunks that netCDF-C left out
+        recoded |= write.stores_fill_chunks  # so that chunks missing from the source are added
         if array is not None and not recoded and _storage_key(array.node) == _storage_key(node):
             as_bytes.append((array, node))
         elif _is_large(write):

@@ -119,8 +119,8 @@ def _with_character_length(
     """Add the character dimension to the chunk shape in the encoding of a string variable.
 
     The strings are stored as arrays of characters, with the characters of each string along an
-    additional dimension. The chunk shape in the encoding does not include this dimension. It is
-    extended so that a chunk always contains whole strings.
+    additional dimension. The chunk shape in the encoding lacks this dimension, and is extended so
+    that a chunk always contains whole strings.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -225,7 +225,7 @@ def _requested_lengths(encoding: Mapping[str, Any]) -> Any:
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the original axis of each dimension, or None if the original order is unknown.
+    """Return the axis that each dimension had in the source, or None if this is unknown.
 
     Renamed dimensions are assumed to have kept their order.
     """

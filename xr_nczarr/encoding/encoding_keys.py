@@ -80,8 +80,8 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     4. netCDF's flags.
 
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
-    of netCDF-C can read them without plugins. Compression implies the shuffle filter, unless the
-    Zarr version has no filters.
+    of netCDF-C can read them without plugins. With netCDF's flags, any compression except Blosc
+    implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")

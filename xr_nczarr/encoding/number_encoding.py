@@ -46,7 +46,7 @@ def encode_numbers(
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
     if data.dtype == target and not is_packed(encoding) and all(mark != mark for mark in marks):
-        return data.view(dtype)  # unchanged, and only NaN marks missing values
+        return data.view(dtype)  # nothing to encode, because only NaN marks missing values
     stored = _packed(data, encoding, target)
     checked, packed = data, stored
     if (

@@ -64,9 +64,9 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end of each member's value in `text`, keyed by member name.
+        """Return the start and end in `text` of the values of a JSON object, keyed by member name.
 
-        `start` is the position in `text` at which the object with these members begins.
+        `start` is the position in `text` at which the object begins.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._skip(start)

@@ -135,7 +135,7 @@ def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the mapping from chunk indices to keys for the array at `path`.
 
     Pass an empty `separator` if the metadata does not declare one. This package then tries
-    ``.`` first and ``/`` second, because such arrays exist with either separator.
+    ``.`` first and ``/`` second, because arrays that declare no separator can have either.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")

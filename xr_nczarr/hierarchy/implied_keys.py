@@ -28,11 +28,12 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
 
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
-    """Return the array with the chunk key separator to use for new chunks.
+    """Return an array node whose new chunks will have the same key separator as its stored chunks.
 
-    If the metadata does not declare the separator, and neither the first nor the last chunk exists
-    under the implied one, the names in the array's folder are listed. The alternative separator is
-    used only if no chunk exists under the implied one, because such a chunk would hide a new one.
+    The node is returned unchanged if its metadata declares the separator, or if the first or the
+    last chunk is stored with the implied separator. Otherwise, the array's folder is listed. The
+    alternative separator is chosen only if there are chunks and all of them have it, because a
+    stored chunk with the implied separator would hide a new chunk with the alternative one.
     """
     keys = node.chunk_keys
     if not keys.alternative or len(node.shape) < 2:

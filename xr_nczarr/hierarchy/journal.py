@@ -75,7 +75,7 @@ class Journal:
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the
-        objects in the meantime, none of them may be restored, so the dict is empty.
+        objects since the interrupted write, none of them may be restored, so the dict is empty.
         """
         is_restorable = True
         is_complete = True

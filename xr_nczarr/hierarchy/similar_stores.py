@@ -1,4 +1,4 @@
-"""Predict from the last stores opened in a folder whether the next has consolidated metadata."""
+"""Predict whether the next store in a folder has consolidated metadata, based on the last ones."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Convert NumPy objects to Python objects and bytes to str, even within lists and dicts."""
+    """Convert NumPy objects to Python objects, and bytes to str, even within lists and dicts."""
     if isinstance(value, str | bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":

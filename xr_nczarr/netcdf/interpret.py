@@ -364,7 +364,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     """Return the fill values that Zarr programs or netCDF write by default for a dtype."""
-    if dtype.hasobject:  # without numbers, because NumPy is slow to compare them with text
+    if dtype.hasobject:  # leave out numbers, because NumPy is slow to compare them with text
         return (zero(dtype), b"")
     # In half precision, the default fill value would overflow to infinity.
     rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()

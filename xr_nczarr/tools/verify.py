@@ -332,7 +332,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
                 for problems in progress.count(problems_of_chunks):
                     result.decoded += not problems
                     findings += problems
-    # A problem of the codec itself occurs in every chunk, but is reported only once.
+    # A problem with the codec itself occurs in every chunk, but is reported only once.
     result.findings += dict.fromkeys(findings)
 
 

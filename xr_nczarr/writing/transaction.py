@@ -98,7 +98,8 @@ class Transaction:
     Attributes
     ----------
     target
-        The store as it was before the change, except that documents are updated when written.
+        The store as it was before the change. Only its cached documents are kept up to date while
+        the transaction writes and removes documents.
     applied
         The regions of an interrupted append, if `roll_back` finds that all of them were written.
         Maps array paths to the start and the exclusive end along each dimension. The journal of the
