@@ -274,9 +274,9 @@ class ObstoreClient(RemoteClient):
     def _fetch_one(self, request: Request) -> Versioned | None:
         key, start, length = request
         try:
+            if start is None:
+                return self._get(key)
             with Place(place=request.place):
-                if start is None:
-                    return self._get(key)
                 if start < 0:
                     return self._end(key, length)
                 return self._get(key, (start, start + length))
@@ -310,25 +310,24 @@ class ObstoreClient(RemoteClient):
         limit = self.rules.max_object_bytes
         returns_pages = self.rules.returns_pages or span is not None
 
-        def get(path: str) -> tuple[Any, memoryview]:
+        def get(path: str) -> tuple[Any, Any, memoryview]:
             result = self.store.get(path, options=None if span is None else {"range": span})
-            size = result.meta["size"]
-            if span is None and limit is not None and size > limit:
-                raise too_large(f"the object has {size:,} bytes", limit, self.name, key)
-            return result, memoryview(result.bytes())
+            meta = result.meta
+            if span is None and limit is not None and meta["size"] > limit:
+                raise too_large(f"the object has {meta['size']:,} bytes", limit, self.name, key)
+            return meta, result.range, memoryview(result.bytes())
 
         response = self._do(key, get, missing=self.rules.missing_status)
         if response is None:
             return None
-        result, data = response
-        first, last = result.range
+        meta, (first, last), data = response
         expected = last - first
         if len(data) != expected:
             problem = f"the server returned {len(data)} bytes; expected {expected}"
             raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
         if not returns_pages and (page := page_in(data)):
             raise page_error("an object", page, store=self.name, key=key)
-        tag = result.meta["e_tag"]
+        tag = meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
     def _do(
