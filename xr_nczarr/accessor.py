@@ -142,7 +142,7 @@ class NczarrAccessor:
             raise NotFoundError(
                 "this object does not record the store from which it was opened",
                 remedy="Call the method on the Dataset opened with engine='nczarr', or pass the "
-                "URL to the xr_nczarr function that has the name of the method",
+                "URL to the xr_nczarr function of the same name",
             )
         if opening.target is None:
             raise NotFoundError(

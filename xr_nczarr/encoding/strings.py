@@ -39,9 +39,9 @@ def typed_text(variable: Variable, name: str) -> Variable:
         return variable
     if not opened_lazily(variable.data):
         warnings.warn(
-            f"variable {name} has data in the form of a dask array with dtype=object, which is "
-            "computed twice: once to determine its type and lengths, and once to write it. Use "
-            "astype() to avoid this",
+            f"variable {name} has data in the form of a dask array with dtype=object. Its values "
+            "are computed up to three times: to find their type, to find their lengths, and to "
+            "write them. To avoid some of these computations, convert the array with astype(str)",
             SerializationWarning,
             stacklevel=2,
         )

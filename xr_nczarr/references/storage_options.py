@@ -113,8 +113,8 @@ class ReferenceOptions:
             raise UnsupportedError(
                 f'the storage option "remote_protocol" is {options["remote_protocol"]!r}, which is '
                 "a cache; expected the protocol of the referenced files",
-                remedy="Pass the options for these files under their own protocol, without a "
-                'cache: storage_options={"s3": {…}}',
+                remedy="Leave out the cache, and pass the options for these files under the "
+                'protocol of the files: storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")

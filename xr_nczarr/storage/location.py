@@ -278,8 +278,8 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
         if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
             raise UnsupportedError(
                 f'the storage option "{quote(name)}" has no effect on this target',
-                remedy="Leave out the option. Storage options apply only to URLs, and have the "
-                "names that fsspec uses",
+                remedy="Leave out the option. Storage options apply only to URLs, and must have "
+                "the names that fsspec uses",
                 store=None if location is None else mask(location.url) or None,
             )
 

@@ -304,8 +304,8 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"the new variables {strays} have dimension {dim!r}, which already has "
-                f"{visible[dim].size} elements in the store",
+                f"the new variables {strays} have no values for the {visible[dim].size} elements "
+                f"that dimension {dim!r} already has in the store",
                 remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)

@@ -218,7 +218,7 @@ def unlimited_dimensions(
         where = "dataset.encoding" if requested is None else "unlimited_dims-kwarg"
         problem = (
             f"Unlimited dimension(s) {missing!r} declared in {where!r}, but the dataset has "
-            f"the dimensions {sorted(map(str, dataset.dims))}"
+            f"only the dimensions {sorted(map(str, dataset.dims))}"
         )
         if requested is not None:
             raise ValueError(problem)

@@ -68,8 +68,9 @@ def plan_widening(
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
-            f"the new strings are too long for {', '.join(node.path for node, _ in arrays)}; it is "
-            "not safe to rewrite such large arrays in this store with a larger width",
+            "the new strings are longer than the stored width of "
+            f"{', '.join(node.path for node, _ in arrays)}, and too much text is stored to rewrite "
+            "it safely with a larger width",
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
