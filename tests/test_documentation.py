@@ -216,7 +216,7 @@ def test_readme_links_are_absolute_and_valid() -> None:
             assert link == pages, link
 
 
-def test_versions_agree_in_all_files() -> None:
+def test_package_and_dependency_versions_agree_in_all_files() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     recipe = (ROOT / ".github/conda/recipe.yaml").read_text()
     versions = (DOCS / "reference/versions.md").read_text()

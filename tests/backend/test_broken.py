@@ -113,7 +113,9 @@ def test_undecodable_variable_is_opened_without_decoding(attribute, opener, stor
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_on_unsupported_option_rejects_or_skips_undecodable_variables(attribute, store):
+def test_undecodable_variables_are_rejected_or_skipped_according_to_on_unsupported(
+    attribute, store
+):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")

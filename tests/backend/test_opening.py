@@ -296,7 +296,7 @@ def test_loading_broken_variable_named_none_raises_its_error(tmp_path):
         nameless.load()
 
 
-def test_consolidated_option_uses_ignores_or_checks_consolidated_metadata(tmp_path):
+def test_consolidated_option_determines_whether_consolidated_metadata_is_used_or_checked(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)

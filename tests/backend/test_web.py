@@ -149,7 +149,7 @@ def test_index_pages_of_common_servers_are_parsed(page):
         "",
     ],
 )
-def test_links_outside_folder_are_ignored(link):
+def test_links_from_index_page_to_other_folders_are_ignored(link):
     page = f'<title>Index of /data/a b/</title><a href="{link}">x</a><a href="t/">t</a>'
     assert names_in_index(page.encode(), URL) == ["t/"]
 
@@ -199,7 +199,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_store_opens_if_server_sends_pages_for_missing_objects(
+def test_store_opens_even_if_server_sends_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -211,7 +211,7 @@ def test_store_opens_if_server_sends_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_netcdf_c_stores_open_if_server_sends_pages_for_missing_objects(
+def test_netcdf_c_stores_open_even_if_server_sends_pages_for_missing_objects(
     http_server, cached, release
 ):
     write_vintage(Path(http_server.root, "store"), sample(release), release)

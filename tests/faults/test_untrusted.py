@@ -52,28 +52,32 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_local_reference_sets_can_reference_files_in_their_folder(self, folder):
+    def test_untrusted_local_reference_sets_can_reference_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
-    def test_local_reference_sets_cannot_reference_files_outside_their_folder(self, folder, url):
+    def test_untrusted_local_reference_sets_cannot_reference_files_outside_their_folder(
+        self, folder, url
+    ):
         with pytest.raises(RefusedError, match="outside the location of the set"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
-    def test_local_reference_sets_cannot_reference_remote_locations(self, folder, url):
+    def test_untrusted_local_reference_sets_cannot_reference_remote_locations(self, folder, url):
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_local_reference_sets_can_reference_allowed_locations(self, folder):
+    def test_untrusted_local_reference_sets_can_reference_allowed_locations(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_in_memory_reference_sets_cannot_reference_local_files(self, folder, monkeypatch):
+    def test_untrusted_in_memory_reference_sets_cannot_reference_local_files(
+        self, folder, monkeypatch
+    ):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="outside the location of the set"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -90,18 +94,20 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_remote_reference_sets_can_reference_files_in_their_folder(self, served, url):
+    def test_untrusted_remote_reference_sets_can_reference_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_remote_reference_sets_cannot_reference_files_outside_their_folder(self, served, url):
+    def test_untrusted_remote_reference_sets_cannot_reference_files_outside_their_folder(
+        self, served, url
+    ):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_redirects_of_referenced_files_to_another_folder_are_rejected(self, served):
+    def test_redirects_of_untrusted_references_to_another_folder_are_rejected(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -120,7 +126,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_redirects_outside_store_url_are_rejected(self, stores, elsewhere):
+    def test_redirects_outside_url_of_untrusted_store_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -133,12 +139,12 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_redirects_below_store_url_are_followed(self, stores):
+    def test_redirects_below_url_of_untrusted_store_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_redirects_to_another_reference_set_are_rejected(self, stores):
+    def test_redirects_from_untrusted_reference_set_to_another_set_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
@@ -148,7 +154,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_symlinks_pointing_outside_store_are_rejected(folder, tmp_path):
+def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
@@ -165,7 +171,7 @@ def test_untrusted_stores_have_strict_default_limits(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
-def test_explicit_limit_equal_to_regular_default_overrides_strict_limit(limit):
+def test_limit_passed_with_trust_none_is_used_even_if_it_equals_regular_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
     for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
         bounds = OpenOptions(trust="none", limits=limits).bounds
@@ -309,7 +315,9 @@ def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_reference_set_with_empty_folder_path_cannot_reference_other_locations(document, inside):
+def test_untrusted_reference_set_with_empty_folder_path_cannot_reference_other_locations(
+    document, inside
+):
     """The part of its name before the last slash is empty, which must not match every URL."""
     trust = Trust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

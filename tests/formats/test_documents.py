@@ -131,7 +131,7 @@ def test_metadata_size_is_checked_before_parsing():
     assert Document("k", b"[]" + b" " * 9, limits=limits, consolidated=True).value == []
 
 
-def test_non_object_attributes_are_rejected():
+def test_attributes_other_than_json_object_are_rejected():
     document = Document("zarr.json", b'{"attributes": [1]}')
     with pytest.raises(MetadataError, match=r"zarr\.json, attributes: invalid value \[1\]"):
         document.attributes("attributes")

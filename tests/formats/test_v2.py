@@ -63,7 +63,7 @@ def broken(**changes):
     return node
 
 
-def test_every_array_member_is_parsed():
+def test_every_member_of_array_document_is_parsed():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}
     node = parsed(
@@ -488,7 +488,7 @@ def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_renders_to_same_json_as_in_netcdf_c_plus_dimension_separator():
+def test_new_array_renders_to_json_of_netcdf_c_with_added_dimension_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),

@@ -370,7 +370,7 @@ def test_unknown_group_member_error_includes_member_name():
     assert dict(node.attributes) == GROUP["attributes"]
 
 
-def test_members_of_later_minor_versions_are_ignored():
+def test_members_of_later_minor_versions_of_draft_are_ignored():
     node = parse({**ARRAY, "color": "red"}, layout=V3Draft(later=True))
     assert rendered(node) == ARRAY
 
@@ -604,7 +604,7 @@ def test_values_of_every_type_from_zarr_python_2_18_are_read(zarr_python):
         np.testing.assert_equal(plain(zarr_python.read(f"/{name}")), values, err_msg=name)
 
 
-def test_explicit_and_implicit_zarr_python_2_18_groups_are_parsed(zarr_python):
+def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_python):
     assert dict(zarr_python.nodes["/"].attributes) == {"title": "recorded"}
     assert zarr_python.nodes["/sub"] == GroupNode(path="/sub", explicit=False)
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}

@@ -54,7 +54,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("value", "spelling", "expected"), TYPED)
-def test_attribute_has_recorded_type(value, spelling, expected):
+def test_decoded_attribute_has_recorded_type(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 

@@ -215,7 +215,7 @@ def test_v3_raw_bytes_with_string_alias_are_strings():
 @pytest.mark.parametrize(
     ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
 )
-def test_variable_with_contradictory_type_alias_is_broken(alias, type_name):
+def test_variable_with_contradictory_type_alias_is_marked_broken(alias, type_name):
     node = array("/v", (2,), type_name, references("/x", type_alias=alias))
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
@@ -566,14 +566,14 @@ def test_v3_fill_values_are_not_masked_by_default(type_name, fill):
 
 # Regression D24
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_netcdf_c_default_fill_values_are_not_masked(type_name, fill):
+def test_default_fill_values_from_netcdf_c_are_not_masked(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
-def test_netcdf_c_non_default_fill_values_are_masked(type_name, fill):
+def test_non_default_fill_values_from_netcdf_c_are_masked(type_name, fill):
     result = filled(type_name, fill, top=BY_NETCDF_C).attributes
     np.testing.assert_equal(result, {"_FillValue": fill})
 
@@ -610,7 +610,7 @@ def test_only_declared_fill_values_are_masked_in_nczarr():
 
 
 # Regression D19
-def test_rounded_default_double_fill_value_is_replaced_by_exact_value():
+def test_rounded_default_fill_value_of_doubles_is_replaced_by_exact_value():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))

@@ -186,7 +186,7 @@ class TestTargets:
 class TestStore:
     """The store of a reference set."""
 
-    def test_fetch_returns_values_in_key_order(self, served, data_copy):
+    def test_fetch_returns_values_in_order_of_requested_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],

@@ -132,7 +132,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     assert file._columns.cache_info().misses == 2
 
 
-def test_threads_read_row_groups_of_one_file(tmp_path):
+def test_threads_read_row_groups_of_one_file_concurrently(tmp_path):
     """Reading one pyarrow file from two threads fails or crashes the process."""
     count = 20_000
     rows = {"path": [f"u{i}" for i in range(count)], "offset": range(count), "size": [1] * count}

@@ -189,7 +189,7 @@ def test_documents_that_violate_spec_are_rejected(document, problem):
 
 
 @pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
-def test_invalid_inline_data_raises_only_when_read(text):
+def test_invalid_inline_data_raises_error_only_when_read(text):
     references = parse_references({"a": text, "b": "right"})
     assert references.resolve("b") == InlineBytes(b"right")
     with pytest.raises(ReferenceSetError, match="cannot be decoded"):
@@ -290,7 +290,7 @@ def test_generated_keys_are_resolved_for_every_key_template(key):
         assert references.resolve(unknown) is None
 
 
-def test_adjacent_numbers_in_generated_keys_are_distinguished():
+def test_generated_keys_without_separator_between_numbers_are_resolved():
     dimensions = {"i": {"start": 1, "stop": 3}, "j": {"start": 8, "stop": 12}}
     document = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions=dimensions)])
     references = parse_references(document)

@@ -98,7 +98,7 @@ def test_templates_with_arguments_are_rendered(tmp_path):
 
 # Regressions D37, D38
 @pytest.mark.parametrize("form", [deflated, raw])
-def test_range_is_cut_from_whole_object_response(served, form):
+def test_range_is_extracted_from_response_with_whole_object(served, form):
     served.fault("ignore-range", times=None)
     assert read(form(served)) == VALUES.tolist()
     alone = form(served)
@@ -187,7 +187,7 @@ def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_references_absent_from_parquet_file_are_missing_chunks(tmp_path, engine):
+def test_references_absent_from_parquet_file_are_read_as_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine

@@ -142,7 +142,7 @@ def test_appends_that_omit_stored_variable_are_rejected(path):
 
 
 # Regression D53
-def test_appends_with_new_variable_are_rejected(path):
+def test_appends_that_add_variable_are_rejected(path):
     to_nczarr(series(0, 2).drop_vars("n"), path)
     assert_rejected(path, "new variables .*'n'", series(2, 4), append_dim="time")
 
@@ -334,7 +334,7 @@ def test_negative_integer_is_rejected_for_unsigned_variable(path):
 
 
 # Regression D57
-def test_unsigned_attribute_stores_unsigned_values_in_signed_integers(path):
+def test_unsigned_key_in_encoding_stores_unsigned_values_as_signed_integers(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -889,7 +889,7 @@ def test_writing_opened_dataset_back_leaves_store_unchanged(path, chunks, mode):
 
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_lazy_variable_from_different_store_at_same_url_is_rejected(chunks):
+def test_writing_lazy_variable_back_to_memory_store_at_same_url_is_rejected(chunks):
     # Another endpoint can have another store at the same URL.
     url = "memory://same-url/store.nczarr"
     to_nczarr(mapped(), url, mode="w")
@@ -908,7 +908,7 @@ def test_lazy_variable_from_different_store_at_same_url_is_rejected(chunks):
         pytest.param(lambda lat: lat.chunk(y=1) * 2, id="computed"),
     ],
 )
-def test_coordinate_computed_from_itself_is_rejected(path, chunks, changed):
+def test_overwriting_coordinate_with_values_computed_from_it_is_rejected(path, chunks, changed):
     to_nczarr(mapped(), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -1008,7 +1008,7 @@ def test_strings_with_trailing_nul_are_rejected(values, dialects):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_non_native_byte_order_scalars_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
+def test_scalars_in_non_native_byte_order_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
     first, second, third = {}, {}, {}
     dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
     encoding = {name: {"endian": "big"} for name in dataset}
@@ -1066,7 +1066,7 @@ def _undeclared_nested(path, values, **encoding):
 # A chunk written with the separator "." hid all old chunks.
 @pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
 @pytest.mark.parametrize("change", ["append", "region"])
-def test_writing_to_undeclared_nested_chunks_keeps_stored_values(tmp_path, first, change):
+def test_writing_to_chunks_with_undeclared_nested_keys_keeps_stored_values(tmp_path, first, change):
     values = np.where(np.arange(40) < first, np.nan, np.arange(40.0)).reshape(10, 4)
     values[8:] = np.nan if first else values[8:]
     _undeclared_nested(tmp_path / "s", values)

@@ -29,7 +29,7 @@ def test_object_size_limit_applies_to_wrapped_stores(kind: str, tmp_path: Path) 
     assert [bytes(data) for data in wrapper.bounded(8).fetch(["a"]) if data] == [b"12345678"]
 
 
-def test_cached_files_removed_while_in_use_are_not_read_as_missing(
+def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = LocalStore(str(tmp_path))

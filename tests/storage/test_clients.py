@@ -261,7 +261,7 @@ RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-r
 
 @pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
 @pytest.mark.parametrize("kind", RANGE_FAULTS)
-def test_obstore_and_fsspec_handle_responses_with_wrong_range_alike(
+def test_obstore_and_fsspec_treat_responses_with_wrong_range_identically(
     http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
     data = bytes(range(64))
@@ -379,7 +379,7 @@ def test_http_statuses_other_than_not_found_raise_error(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_object_size_is_found_if_server_rejects_head_requests(
+def test_object_size_is_found_even_if_server_rejects_head_requests(
     http_server: HttpServer, client: str
 ) -> None:
     Path(http_server.root, "x").write_bytes(b"12345")
@@ -448,7 +448,7 @@ def test_object_is_created_on_server_without_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_derived_stores_keep_client_if_environment_variables_change(
+def test_derived_stores_keep_client_even_if_environment_variables_change(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}

@@ -125,7 +125,7 @@ def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in answers]
 
 
-def test_fetch_returns_objects_in_key_order(
+def test_fetch_returns_objects_in_order_of_requested_keys(
     store: Store,
 ) -> None:
     keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
@@ -188,7 +188,7 @@ def test_keys_other_than_plain_relative_paths_are_rejected(store: Store, key: st
             action()
 
 
-def test_list_names_returns_one_sorted_level(store: Store) -> None:
+def test_list_names_returns_sorted_names_of_one_level(store: Store) -> None:
     if "http" in store.name and "zip" not in store.name:
         with pytest.raises(UnsupportedError, match="Consolidate"):
             store.list_names("")
@@ -244,7 +244,9 @@ def test_delete_removes_object_or_everything_below_prefix(writable: Store) -> No
 @pytest.mark.parametrize(
     "kind", ["fsspec s3", "obstore s3", "memory://", "zarr memory", "obstore memory"]
 )
-def test_remote_folder_is_not_an_object(make_store: Callable[[str], Store], kind: str) -> None:
+def test_remote_folder_is_not_treated_as_object(
+    make_store: Callable[[str], Store], kind: str
+) -> None:
     store = make_store(kind)
     store.put([("folder/0", b"data")])
     assert store.size("folder") is None

@@ -125,7 +125,7 @@ def test_permanent_failures_raise_immediately(
     assert time.waits == []
 
 
-def test_pickled_errors_are_complete_but_contain_no_headers(
+def test_pickled_errors_keep_message_but_contain_no_request_headers(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -148,7 +148,7 @@ def test_failed_size_request_is_not_treated_as_missing_object(
     assert store.size("a/1") is None
 
 
-def test_object_size_is_found_if_server_omits_content_length(
+def test_object_size_is_found_even_if_server_omits_content_length(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("no-length", path="/a/1", times=None)
@@ -234,7 +234,7 @@ def test_unreachable_server_raises_connection_error(connect: Connect, time: Fake
 
 # Regressions D37, D38
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_ranges_are_cut_from_whole_object_response(
+def test_ranges_are_extracted_from_response_with_whole_object(
     connect: Connect, server: HttpServer, key: str
 ) -> None:
     server.fault("ignore-range", times=None)
@@ -270,7 +270,7 @@ RANGES = [ByteRange("a/100", 3, 5), ByteRange("a/100", -4, 4), ByteRange("a/100"
 
 @pytest.mark.parametrize("fault", ["long", "wide-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
-def test_range_is_cut_from_larger_response(
+def test_range_is_extracted_from_response_with_larger_range(
     connect: Connect, server: HttpServer, fault: str, byte_range: ByteRange
 ) -> None:
     (expected,) = connect(server.url).fetch_ranges([byte_range])
@@ -318,7 +318,7 @@ def test_objects_are_fetched_with_one_request_each_and_limited_concurrency(
     assert 10 < server.most_in_flight <= 64
 
 
-def test_prefetching_is_limited_and_abandoned_reads_leave_no_threads(
+def test_prefetching_is_limited_and_no_thread_survives_abandoned_read(
     server: HttpServer,
 ) -> None:
     store = open_store(server.url)
@@ -407,7 +407,7 @@ def s3_store(connect: Connect, s3_server: S3Server, time: FakeTime) -> RemoteSto
 
 
 # Regression D39
-def test_values_are_correct_if_30_percent_of_requests_fail(
+def test_values_are_correct_even_if_30_percent_of_requests_fail(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     chance, failures = random.Random(1), Counter()

@@ -630,7 +630,7 @@ def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> 
     assert system.file_identity(folder) != system.file_identity(f"{folder}/none")
 
 
-def test_discarded_staging_store_is_removed_while_worker_still_writes(
+def test_discarded_staging_store_is_removed_even_if_worker_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = open_store(tmp_path / "s", must_exist=False).staging()

@@ -265,7 +265,7 @@ def test_repeatedly_replaced_shard_raises_storage_error(tagged_place, tmp_path):
 # Caches -------------------------------------------------------------------------------------------
 
 
-def test_cached_store_opens_if_server_returns_403_for_missing_objects(s3_server, tmp_path):
+def test_cached_store_opens_even_if_server_returns_403_for_missing_objects(s3_server, tmp_path):
     s3_server.restore(
         {f"store/{key}": data for key, data in write_sample(tmp_path / "store").items()}
     )

@@ -224,7 +224,7 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_store_opens_if_server_returns_403_for_missing_objects(
+def test_consolidated_store_opens_even_if_server_returns_403_for_missing_objects(
     s3_server, trees, name, options
 ):
     s3_server.restore(trees)

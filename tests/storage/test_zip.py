@@ -118,7 +118,7 @@ def test_store_at_root_of_zip_file_within_zip_file_is_read(
 
 # Regression D29
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_last_of_duplicate_entries_is_used(tmp_path: Path, method: int) -> None:
+def test_last_of_duplicate_zip_entries_is_used(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]
@@ -126,7 +126,9 @@ def test_last_of_duplicate_entries_is_used(tmp_path: Path, method: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\b", "a//b", "./a"])
-def test_names_other_than_plain_relative_paths_are_rejected(tmp_path: Path, name: str) -> None:
+def test_zip_entries_with_names_other_than_plain_relative_paths_are_rejected(
+    tmp_path: Path, name: str
+) -> None:
     store = open_store(write(tmp_path / "x.zip", [(".zgroup", b"{}"), (name, b"1")]))
     with pytest.raises(RefusedError, match="not a plain relative path"):
         fetch(store, ".zgroup")
@@ -178,7 +180,7 @@ def test_truncated_zip_file_raises_storage_error(tmp_path: Path) -> None:
             fetch(ZipStore.local(str(tmp_path / "cut.zip")), "a/0")
 
 
-def test_overlapping_entries_are_rejected(tmp_path: Path) -> None:
+def test_overlapping_zip_entries_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"1" * 50)])
     data = bytearray(path.read_bytes())
     second = data.index(CENTRAL, data.index(CENTRAL) + 1)
@@ -202,7 +204,7 @@ def test_decompression_bomb_is_rejected_before_inflation(tmp_path: Path) -> None
         fetch(open_store(path, limits=small), "a/0")
 
 
-def test_encrypted_entries_and_unknown_compression_methods_are_unsupported(tmp_path: Path) -> None:
+def test_encrypted_zip_entries_and_unknown_compression_methods_are_rejected(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         file.writestr("secret", b"1")
         file.writestr("lzma", b"1" * 99, zipfile.ZIP_LZMA)
@@ -316,7 +318,7 @@ def test_writing_to_remote_zip_file_is_rejected(http_server: HttpServer) -> None
         store.put([("a", b"1")])
 
 
-def test_reading_range_of_stored_entry_reads_only_its_bytes(tmp_path: Path) -> None:
+def test_reading_range_of_uncompressed_zip_entry_reads_only_that_range(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(256)) * 400), ("b", b"")])
     store = open_store(path)
     reads: list[int] = []

@@ -67,7 +67,7 @@ def copy_with_netcdf_c(source, path):
 
 
 @pytest.mark.parametrize("header", [False, True])
-def test_dump_of_group_contains_only_group_and_inherited_dimensions(tmp_path, header):
+def test_dump_of_group_contains_only_that_group_and_inherited_dimensions(tmp_path, header):
     tree = {
         "/": xr.Dataset({"a": (("t", "x"), [[1, 2]])}, attrs={"title": "all"}),
         "/g": xr.Dataset({"b": (("x", "y"), [[1.5], [2.5]])}),
@@ -170,7 +170,7 @@ def test_special_attributes_shown_by_dump_match_ncdump(tmp_path, capsys):
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
-def test_dump_shows_codecs_that_have_no_special_attribute_as_filters():
+def test_dump_shows_codecs_without_dedicated_attribute_in_filter_attribute():
     store = {}
     dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
     codecs = {

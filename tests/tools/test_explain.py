@@ -240,7 +240,7 @@ def test_explain_html_draws_touched_chunks_and_escapes_names():
     assert "<script" not in page
 
 
-def test_explain_html_draws_chunks_if_selection_drops_dimensions():
+def test_explain_html_draws_chunks_even_if_selection_drops_dimensions():
     dataset = xr.Dataset(
         {"t": (("z", "y", "x"), np.zeros((4, 6, 6))), "c": ("x", np.array([b"ab"] * 6, "S2"))}
     )

@@ -172,7 +172,7 @@ def test_verify_names_each_damaged_inner_chunk_of_shard() -> None:
     assert (result.chunks, result.decoded) == ({"/v": (1, 1)}, 0)
 
 
-def test_verify_groups_same_problem_of_many_variables_on_one_line(tmp_path: Path) -> None:
+def test_verify_reports_same_problem_of_many_variables_on_one_line(tmp_path: Path) -> None:
     names = [f"v{number}" for number in range(20)]
     dataset = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
     encoding = {name: {"zlib": True, "chunks": 2} for name in names}
@@ -302,7 +302,7 @@ def test_verify_does_not_probe_every_chunk_of_large_unlistable_store(
     assert not [item for item in http_server.requests if item.method == "HEAD"]
 
 
-def test_chunks_are_counted_if_server_rejects_head_requests(
+def test_chunks_are_counted_even_if_server_rejects_head_requests(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
@@ -606,7 +606,9 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_programs_reported_by_verify_fail_to_read_store(tmp_path: Path, claim: str) -> None:
+def test_programs_that_verify_reports_as_incompatible_cannot_read_store(
+    tmp_path: Path, claim: str
+) -> None:
     program, words, documents = CLAIMS[claim]
     store = put(tmp_path / "store", documents)
     if not documents:

@@ -344,7 +344,7 @@ def test_killed_append_to_object_store_can_be_continued(s3_server):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_interrupted_group_replacement_leaves_old_new_or_no_group(layout):
+def test_interrupted_group_replacement_leaves_old_group_new_group_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), layout)
     to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)

@@ -83,7 +83,7 @@ def test_encoding_for_variable_not_in_dataset_is_rejected(mode):
     assert store == before
 
 
-def test_first_append_rejects_unknown_dimension():
+def test_creating_store_with_unknown_append_dim_is_rejected():
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     with pytest.raises(ConflictError, match="append_dim='X' does not match any dimension"):
         to_nczarr(dataset, store, append_dim="X")
@@ -318,7 +318,7 @@ CHUNK_KEYS = [
 
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
 @pytest.mark.parametrize(("version", "keys"), CHUNK_KEYS, ids=repr)
-def test_chunk_key_encoding_yields_same_keys_as_to_zarr(tmp_path, version, keys, dialect):
+def test_chunk_key_encoding_yields_same_keys_as_in_to_zarr(tmp_path, version, keys, dialect):
     dataset = xr.Dataset({"v": (("y", "x"), [[1.0, 2], [3, 4]])})
     encoding = {"v": {"chunk_key_encoding": keys, "chunks": (1, 2)}}
     dataset.to_zarr(tmp_path / "a", zarr_format=version, encoding=encoding, consolidated=False)
