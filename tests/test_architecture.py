@@ -191,7 +191,7 @@ def test_only_one_storage_module_depends_on_operating_system():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_exceeds_500_lines(path):
+def test_no_file_of_package_exceeds_500_lines(path):
     assert len(path.read_text().splitlines()) <= 500
 
 

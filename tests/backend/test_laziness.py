@@ -243,7 +243,7 @@ def test_selection_fetches_only_intersecting_chunks(selection, chunks, http_serv
     assert sorted(requested) == sorted(chunks)
 
 
-def test_reading_row_of_uncompressed_chunk_fetches_only_its_bytes(http_server, stored):
+def test_reading_row_of_uncompressed_chunk_fetches_only_bytes_of_that_row(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()

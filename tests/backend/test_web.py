@@ -87,7 +87,7 @@ def test_error_response_for_directory_is_not_treated_as_index_page(http_server, 
         opened(f"{http_server.url}/store", storage_options={"retry": {"attempts": 1}})
 
 
-def test_portal_pages_are_not_mistaken_for_index_pages(served, http_server):
+def test_pages_of_web_portals_are_not_mistaken_for_index_pages(served, http_server):
     """A portal's page has another title, or is also sent for a folder that cannot exist."""
     for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
         http_server.fallback = page

@@ -249,7 +249,7 @@ def test_incompressible_data_round_trips_through_every_compressor():
         assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_pcodec_rejects_data_of_wrong_chunk_size():
+def test_pcodec_rejects_chunk_of_wrong_size():
     pytest.importorskip("pcodec")
     array = np.arange(60, dtype="<f4").reshape(3, 20)
     codec = make_codec("<f4", (3, 20), ("pcodec", {"level": 8}))
@@ -355,7 +355,7 @@ def test_unusual_zstd_chunks_are_not_decoded_together():
     assert not make_codec("<i4", (1000,), ("zlib", {})).decodes_many
 
 
-def test_decoding_zstd_frame_without_declared_size_is_bounded():
+def test_zstd_frame_without_declared_size_must_decode_to_size_of_chunk():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))
     assert_decodes(codec, zstd_without_size(array.tobytes()), array)

@@ -285,7 +285,7 @@ def test_unstorable_attribute_error_includes_name():
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
-def test_unknown_members_are_kept_and_stale_annotations_removed():
+def test_unknown_members_are_kept_and_stale_annotations_are_removed():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
     assert annotated(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})

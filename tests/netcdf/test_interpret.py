@@ -418,7 +418,7 @@ def test_broken_group_keeps_children():
     assert list(dataset.groups["g"].variables) == ["v"]
 
 
-def test_missing_parent_groups_are_implied_and_nodes_below_arrays_ignored():
+def test_missing_parent_groups_are_implied_and_nodes_below_arrays_are_ignored():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
     dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
     assert list(dataset.variables) == ["a"]

@@ -371,7 +371,7 @@ class TestStore:
         fsspec.register_implementation("own", Own, clobber=True)
         assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
-    def test_reference_above_size_limit_is_rejected(self, data):
+    def test_referenced_object_above_size_limit_is_rejected(self, data):
         with pytest.raises(LimitError, match="max_chunk_bytes"):
             list(open_store({"a": [str(data), 0, 2**61]}).fetch(["a"]))
         limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=40)

@@ -111,7 +111,7 @@ def test_transient_failures_are_retried_with_increasing_delays(
         (501, StorageError),
     ],
 )
-def test_permanent_failures_raise_immediately(
+def test_permanent_failures_raise_error_immediately(
     connect: Connect, server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)

@@ -545,7 +545,7 @@ def test_error_raised_while_holding_lock_propagates_unchanged(store: LocalStore)
 
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
-def test_errors_name_target_store_instead_of_staged_copy(tmp_path: Path, name: str) -> None:
+def test_errors_refer_to_target_store_instead_of_staged_copy(tmp_path: Path, name: str) -> None:
     store = open_store(tmp_path / name, must_exist=False)
     with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
         staging.put([("a/../b", b"")])

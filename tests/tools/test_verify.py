@@ -157,7 +157,7 @@ def test_verify_counts_rectilinear_chunks() -> None:
     assert finding.place == "plain/c/2/1"
 
 
-def test_verify_names_each_damaged_inner_chunk_of_shard() -> None:
+def test_verify_reports_each_damaged_inner_chunk_of_shard() -> None:
     values = np.random.default_rng(0).random(8)
     encoding = {"v": {"chunks": 2, "shards": 8, "fletcher32": True}}
     store: dict[str, bytes] = {}
