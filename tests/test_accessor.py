@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
 from xr_nczarr.errors import NotFoundError
-from xr_nczarr.writing.blocks import lazy_arrays
+from xr_nczarr.writing.lazy_sources import lazy_arrays
 
 
 @pytest.fixture

@@ -297,7 +297,7 @@ def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
 
 def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection] | str:
     from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
-    from xr_nczarr.writing.blocks import chunked_values, unwrapped
+    from xr_nczarr.writing.lazy_sources import chunked_values, unwrapped
 
     data: Any = variable._data
     if hasattr(data, "dask"):

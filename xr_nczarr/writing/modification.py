@@ -31,12 +31,12 @@ from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.append_checks import check_coordinate, check_equal
-from xr_nczarr.writing.blocks import whole_array
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
+from xr_nczarr.writing.lazy_sources import reading_error, whole_array
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import check_shared_objects, resolve_region, slices_to_write
-from xr_nczarr.writing.requests import GroupRequest, WriteRequest, reading_error
+from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
 

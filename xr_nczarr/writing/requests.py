@@ -14,11 +14,12 @@ from xarray import CFTimeIndex, DataArray, Dataset, DataTree, Variable
 from xr_nczarr.codecs import crc32
 from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.encoding.encoding_keys import check_encoding
-from xr_nczarr.errors import RefusedError, UnsupportedError
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.blocks import in_blocks, sources_in
+from xr_nczarr.writing.blocks import in_blocks
+from xr_nczarr.writing.lazy_sources import reading_error, sources_in
 from xr_nczarr.writing.options import WriteOptions
 
 _NUMBERS = "biufcmM"  # kinds of dtypes
@@ -248,13 +249,3 @@ def _has_times(dataset: Dataset, dim: Hashable) -> bool:
     if coordinate.dtype.kind in "mM" or isinstance(index, CFTimeIndex):
         return True
     return " since " in str(coordinate.attrs.get("units"))
-
-
-def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a lazy variable whose source array would be overwritten."""
-    return RefusedError(
-        f"the variable reads its values from {path} in the store that would be overwritten",
-        remedy="Load the variable first with .load(), or write to another store",
-        store=store.name,
-        variable=name,
-    )
