@@ -158,7 +158,7 @@ class _Adapter:
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
         """Run an asynchronous method of the codec, and return its result as a NumPy array.
 
-        `call` is the method, and `data` is its input, in one of zarr-python's buffers.
+        `call` is the method. `data` is its input, as one of zarr-python's buffer types.
 
         Raises
         ------

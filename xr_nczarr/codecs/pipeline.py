@@ -107,10 +107,11 @@ class Flow:
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for codec output of any size up to the caller's limit.
+        """Return a `Flow` for codec output whose size is not known in advance.
 
-        `growth` is the factor by which decoding may increase the size of the data in memory. The
-        bound is the limit divided by this factor, but at least 64 KiB.
+        The output may be as large as the caller's limit divided by `growth`, or 64 KiB if that is
+        larger. `growth` is the factor by which decoding may increase the size of the data in
+        memory.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)

@@ -1,6 +1,6 @@
 """Copy a store or file to another layout, Zarr version, chunks or codecs.
 
-If the source and the target encode an array in the same way, its chunks are copied as bytes.
+If the source and the target encode an array in the same way, its chunks are copied unchanged.
 Otherwise, they are decoded and encoded again. An interrupted copy can be resumed.
 """
 
@@ -54,9 +54,9 @@ class CopyResult(Result):
     arrays
         Number of arrays in the target.
     unchanged
-        Paths of the arrays whose chunks were copied as bytes.
+        Paths of the arrays whose chunks were copied without encoding them again.
     objects
-        Number of chunks (or shards) that this run copied as bytes.
+        Number of chunks (or shards) that this run copied in this way.
     resumed
         Whether this run completed an interrupted copy.
     restart_reason

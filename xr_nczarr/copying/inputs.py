@@ -82,7 +82,7 @@ class Input(ABC):
     skipped
         One sentence for each item that was left out.
     arrays
-        Maps paths in the target tree to the source arrays whose chunks may be copied as bytes.
+        Maps paths in the target tree to the source arrays whose chunks may be copied unchanged.
     groups, sources
         The result of `Subset.apply`.
 
@@ -255,7 +255,8 @@ def open_input(
     Parameters
     ----------
     options
-        Options for opening the source. Engines other than ``"nczarr"`` use only `storage_options`.
+        Options for opening the source. Engines other than ``"nczarr"`` use only
+        ``options.storage_options``.
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types

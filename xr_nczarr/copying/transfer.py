@@ -40,8 +40,8 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Return the paths of the arrays whose chunks are copied as bytes, and the number of chunks (or
-    shards) that this call copied in this way.
+    Return the paths of the arrays whose chunks are copied without encoding them again, and the
+    number of chunks (or shards) that this call copied in this way.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     small: list[ArrayWrite] = []

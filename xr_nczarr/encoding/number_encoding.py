@@ -41,7 +41,8 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If decoding would change a number by more than the rounding that `rounding` allows.
+        If a number, once encoded and decoded again, would differ from the original by more than
+        `rounding` allows.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)

@@ -100,7 +100,7 @@ def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
     """Convert strings to netCDF's fixed-width strings.
 
-    Raise ConflictError if a string is too long.
+    Raise ConflictError if a string is too long for `dtype`.
     """
     return encode_strings(texts, dtype.itemsize)
 
@@ -128,7 +128,10 @@ def string_data(
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert strings or bytes to a fixed width. Raise ConflictError if an item is too long."""
+    """Convert strings or bytes to a fixed width.
+
+    Raise ConflictError if an item is too long for `dtype`.
+    """
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)

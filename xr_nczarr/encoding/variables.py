@@ -399,7 +399,10 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a fill value to a scalar of `dtype`. Raise ConflictError if text is too long."""
+    """Convert a fill value to a scalar of `dtype`.
+
+    Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long for it.
+    """
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         is_text = isinstance(value, str)

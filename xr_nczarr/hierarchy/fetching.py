@@ -137,9 +137,9 @@ class DocumentSource:
         refusals
             See `fetch`.
         consolidated_first
-            Whether the first batch may be limited to consolidated metadata and the journal. It is
-            limited if the last stores opened in the same folder had consolidated metadata. If this
-            store has it too, the other documents are not fetched.
+            Whether the first batch may be limited to consolidated metadata and the journal. This is
+            done only if the stores most recently opened in the same folder had consolidated
+            metadata. If this store has it too, the other documents are not fetched.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):

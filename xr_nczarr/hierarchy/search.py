@@ -85,9 +85,9 @@ def open_hierarchy(
         Whether to read the sidecars of every node. If False, those of a group are read only if
         there is no other way to find its children.
     consolidated_first
-        Whether the first batch may be limited to consolidated metadata and the journal. It is
-        limited if the last stores opened in the same folder had consolidated metadata. If this
-        store does not have it, one more batch is needed.
+        Whether the first batch may be limited to consolidated metadata and the journal. This is
+        done only if the stores most recently opened in the same folder had consolidated metadata.
+        If this store does not have it, one more batch is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
 

@@ -114,9 +114,9 @@ class _Writer:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
         Only the additional layout of the dialect ``universal`` does so. netCDF-C 4.9.0 crashes when
-        it reads a scalar that it has written itself, so its own form of scalars cannot be used. An
-        empty shape is no alternative: netCDF-C 4.9.0 can read such scalars, but netCDF-C 4.10
-        ignores them.
+        it reads a scalar that it has written itself, so its own representation of scalars cannot be
+        used. An empty shape is not an option either: netCDF-C 4.9.0 can read such scalars, but
+        netCDF-C 4.10 ignores them.
         """
         return vintage is UNIVERSAL_EXTRA
 

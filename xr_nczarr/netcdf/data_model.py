@@ -100,9 +100,9 @@ class Variable:
     def fill_value(self) -> Any:
         """The value of elements in missing chunks, or None if the variable has no array.
 
-        If the array declares no fill value, this is zero for numbers and the empty value for all
-        other types. In that case, netCDF-C reads a missing chunk as zeros, and zarr-python does not
-        store chunks that contain only zeros.
+        If the array declares no fill value, this is zero for numbers, and an empty value (such as
+        an empty string) for all other types. This matches netCDF-C, which reads a missing chunk of
+        such an array as zeros, and zarr-python, which does not store a chunk of zeros in it.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value

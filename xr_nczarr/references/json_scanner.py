@@ -332,8 +332,9 @@ def _unused_bits(lengths: Numbers) -> Words:
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
     """Return the pattern of the chunk keys that begin with `prefix`.
 
-    `prefix` contains the bytes between the quotation marks of a JSON string. Return None if the
-    string is not valid JSON, or if `split_chunk_key` would split these keys differently.
+    `prefix` consists of raw bytes of a JSON string, in which escape sequences are not yet decoded.
+    Return None if these bytes are not valid JSON, or if `split_chunk_key` would return another
+    pattern for these keys.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

@@ -180,7 +180,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         )
 
     def _requested_text(self) -> str:
-        """Return a description of the requested bytes for messages."""
+        """Describe the requested bytes, for use in error messages."""
         if self._requested is None:
             return "the whole object"
         first, last = self._requested

@@ -309,7 +309,8 @@ class LocalStore(Store):
         """Replace this store atomically with `staging`, and remove the old content.
 
         If the process is killed, at least one of the two stores is still complete. On a system that
-        cannot exchange two names atomically, both may have hidden names; see `replace_directory`.
+        cannot swap two directories atomically, both may be left under hidden names; see
+        `replace_directory`.
 
         Raises
         ------
@@ -357,7 +358,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If the operating system does not allow a name in a key. The error contains that key.
+            If a segment of a key is not a valid file name on this operating system. The error names
+            the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -382,8 +384,8 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         """Return the path of an object.
 
-        Raise RefusedError if the operating system does not allow a name in `key`, or if a symbolic
-        link leads out of the store although `follow_symlinks` is false.
+        Raise RefusedError if a segment of `key` is not a valid file name on this operating system,
+        or if a symbolic link leads out of the store although `follow_symlinks` is false.
         """
         check_key(key, self.name)
         reason = system.why_refused(key)

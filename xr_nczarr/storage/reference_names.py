@@ -23,8 +23,8 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     """Return whether a target appears to be a reference set, without opening it.
 
-    For a dictionary, only its values are examined. For a path or URL, only the prefix, the suffix
-    and the storage options are examined, and whether it is known to be a folder.
+    For a dictionary, the decision is based only on its values. For a path or URL, it is based only
+    on the prefix, the suffix, the storage options, and whether the target is known to be a folder.
     """
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()

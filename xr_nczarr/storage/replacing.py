@@ -94,9 +94,9 @@ def existing_folder(path: str) -> str:
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Replace the directory `old` with the directory `new`, then remove the old content.
 
-    If the system can exchange two names atomically, a complete directory always exists at `old`.
+    If the system can swap two directories atomically, a complete directory always exists at `old`.
     Otherwise, two renames are needed. If the process is killed between them, no directory exists at
-    `old`: the old directory has a hidden name, and the new one is still at `new`.
+    `old`: the old directory is left under a hidden name, and the new one is still at `new`.
 
     Raises
     ------

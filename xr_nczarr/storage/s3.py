@@ -55,7 +55,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Add defaults suited to many small objects to the storage options for `S3`.
+    """Return the storage options for `S3`, with defaults that suit stores of many small objects.
 
     `retry` determines the timeouts. `connections` is the maximum number of open connections.
     Settings in `options` take precedence.

@@ -351,7 +351,10 @@ class Store(ABC):
         return self.remote == other.remote and self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this store is inside a folder of `other`."""
+        """Return whether this store is in the root folder of `other`, or in a folder below it.
+
+        By default, the answer is False.
+        """
         return False
 
     def fingerprint(self) -> str | None:
@@ -369,7 +372,8 @@ class Store(ABC):
         Raises
         ------
         RefusedError
-            If the operating system does not allow a name in a key. The error contains that key.
+            If a segment of a key is not a valid file name on this operating system. The error names
+            the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.

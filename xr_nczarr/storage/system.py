@@ -85,7 +85,7 @@ def open_to_read(path: str) -> int:
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Replace ``os.pread`` on systems that lack it.
+    """Read bytes at an offset, like ``os.pread``, for systems that lack it.
 
     Unlike ``os.pread``, this function moves the file position.
     """
@@ -94,7 +94,7 @@ def _read_from(descriptor: int, length: int, start: int) -> bytes:
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Replace ``os.preadv`` on systems that lack it.
+    """Read into buffers at an offset, like ``os.preadv``, for systems that lack it.
 
     Unlike ``os.preadv``, this function moves the file position.
     """
@@ -182,9 +182,9 @@ def remove_tree(path: str) -> None:
 
 
 def exchange(name: str, other: str) -> bool:
-    """Exchange the names of two files or directories atomically, if the system supports that.
+    """Swap two files or directories atomically, if the system supports that.
 
-    Return whether the names were exchanged. If they were not, nothing has changed.
+    Return whether they were swapped. If they were not, nothing has changed.
     """
     paths = os.fsencode(name), os.fsencode(other)
     if _renameat2 is not None:

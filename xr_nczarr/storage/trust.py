@@ -231,8 +231,8 @@ def _server(url: str) -> str:
 def _folder(url: str) -> str:
     """Return the value of the ``allow`` option that would permit a URL: the folder of the URL.
 
-    For a chained URL, the value is the whole URL, because ``allow`` permits chained URLs only if it
-    contains exactly the same URL.
+    For a chained URL, the value is the whole URL, because ``allow`` permits a chained URL only if
+    it lists that exact URL.
     """
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 

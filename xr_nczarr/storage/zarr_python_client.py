@@ -354,7 +354,7 @@ def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
 
 
 def _name(store: Any) -> str:
-    """Return the name of a store for messages, without secrets."""
+    """Return the name of a store without secrets, for use in messages."""
     session = getattr(store, "session", None)
     if session is not None:
         return f"icechunk://{session.branch or session.snapshot_id}"

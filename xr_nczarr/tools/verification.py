@@ -51,7 +51,7 @@ class Finding:
 
 
 def finding_line(findings: Sequence[Finding]) -> str:
-    """Return one line of text that describes all findings of the same kind."""
+    """Return a single line that summarizes `findings`, which must all be of the same kind."""
     severity, problem, remedy = findings[0].kind
     places = [
         f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)

@@ -58,10 +58,11 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. However, if
-    exactly one value of a coordinate is missing, this is only a warning: that value may equal the
-    fill value, and writers omit chunks that contain only the fill value. This exception does not
-    apply if the fill value marks missing values.
+    chunk is an error in a coordinate variable, and a warning in any other variable. However, if the
+    missing chunks of a coordinate cover exactly one value, this is only a warning, because writers
+    omit chunks that contain only the fill value. Coordinate values are usually unique, so at most
+    one of them equals the fill value. If the fill value marks missing values, even one value that
+    is not stored is an error, because a coordinate cannot have missing values.
 
     Parameters
     ----------
@@ -224,9 +225,9 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
 
-    The values of a coordinate are distinct, so at most one of them equals the fill value. Writers
-    omit a chunk that contains only the fill value. A single absent value is therefore normal,
-    unless the fill value marks missing values, which a coordinate cannot have.
+    Coordinate values are usually unique, so at most one of them equals the fill value. Writers omit
+    a chunk that contains only the fill value. A single value that is not stored is therefore
+    normal, unless the fill value marks missing values, which a coordinate cannot have.
     """
     if not variable.is_coordinate:
         return False
