@@ -67,7 +67,7 @@ def test_accessor_info_uses_open_dataset_options(directory):
 def test_accessor_finds_mapping_only_in_process_that_opened_it(store):
     dataset = xr.open_dataset(store, engine="nczarr")
     assert repr(dataset.load().nczarr.info()) == repr(xr_nczarr.info(store))
-    with pytest.raises(NotFoundError, match="another process"):
+    with pytest.raises(NotFoundError, match="cannot be reopened in this process"):
         pickle.loads(pickle.dumps(dataset)).nczarr.info()
 
 

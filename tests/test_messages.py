@@ -32,7 +32,9 @@ def test_message_table_uses_named_placeholders(rows):
     problems = {(layer, name): set() for layer, name, *_ in rows}
     for layer, name, problem, _ in rows:
         problems[layer, name].add(problem)
-    moved = "this object was opened in another process, and its target is not a path or URL"
+    moved = (
+        "this object cannot be reopened in this process, because its target is not a path or URL"
+    )
     assert moved in problems["accessor", "NotFoundError"]
     sizes = "the stored data has {size} bytes; expected {nbytes} (chunk of shape {chunk_shape} and "
     sizes += "dtype {dtype})"

@@ -146,7 +146,8 @@ class NczarrAccessor:
             )
         if opening.target is None:
             raise NotFoundError(
-                "this object was opened in another process, and its target is not a path or URL",
+                "this object cannot be reopened in this process, because its target is not a path "
+                "or URL",
                 remedy="Call the method in the process that opened the object",
             )
         options = opening.options.as_dict()

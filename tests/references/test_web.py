@@ -225,7 +225,7 @@ class TestLongResponses:
 
         def fetch():
             with pytest.raises(
-                LimitError, match="ignores the request for 100 bytes at offset 0"
+                LimitError, match="ignored the request for 100 bytes at offset 0"
             ) as caught:
                 list(store.fetch_ranges([ByteRange("data.bin", 0, 100)]))
             assert caught.value.key == "data.bin"

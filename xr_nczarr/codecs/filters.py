@@ -90,8 +90,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"the input of codec {spec.name} cannot be divided into items of dtype {quote(dtype)} "
-            f"({flow.chunk})"
+            f"the input of codec {spec.name} does not have a fixed size that is a multiple of the "
+            f"item size of dtype {quote(dtype)} ({flow.chunk})"
         )
     if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
         raise UnsupportedError(

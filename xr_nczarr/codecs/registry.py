@@ -102,7 +102,7 @@ def compile_codec(
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
-            "no codec encodes the variable-length items of the array",
+            "none of the array's codecs can encode its variable-length items",
             remedy="Add one of these codecs: vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2",
             place="codecs",
         )

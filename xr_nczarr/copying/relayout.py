@@ -96,8 +96,8 @@ def _strings(
         width = None  # netCDF-C does not accept such a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
-            f'the longest string has {longest} bytes in UTF-8, but the attribute "{name}" allows '
-            f"at most {width}",
+            f'the longest string takes {longest} bytes in UTF-8, but the attribute "{name}" '
+            f"allows at most {width}",
             remedy="Correct or remove the attribute in the source",
         )
     return string_data(data, width, layout, variable.attributes.get("_FillValue"))

@@ -280,7 +280,9 @@ def render_chain(node: ArrayNode) -> list[Json]:
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
-        raise UnsupportedError("no codec of the array encodes variable-length items in Zarr v3")
+        raise UnsupportedError(
+            "none of the array's codecs can encode variable-length items in Zarr v3"
+        )
     _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape

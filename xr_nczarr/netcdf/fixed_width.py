@@ -27,14 +27,14 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     Raises
     ------
     ConflictError
-        If a value is neither str nor bytes, is a str with a NUL or invalid Unicode, or has more
+        If a value is neither str nor bytes, is a str with a NUL or invalid Unicode, or takes more
         than `width` bytes.
     """
     encoded = encoded_items(values.ravel().tolist())
     longest = max(map(len, encoded), default=0)
     if longest > width:
         raise ConflictError(
-            f"the longest string has {longest} bytes in UTF-8; expected at most {width}",
+            f"the longest string takes {longest} bytes in UTF-8; expected at most {width}",
             remedy=f"Write the variable with _nczarr_maxstrlen={longest} or more",
         )
     return np.array(encoded, f"S{width}").reshape(values.shape)

@@ -165,7 +165,7 @@ def _open_source(location: Location, access: Access) -> Store:
     if location.group:
         raise UnsupportedError(
             f"the source is the group {quote(location.group)!r}; expected a store",
-            remedy="Pass the store without the group",
+            remedy="Pass the store itself instead of one of its groups",
         )
     store = open_references(location, access) or open_store(location, access)
     document = None if isinstance(store, ReferenceStore) else record_document(store)

@@ -84,10 +84,10 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self.status >= 400:
                     return b""
                 if self._requested is None:
-                    raise too_large(f"the server sends at least {size:,} bytes", max_bytes)
+                    raise too_large(f"the response has at least {size:,} bytes", max_bytes)
                 raise LimitError(
-                    f"the server ignores the request for {self._requested_text()} and sends "
-                    f"at least {size:,} bytes",
+                    f"the server ignored the request for {self._requested_text()}, and its "
+                    f"response has at least {size:,} bytes",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
             self._body = self._requested_part(b"".join(pieces))

@@ -124,7 +124,8 @@ class ZipStore(Store):
             if key not in places:
                 raise UnsupportedError(
                     "the zip entry is compressed, so its bytes cannot be referenced",
-                    remedy="Create the zip file without compression, or pass a larger inline_below",
+                    remedy="Create the zip file again, without compression, or pass a larger "
+                    "inline_below",
                     store=self.name,
                     key=key,
                 )
@@ -255,7 +256,7 @@ class ZipStore(Store):
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
                 "the zip entry is encrypted, or uses an unsupported compression method",
-                remedy="Create the zip file again, without compression",
+                remedy="Create the zip file again, without encryption or compression",
                 store=self.name,
                 key=key,
             )

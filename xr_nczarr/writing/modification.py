@@ -304,8 +304,8 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"the new variables {strays} have no values for the {visible[dim].size} elements "
-                f"that dimension {dim!r} already has in the store",
+                f"dimension {dim!r} already has {visible[dim].size} elements in the store, for "
+                f"which the new variables {strays} have no values",
                 remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)

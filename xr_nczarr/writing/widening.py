@@ -69,8 +69,8 @@ def plan_widening(
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
             "the new strings are longer than the stored width of "
-            f"{', '.join(node.path for node, _ in arrays)}, and too much text is stored to rewrite "
-            "it safely with a larger width",
+            f"{', '.join(node.path for node, _ in arrays)}, but the stored text is too large to be "
+            "rewritten safely with a larger width",
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
