@@ -89,7 +89,7 @@ def test_unreadable_chunk_error_includes_location_and_remedy(
         assert error.remedy
 
 
-def test_missing_status_option_sets_http_statuses_treated_as_not_found(
+def test_statuses_in_option_missing_status_are_treated_as_not_found(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

@@ -165,7 +165,7 @@ def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_option_applies_to_zero_in_reference_set(
+def test_option_use_zarr_fill_value_as_mask_applies_to_zero_in_reference_set(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")

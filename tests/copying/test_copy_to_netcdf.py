@@ -59,7 +59,7 @@ def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
             xr.testing.assert_identical(dataset, expected[path])
 
 
-def test_missing_target_folder_error_includes_folder(tmp_path: Path) -> None:
+def test_missing_target_folder_error_names_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(
         xr_nczarr.NotFoundError, match=r"none/a\.nc: the parent folder of the target does not exist"

@@ -594,7 +594,7 @@ def test_data_type_spelling_that_contradicts_dtype_is_not_written(dtype, spellin
     assert render_data_type(np.dtype(dtype), spelling) == "float64"
 
 
-def test_v2_codecs_render_to_names_known_to_zarr_python():
+def test_v2_codecs_are_rendered_with_names_known_to_zarr_python():
     node = replace(
         parse(EXAMPLE),
         dtype=np.dtype(">i4"),

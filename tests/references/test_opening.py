@@ -321,7 +321,7 @@ class TestStore:
 
     # Regression D46
     @pytest.mark.parametrize("special", ["/dev/zero", "/proc/self/environ", "/sys/kernel/notes"])
-    def test_devices_and_kernel_files_are_always_rejected(self, tmp_path, special):
+    def test_paths_in_dev_proc_and_sys_are_always_rejected(self, tmp_path, special):
         link = tmp_path / "link"
         link.symlink_to(special)
         for path in (special, f"file://{special}", str(link)):
@@ -593,7 +593,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
+    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)

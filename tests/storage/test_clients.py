@@ -311,7 +311,7 @@ def test_status_403_raises_error_unless_listed_in_missing_status_option(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_missing_status_option_applies_to_sizes_and_empty_ranges(
+def test_option_missing_status_applies_to_sizes_and_empty_ranges(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -345,7 +345,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_missing_status_option_does_not_apply_to_writes_deletes_and_listings(
+def test_option_missing_status_does_not_apply_to_writes_deletes_and_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

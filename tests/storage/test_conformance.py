@@ -218,7 +218,7 @@ def test_changing_buffer_after_put_does_not_change_object(writable: Store) -> No
     assert as_bytes(writable.fetch(["a/0.0"])) == [b"stored"]
 
 
-def test_unpickled_stores_list_and_read_objects_written_later(writable: Store) -> None:
+def test_unpickled_store_lists_and_reads_objects_written_later(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     writable.put([("a/7", b"new")])

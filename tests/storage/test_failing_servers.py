@@ -155,7 +155,7 @@ def test_object_size_is_found_even_if_server_omits_content_length(
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_missing_status_option_sets_http_statuses_treated_as_not_found(
+def test_statuses_in_option_missing_status_are_treated_as_not_found(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)

@@ -200,7 +200,7 @@ def test_accessor_explains_dataset_selection(chunks, inline):
         pytest.param(lambda lazy: lazy.chunk() + 1, None, id="computed"),
     ],
 )
-def test_explain_analyzes_dask_arrays_only_if_they_merely_chunk_lazy_arrays(change, touched):
+def test_explain_analyzes_dask_array_only_if_chunking_is_last_operation(change, touched):
     lazy = xr.open_dataset(stored(), engine="nczarr")["v"]
     explanation = change(lazy).nczarr.explain({"y": slice(0, 2)}, variables=["v"])
     if touched is None:

@@ -277,7 +277,7 @@ def test_chunks_of_unlistable_store_are_counted_by_requests(
     assert explained.absent == 2
 
 
-def test_info_requests_chunks_of_unlistable_store_concurrently(
+def test_info_counts_chunks_of_unlistable_store_with_concurrent_requests(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
