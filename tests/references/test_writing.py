@@ -220,7 +220,7 @@ def test_every_reader_reads_values_through_written_reference_set(
         ):
             write(store, target)
         return
-    assert repr(write(store, target)) == f"282 references of 9 arrays → {target}"
+    assert repr(write(store, target)) == f"282 references for 9 arrays → {target}"
     if reader == "nczarr":
         read = xr.open_dataset(target, engine="nczarr")
     elif reader == "virtualizarr":
@@ -279,7 +279,7 @@ def test_references_command_reports_reference_count(tmp_path, capsys):
     regular(tmp_path / "store")
     source, target = str(tmp_path / "store"), str(tmp_path / "set.json")
     assert main(["references", source, target]) == 0
-    assert capsys.readouterr().out == f"201 references of 2 arrays → {target}\n"
+    assert capsys.readouterr().out == f"201 references for 2 arrays → {target}\n"
     assert "gen" not in json.loads((tmp_path / "set.json").read_text())
     assert main(["references", source, target, "--compact"]) == 0
     assert "simple_templates=False" in capsys.readouterr().out

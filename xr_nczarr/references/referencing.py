@@ -53,7 +53,7 @@ class WrittenReferences:
     def __repr__(self) -> str:
         references = f"{self.references:,} reference{'s' * (self.references != 1)}"
         arrays = f"{self.arrays:,} array{'s' * (self.arrays != 1)}"
-        lines = [f"{references} of {arrays} → {self.target}"]
+        lines = [f"{references} for {arrays} → {self.target}"]
         if self.generators:
             lines.append(
                 f"{self.generators:,} of the set's entries are generators (gen), which "

@@ -55,15 +55,17 @@ class VariableReading:
         For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid,
         or if there are no chunks to read.
     chunks, all_chunks
-        Number of chunks to read, and total number of chunks in the array.
+        Number of chunks to read (including missing chunks), and total number of chunks in the
+        array.
     requests
         Number of requests to the store. If `at_most` is True, this is an upper bound.
     fetched_bytes
         Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks that the selection needs, but the store lacks. None if unknown.
+        Number of chunks that the selection needs, but that are missing from the store. None if
+        unknown.
     decoded_bytes
-        Total decoded size of the chunks to read.
+        Total decoded size of the chunks to read, including missing chunks.
     result_bytes
         Total decoded size of the selected values.
     """
@@ -322,12 +324,12 @@ def _html_row(reading: VariableReading) -> list[str]:
 
 
 def _cells(reading: VariableReading) -> list[str]:
-    absent = f" ({reading.absent:,} absent)" if reading.absent else ""
+    missing = f" ({reading.absent:,} missing)" if reading.absent else ""
     within = f" in {shape_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
         f"{quote(reading.name)}({', '.join(map(quote, reading.dimensions))})",
         shape_text(reading.selected),
-        f"{reading.chunks:,} of {reading.all_chunks:,}{absent}",
+        f"{reading.chunks:,} of {reading.all_chunks:,}{missing}",
         shape_text(reading.chunk_shape) + within,
         f"{'≤' if reading.at_most else ''}{reading.requests:,}",
         byte_text(reading.fetched_bytes),
