@@ -141,6 +141,7 @@ def test_explain_merges_requests_for_adjacent_references(tmp_path):
     references |= {f"x/{n}": [f"{tmp_path}/data", 8 * n, 8] for n in range(8)}
     (result,) = xr_nczarr.explain(references).readings
     assert (result.requests, result.chunks, result.absent, result.fetched_bytes) == (1, 10, 1, 72)
+    assert result.decoded_bytes == 72  # nine chunks of two numbers
 
 
 def test_explain_looks_up_references_per_variable(tmp_path):

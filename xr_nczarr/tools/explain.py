@@ -65,7 +65,7 @@ class VariableReading:
         Number of chunks that the selection needs, but that are missing from the store. None if
         unknown.
     decoded_bytes
-        Total decoded size of the chunks to read, including missing chunks.
+        Total decoded size of the chunks to read, without the chunks that are known to be missing.
     result_bytes
         Total decoded size of the selected values.
     """
@@ -396,7 +396,7 @@ def _reading(
         shard_shape=node.object_shape if dimensions and node.shards else None,
         selected=selection.shape,
         all_chunks=math.prod(totals),
-        decoded_bytes=read.chunks * array.chunk_bytes,
+        decoded_bytes=(read.chunks - (read.absent or 0)) * array.chunk_bytes,
         result_bytes=math.prod(selection.shape) * node.dtype.itemsize,
         **read._asdict(),
     )
