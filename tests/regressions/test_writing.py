@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from numcodecs import JSON, MsgPack, Zlib
 
 import xr_nczarr
 from tests.reading import open_store
@@ -1110,3 +1111,32 @@ def test_chunks_with_both_separators_are_read_written_and_copied(tmp_path, encod
                 to_nczarr(new, tmp_path / "copy", region={"t": slice(row, row + count)})
                 values[row : row + count] = value
                 check(values)
+
+
+# Names were ignored, and objects under `codecs` raised a TypeError.
+@pytest.mark.parametrize("key", ["compressors", "compressor", "codecs"])
+@pytest.mark.parametrize("codec", [Zlib(1), {"id": "zlib", "level": 1}, "zlib", [Zlib(1)]])
+def test_codecs_can_be_requested_as_objects_mappings_or_names(key, codec):
+    store = {}
+    to_nczarr(xr.Dataset({"v": ("x", [1.5, 2.5])}), store, encoding={"v": {key: codec}})
+    assert json.loads(store["v/.zarray"])["compressor"]["id"] == "zlib"
+    assert read(store).v.values.tolist() == [1.5, 2.5]
+
+
+# Copying raised a ChunkError.
+@pytest.mark.parametrize("target", [{"dialect": "zarr"}, {"zarr_format": 3}, {}])
+@pytest.mark.parametrize("codec", [JSON(), MsgPack()], ids=["json", "msgpack"])
+def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
+    array = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "|O", "fill_value": ""}
+    array |= {"order": "C", "filters": [codec.get_config()], "compressor": None}
+    texts = np.array(["a", "bb", "ccc", ""], object)
+    store = {
+        ".zgroup": b'{"zarr_format": 2}',
+        "v/.zarray": json.dumps(array).encode(),
+        "v/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
+        "v/0": bytes(codec.encode(texts[:2])),
+        "v/1": bytes(codec.encode(texts[2:])),
+    }
+    copied = {}
+    xr_nczarr.copy(store, copied, **target)
+    assert read(copied).v.values.tolist() == ["a", "bb", "ccc"]

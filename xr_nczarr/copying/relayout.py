@@ -57,7 +57,9 @@ def relayout(
     assert variable.node is not None
     attributes, dtype = dict(variable.attributes), variable.node.dtype
     kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
-    if kind == "other" and not layout.is_plain_zarr:
+    # Values encoded as JSON or msgpack are usually text.
+    unknown = dtype.hasobject and all(spec.name != "vlen-bytes" for spec in variable.node.codecs)
+    if kind == "other" and (unknown or not layout.is_plain_zarr):
         return _encode_with_xarray(variable, data, layout, encoding, explicit)
     fill = _fill_value(variable, layout, complete)
     if variable.kind == "string":

@@ -27,8 +27,9 @@ _LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zst
     "blosc": ("clevel", 0, 9),
     "zstd": ("level", 0, 22),
 }
-# The dtype and the other metadata of the array imply these codecs.
-_IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
+# The dtype and the other metadata of the array imply these codecs. Objects from arrays with the
+# codecs json2 and msgpack2 are stored as text or bytes of variable length.
+_IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "json2", "msgpack2", "endian"})
 
 _CF_KEYS = """
     _FillValue missing_value dtype scale_factor add_offset units calendar _Unsigned coordinates
@@ -86,8 +87,9 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
         return [codec for codec in listed if codec["id"] not in _IMPLIED]
-    codecs = encoding.get("codecs")
-    if codecs is None or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
+    codecs = _configurations(encoding, "codecs")
+    requested = encoding.get("codecs") is not None
+    if not requested or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
         codecs = _from_flags(encoding if zarr.has_filters else {"shuffle": False, **encoding})
         codecs = [*_configurations(encoding, "serializer"), *codecs]
     filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
@@ -160,11 +162,11 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
     """Return the codecs under `keys` as numcodecs configurations.
 
-    Strings such as ``"auto"`` request no particular codec, so they are skipped.
+    ``"auto"`` requests no particular codec, so it is skipped.
     """
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
-        if value is not None and not isinstance(value, str):
+        if value is not None and not (isinstance(value, str) and value == "auto"):
             codecs += value if isinstance(value, list | tuple) else [value]
     return list(map(_configuration, codecs))
 
