@@ -144,6 +144,8 @@ def decode_variables(
     # Dropped variables are passed to xarray too, because attributes of other variables may refer to
     # them.
     later = {name for names in alike.values() for name in names[1:]}
+    # xarray may remove attributes from a stored variable, so their names are recorded before.
+    declared = {names[0]: set(variables[names[0]].attrs) for names in alike.values()}
     representatives, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
     )
@@ -151,7 +153,7 @@ def decode_variables(
     for names in alike.values():
         stored, first, array = variables[names[0]], decoded[names[0]], arrays.get(names[0])
         unpacking = None if array is None else find_unpacking(first, array)
-        removed = stored.attrs.keys() - first.attrs.keys()
+        removed = declared[names[0]] - first.attrs.keys()
         if unpacking is None or not removed <= _DECODED_BY:
             continue
         later.difference_update(names)
@@ -162,7 +164,7 @@ def decode_variables(
             decoded[name] = variables[name]
             decoded[name].encoding.update(added)
             for attribute in removed:
-                del decoded[name].attrs[attribute]
+                decoded[name].attrs.pop(attribute, None)
     if later:
         # Decode copies, because decoding a time variable changes the attributes of its bounds, and
         # the bounds may have been decoded above.
