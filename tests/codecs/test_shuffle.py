@@ -5,9 +5,12 @@ import zlib
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
 
 from tests.codecs.test_chains import assert_decodes, make_codec, make_node
+from tests.stores import array_document, put
 from xr_nczarr.codecs import compile_codec
+from xr_nczarr.references import write
 
 
 def shuffle(data, size):
@@ -26,6 +29,25 @@ def test_shuffle_uses_dtype_item_size_if_element_size_is_zero_or_missing(stored)
     codec = make_codec("<f4", (4,), ("shuffle", stored), ("zlib", {"level": "4"}))
     assert_decodes(codec, data, array)
     assert zlib.decompress(codec.encode(array)) == shuffle(array.tobytes(), 4)
+
+
+@pytest.mark.parametrize("engine", ["zarr", "nczarr", "kerchunk"])
+def test_shuffle_without_element_size_has_default_of_numcodecs_in_plain_zarr_v2(tmp_path, engine):
+    values = np.arange(8.0)
+    filters = [{"id": "shuffle"}]
+    documents = {
+        ".zgroup": {"zarr_format": 2},
+        "v/.zarray": array_document((8,), "<f8", filters=filters),
+        "v/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]},
+        "v/0": bytes(numcodecs.get_codec(filters[0]).encode(values)),
+    }
+    target = put(tmp_path / "store", documents)
+    if engine == "kerchunk":
+        target = str(tmp_path / "set.json")
+        write(tmp_path / "store", target)
+    options = {"consolidated": False} if engine == "zarr" else {}
+    read = xr.open_dataset(target, engine=engine, **options)
+    np.testing.assert_array_equal(read["v"], values)
 
 
 # Regression D3

@@ -199,8 +199,10 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
     specs = []
     for document in listed:
         name = read_text(required(read_object(document, place), "id"), place)
-        configuration = without(document, ("id",))
-        specs.append(CodecSpec(name, converted_lzma(name, configuration), place, document))
+        configuration = converted_lzma(name, without(document, ("id",)))
+        if name == "shuffle":  # without this default of numcodecs, the item size would apply
+            configuration.setdefault("elementsize", 4)
+        specs.append(CodecSpec(name, configuration, place, document))
     return tuple(specs)
 
 

@@ -149,7 +149,7 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
         for name, value in codec.items()
     }
     dtype = members.get("dtype")
-    if codec.get("id") == "shuffle" and not codec.get("elementsize") and isinstance(dtype, str):
+    if codec.get("id") == "shuffle" and codec.get("elementsize") == 0 and isinstance(dtype, str):
         codec["elementsize"] = np.dtype(dtype).itemsize
     return codec
 
