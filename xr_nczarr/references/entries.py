@@ -15,12 +15,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import ReferenceSetError, quote
+from xr_nczarr.storage.url import has_scheme
 
 MAX_NUMBER = 1 << 62
 """Exclusive upper bound for offsets and lengths."""
 
 _BASE64 = "base64:"
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -182,7 +182,7 @@ def absolute_url(url: str, document_url: str) -> str:
     >>> absolute_url("../a.nc", "/home/me/sets/refs.json")
     '/home/me/a.nc'
     """
-    if _SCHEME.match(url) or "::" in url:
+    if has_scheme(url) or "::" in url:
         return url
     first, chain, rest = document_url.partition("::")
     if chain and "://" not in first:

@@ -12,8 +12,9 @@ from typing import Any
 from xr_nczarr.errors import UnsupportedError
 
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
-# A scheme has at least two letters, because a single letter is a Windows drive.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+# A scheme has at least two letters, because a single letter is a Windows drive. A slash or a second
+# colon follows, except after "data:", because the name of a file may contain a colon.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[:/]|data:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 
 
@@ -41,6 +42,17 @@ def local_path(url: str) -> str | None:
     # The path of file:///C:/data has one slash too many.
     drive = os.path.splitdrive(path[1:])[0] if path != url else ""
     return (path[1:] if drive else path).replace(os.sep, "/")
+
+
+def has_scheme(url: str) -> bool:
+    """Return whether a path or URL has a scheme, and is therefore not relative.
+
+    Examples
+    --------
+    >>> has_scheme("s3://data/a.nc"), has_scheme("2026-01-01T00:00.nc")
+    (True, False)
+    """
+    return _FILE.match(url) is not None or _SCHEME.match(url) is not None
 
 
 def is_rooted(path: str) -> bool:
