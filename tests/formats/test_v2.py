@@ -63,6 +63,14 @@ def broken(**changes):
     return node
 
 
+@pytest.mark.parametrize(("name", "number"), [("noshuffle", 0), ("shuffle", 1), ("bitshuffle", 2)])
+def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
+    """VirtualiZarr writes these names, which are defined in Zarr v3, in v2 metadata."""
+    document = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": name, "typesize": 4}
+    (spec,) = parsed(filters=[document]).codecs
+    assert spec.configuration == {"cname": "lz4", "clevel": 5, "shuffle": number}
+
+
 def test_every_member_of_array_document_is_parsed():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}

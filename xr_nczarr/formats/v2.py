@@ -28,6 +28,9 @@ from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+"""The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
+
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
@@ -199,23 +202,30 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
     specs = []
     for document in listed:
         name = read_text(required(read_object(document, place), "id"), place)
-        configuration = converted_lzma(name, without(document, ("id",)))
+        configuration = converted(name, without(document, ("id",)))
         if name == "shuffle":  # without this default of numcodecs, the item size would apply
             configuration.setdefault("elementsize", 4)
         specs.append(CodecSpec(name, configuration, place, document))
     return tuple(specs)
 
 
-def converted_lzma(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of the ``lzma`` codec from GDAL's notation to that of numcodecs.
+def converted(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
+    """Convert a codec's configuration from another notation to that of numcodecs.
 
-    A configuration in any other notation, or of any other codec, is returned unchanged.
+    The other notations are those of GDAL for ``lzma``, and of Zarr v3 for ``blosc``, which
+    VirtualiZarr also writes as v2. Any other configuration is returned unchanged.
     """
-    if name != "lzma" or "delta" not in configuration:
-        return configuration
-    delta = {"id": 3, "dist": configuration["delta"]}
-    lzma = {"id": 0x21, "preset": configuration.get("preset", 6)}
-    return {"format": 1, "check": -1, "preset": None, "filters": [delta, lzma]}
+    if name == "lzma" and "delta" in configuration:
+        delta = {"id": 3, "dist": configuration["delta"]}
+        lzma = {"id": 0x21, "preset": configuration.get("preset", 6)}
+        return {"format": 1, "check": -1, "preset": None, "filters": [delta, lzma]}
+    if name == "blosc":
+        # Decoding reads the item size from the chunk, and encoding takes it from the dtype.
+        configuration = without(configuration, ("typesize",))
+        shuffle = configuration.get("shuffle")
+        if isinstance(shuffle, str) and shuffle in SHUFFLES:
+            configuration["shuffle"] = SHUFFLES.index(shuffle)
+    return configuration
 
 
 def render_array(node: ArrayNode) -> dict[str, Json]:

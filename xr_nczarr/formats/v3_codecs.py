@@ -12,13 +12,13 @@ import numpy as np
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
 from xr_nczarr.formats.typestrings import is_numpy_dtype
+from xr_nczarr.formats.v2 import SHUFFLES, converted
 from xr_nczarr.formats.v3_casts import NUMERIC_CODECS, render_parameter
 from xr_nczarr.formats.v3_data_types import DType, check_members, read_named, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _ELEMENTWISE = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
@@ -190,13 +190,7 @@ def parse_spec(
         check_members(configuration, ("order",), place)
         order = _parse_order(required(configuration, "order", place), rank, place)
         configuration = {"order": order}
-    if name == "blosc":
-        # Decoding reads the item size from the chunk, and encoding takes it from the dtype.
-        configuration = without(configuration, ("typesize",))
-        if isinstance(configuration.get("shuffle"), str):
-            shuffle = read_text(configuration["shuffle"], place, _SHUFFLES)
-            configuration["shuffle"] = _SHUFFLES.index(shuffle)
-    return CodecSpec(name, configuration, "codecs", document)
+    return CodecSpec(name, converted(name, configuration), "codecs", document)
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
@@ -399,7 +393,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         kind = configuration["shuffle"]
         if kind not in (0, 1, 2):  # AUTOSHUFFLE: numcodecs chooses by the item size
             kind = 2 if dtype.itemsize == 1 else 1
-        configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": _SHUFFLES[kind]}
+        configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": SHUFFLES[kind]}
     if name == "shuffle" and not configuration.get("elementsize"):
         configuration["elementsize"] = dtype.itemsize
     if name not in _REGISTERED and "." not in name:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
-from xr_nczarr.formats.v2 import converted_lzma
 from xr_nczarr.formats.v3_casts import NUMERIC_CODECS
 from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
 from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
@@ -62,7 +61,7 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
     if match is None:
         raise unsupported("codec", uri, place)
     configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
-    return parse_spec(match[1], converted_lzma(match[1], configuration), place, rank, item)
+    return parse_spec(match[1], configuration, place, rank, item)
 
 
 def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
