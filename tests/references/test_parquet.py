@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import fsspec
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
@@ -224,6 +226,49 @@ def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, colum
     references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
     with pytest.raises(ReferenceSetError, match=f"{column} is {value}; expected"):
         references.resolve("t/0")
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ({"path": [b"u"], "offset": [1], "size": [1]}, "path is b'u'; expected text"),
+        ({"path": [7], "offset": [1], "size": [1]}, "path is .*7.*; expected text"),
+        ({"path": [None], "raw": [[1, 2, 3, 4]]}, "raw"),
+        ({"url": ["u"], "offset": [1], "size": [1]}, 'no column "path" or "raw"'),
+    ],
+)
+def test_invalid_columns_are_not_missing_chunks(tmp_path, monkeypatch, reader, rows, problem):
+    (tmp_path / "t").mkdir()
+    pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq", engine="pyarrow")
+    document = {"metadata": {"t/.zarray": array([1], [1])}, "record_size": 5}
+    hide_other_libraries(monkeypatch, reader)
+    references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
+    with pytest.raises(ReferenceSetError, match=problem):
+        references.resolve("t/0")
+
+
+def test_rows_do_not_depend_on_dimension_separator(tmp_path):
+    (tmp_path / "t").mkdir()
+    numbers = np.arange(6, dtype="<f4")
+    raw = [chunk.tobytes() for chunk in numbers.reshape(3, 2)]
+    pd.DataFrame({"raw": raw}).to_parquet(tmp_path / "t/refs.0.parq", engine="pyarrow")
+    metadata = {
+        ".zgroup": {"zarr_format": 2},
+        "t/.zarray": {
+            **json.loads(array([3, 2], [1, 2])),
+            "dimension_separator": "/",
+            "fill_value": None,
+            "compressor": None,
+            "filters": None,
+            "order": "C",
+        },
+        "t/.zattrs": {"_ARRAY_DIMENSIONS": ["y", "x"]},
+    }
+    document = {"metadata": metadata, "record_size": 5}
+    (tmp_path / ".zmetadata").write_text(json.dumps(document))
+    opened = xr.open_dataset(tmp_path, engine="nczarr")
+    assert opened.t.values.ravel().tolist() == numbers.tolist()
 
 
 def test_record_file_with_more_rows_than_record_size_is_rejected(tmp_path):

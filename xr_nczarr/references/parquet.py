@@ -12,8 +12,9 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
@@ -70,6 +71,10 @@ def parse_parquet_references(
             key=".zmetadata",
             place="record_size",
         )
+    for key, value in documents.items():
+        # Rows do not depend on the separator, so the chunks can always have keys with dots.
+        if key.endswith(".zarray") and isinstance(value, dict):
+            documents[key] = {**value, "dimension_separator": "."}
     texts = {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in documents.items()
@@ -117,11 +122,16 @@ class RecordSet(ReferenceSet):
         place = self._row_of(key)
         if place is None:
             return super().find_listed(key)
-        values = self.records.row(*place) or {}
-        path, raw = values.get("path"), values.get("raw")
-        if isinstance(raw, (str, bytes)):
+        values = self.records.row(*place)
+        if values is None:
+            return None
+        if not {"path", "raw"} & values.keys():
+            raise ReferenceSetError('the parquet file has no column "path" or "raw"', key=place[0])
+        raw = _present(values, "raw", (str, bytes), key)
+        if raw is not None:
             return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
-        if not isinstance(path, str):
+        path = _present(values, "path", str, key)
+        if path is None:
             return None
         offset = check_number(values.get("offset"), "offset", key)
         length = check_number(values.get("size"), "size", key)
@@ -191,6 +201,22 @@ class RecordSet(ReferenceSet):
             for key, text in self.entries.items()
             if key.endswith(".zarray")
         }
+
+
+def _present(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any:
+    """Return the value in a column of a row, or None if the value is missing (null or NaN).
+
+    Raises
+    ------
+    ReferenceSetError
+        If the value is not of type `kind`.
+    """
+    value = values.get(column)
+    if value is None or isinstance(value, kind):
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    raise ReferenceSetError(f"{column} is {quote(repr(value))}; expected text", key=key)
 
 
 def render_parquet_references(

@@ -164,7 +164,8 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
     from pyarrow import BufferReader, parquet, types
 
     metadata = parquet.read_metadata(BufferReader(data))
-    present = [column for column in COLUMNS if column in metadata.schema.names]
+    names = metadata.schema.to_arrow_schema().names
+    present = [column for column in COLUMNS if column in names]
     texts = [column for column in ("path", "raw") if column in present]
     file = parquet.ParquetFile(BufferReader(data), metadata=metadata, read_dictionary=texts)
 
