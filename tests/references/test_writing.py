@@ -145,6 +145,33 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
 
 
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+@pytest.mark.parametrize("name", ["out.json", "out.parq"])
+@pytest.mark.parametrize("inline_below", [0, 100])
+def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below):
+    (tmp_path / "data.bin").write_bytes(np.float64(2.5).tobytes())
+    xr_nczarr.to_nczarr(xr.Dataset({"s": 0.0}), tmp_path / "store", zarr_format=2)
+    write(tmp_path / "store", tmp_path / "set.json")
+    document = json.loads((tmp_path / "set.json").read_text())
+    del document["refs"]["s/0"]
+    document["refs"]["s/"] = ["data.bin", 0, 8]  # VirtualiZarr up to 2.5 omits the index
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    assert write(tmp_path / "set.json", tmp_path / name, inline_below=inline_below).references == 1
+    for engine in ("nczarr", "kerchunk"):
+        assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
+
+
+def test_arrays_with_dotted_keys_of_version_3_are_counted(tmp_path):
+    group = zarr.open_group(tmp_path / "store", mode="w")
+    encoding = {"name": "default", "separator": "."}
+    array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")
+    array[:] = 1
+    array = group.create_array("u", shape=4, chunks=1, dtype="i4", chunk_key_encoding=encoding)
+    array[:] = 1
+    written = write(tmp_path / "store", tmp_path / "set.json")
+    assert (written.references, written.arrays) == (8, 2)
+
+
 def test_deflated_zip_entries_require_inlining(tmp_path):
     regular(tmp_path / "store")
     source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)

@@ -108,6 +108,10 @@ def parse_references(
     members, refs, builder, text = _load(document, limits)
     if _is_record_set(refs.get(".zmetadata")):
         refs.pop(".zmetadata")  # describes the parquet files from which the references originate
+    # In the chunk key of a scalar, VirtualiZarr up to 2.5 omits the index.
+    for key in [key for key in refs if key.endswith("/")]:
+        if f"{key}0" not in refs and KeyPattern(key, ".", 1) not in builder.patterns:
+            refs[f"{key}0"] = refs.pop(key)
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str
     if refs is not members:

@@ -75,9 +75,6 @@ class ReferenceSet(PickledByFields):
         generated = self.find_generated(key) if self.generators else None
         if listed is not None and generated is not None:
             raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
-        if listed is None and generated is None and key.endswith("/0"):
-            # In the chunk key of a scalar, VirtualiZarr up to 2.5 omits the index.
-            return self.find_listed(key[:-1])
         return generated if listed is None else listed
 
     def find_listed(self, key: str) -> Reference | None:
@@ -206,7 +203,7 @@ class ReferenceSet(PickledByFields):
         for key in self.entries:
             if not is_metadata(key):
                 split = split_chunk_key(key)
-                counts[split[0].prefix if split else key] += 1
+                counts[split[0].prefix if split else key[: key.rfind("/") + 1]] += 1
         for pattern, table in self.tables.items():
             counts[pattern.prefix] += len(table)
         return counts
