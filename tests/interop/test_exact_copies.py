@@ -232,6 +232,37 @@ def check_attributes(holder: Any, node: Any) -> None:
         np.testing.assert_array_equal(stored[name], holder.getncattr(name))
 
 
+def test_copy_pads_variables_shorter_than_unlimited_dimensions(tmp_path: Path) -> None:
+    # netCDF-C misplaces the values of such variables if it reads several rows at once.
+    with netCDF4.Dataset(tmp_path / "source.nc", "w") as file:
+        file.createDimension("t", None)
+        file.createDimension("x", None)
+        for name, shape, dtype in (
+            ("whole", (3, 4), "i2"),
+            ("narrow", (3, 2), "i2"),
+            ("short", (2, 4), "f4"),
+            ("corner", (2, 2), "f8"),
+            ("empty", (0, 0), "i4"),
+            ("text", (2, 3), str),
+        ):
+            variable = file.createVariable(name, dtype, ("t", "x"))
+            values = np.arange(1, 1 + shape[0] * shape[1]).reshape(shape).astype(dtype)
+            variable[: shape[0], : shape[1]] = values.astype(object) if dtype is str else values
+    xr_nczarr.copy(tmp_path / "source.nc", tmp_path / "copy")
+    opened = xr.open_dataset(tmp_path / "copy", engine="nczarr", **RAW)
+    low, f4, f8 = np.int16(-32767), np.float32(9.96921e36), 9.969209968386869e36
+    assert opened["whole"].values.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert opened["narrow"].values.tolist() == [
+        [1, 2, low, low],
+        [3, 4, low, low],
+        [5, 6, low, low],
+    ]
+    assert opened["short"].values.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [f4] * 4]
+    assert opened["corner"].values.tolist() == [[1, 2, f8, f8], [3, 4, f8, f8], [f8] * 4]
+    assert opened["empty"].values.tolist() == [[-2147483647] * 4] * 3
+    assert opened["text"].values.tolist() == [["1", "2", "3", ""], ["4", "5", "6", ""], [""] * 4]
+
+
 # ---- through other engines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import os
 import re
 from dataclasses import dataclass, field
@@ -28,10 +29,11 @@ from xr_nczarr.copying.netcdf_c import (
 )
 from xr_nczarr.encoding.array_nodes import chunk_shape
 from xr_nczarr.errors import Place
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
 from xr_nczarr.netcdf.data_model import Kind
+from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.tools.hdf5_filters import codec_of
 
 Array = npt.NDArray[Any]
@@ -134,7 +136,9 @@ class NetcdfFile:
             attributes=self._attributes(ncid, varid, natts.value, path, dtype),
             kind=_KINDS.get(xtype.value, "number"),
         )
-        self.values[path] = Values(handle, group.path, name, varid, dtype, shape)
+        unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
+        outer = max(unlimited, default=0)
+        self.values[path] = Values(handle, group.variables[name], varid, outer)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
@@ -218,14 +222,22 @@ class NetcdfFile:
 
 @dataclass(eq=False, repr=False)
 class Values(BackendArray):
-    """The values of a variable in a netCDF file, which are read only when they are indexed."""
+    """The values of a variable in a netCDF file, which are read only when they are indexed.
+
+    Attributes
+    ----------
+    outer
+        Number of dimensions before the last unlimited dimension.
+    """
 
     handle: Handle
-    group: str
-    name: str
+    variable: Variable
     varid: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    outer: int
+
+    def __post_init__(self) -> None:
+        assert self.variable.node is not None
+        self.dtype, self.shape = self.variable.node.dtype, self.variable.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         support = indexing.IndexingSupport.BASIC
@@ -243,14 +255,41 @@ class Values(BackendArray):
             within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
         values = np.empty(lengths, self.dtype)
         if values.size:
-            with LOCK, Place(variable=child_path(self.group, self.name)):
+            with LOCK, Place(variable=self.variable.path):
                 values = self._box(starts, lengths)
         selected: Array = values[tuple(within)]
         return selected
 
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
+        """Read a box of elements.
+
+        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C
+        misplaces the values of a box that extends beyond the end of the variable, unless the length
+        of the box is 1 along all dimensions before the last unlimited one. Such a box is therefore
+        read in parts.
+        """
+        outer = self.outer
+        last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
+        if not outer or self._is_stored(last):
+            return self._part(starts, lengths)
+        values = np.empty(lengths, self.dtype)
+        for index in np.ndindex(*lengths[:outer]):
+            corner = [*map(operator.add, starts, index), *starts[outer:]]
+            values[index] = self._part(corner, [1] * outer + lengths[outer:])
+        return values
+
+    def _is_stored(self, position: list[int]) -> bool:
+        """Return whether an element is certainly stored, because it is not the fill value."""
+        assert self.variable.node is not None
+        fill = self.variable.node.fill_value
+        value = self._part(position, [1] * len(position)).item()
+        is_fill = value == (default_fill(self.dtype) if fill is None else fill)
+        return value == value and not (is_fill or self.dtype.hasobject)
+
+    def _part(self, starts: list[int], lengths: list[int]) -> Array:
         sizes = ctypes.c_size_t * len(lengths)
-        place = (self.handle.group(self.group), self.varid, sizes(*starts), sizes(*lengths))
+        group = self.handle.group(parent_path(self.variable.path))
+        place = (group, self.varid, sizes(*starts), sizes(*lengths))
         if self.dtype.hasobject:
             texts = self.handle.strings(math.prod(lengths), "nc_get_vara", *place)
             return np.array(texts, object).reshape(lengths)
