@@ -1140,3 +1140,14 @@ def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
     copied = {}
     xr_nczarr.copy(store, copied, **target)
     assert read(copied).v.values.tolist() == ["a", "bb", "ccc"]
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, dialect):
+    values = np.array([np.nan, np.nan, 1, 2], ">f4")
+    encoding = {"t": {"dtype": ">f4", "chunksizes": (2,), "_FillValue": np.float32(5)}}
+    to_nczarr(xr.Dataset({"t": ("x", values)}), path, encoding=encoding, dialect=dialect)
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as stored:
+        stored.set_auto_mask(False)
+        assert stored["t"].endian() == "big"
+        assert stored["t"][:].tolist() == [5, 5, 1, 2]

@@ -51,10 +51,12 @@ class ArrayWrite:
     def stores_fill_chunks(self) -> bool:
         """Whether to store chunks even if they contain only the fill value.
 
-        This is necessary for fixed-width bytes, whose metadata contains the fill value as Base64.
-        For missing chunks, netCDF-C would return the Base64 text without decoding it.
+        This is necessary for fixed-width bytes and big-endian numbers, because netCDF-C returns
+        wrong values for missing chunks of such arrays. It does not decode a fill value in Base64,
+        and returns a fill value in the byte order of the machine.
         """
-        return self.node.dtype.kind == "S" and bool(self.node.fill_value)
+        dtype = self.node.dtype
+        return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
 
     @property
     def deferrable(self) -> bool:
