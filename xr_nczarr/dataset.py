@@ -119,6 +119,8 @@ class OpenedStore:
         ------
         NotFoundError
             If there is no group at `path`. The message lists the existing groups.
+        MetadataError
+            If the document of the group, or of a group above it, is damaged.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
@@ -130,13 +132,20 @@ class OpenedStore:
                     store=self.store.name,
                 )
             group = group.groups[name]
+            self.check_readable(group)
         return group
+
+    def check_readable(self, group: Group) -> None:
+        """Raise the error of a group whose contents are unknown."""
+        if group.error is not None and group.is_unreadable:
+            raise group.error.located(store=self.store.name)
 
     def _present_groups(self) -> str:
         options = replace(self.options, group=None, storage_options=None)
         try:
             walked = open_netcdf(self.store, options).root.walk()
-            paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
+            present = (group.path.strip("/") for group in walked if not group.is_unreadable)
+            paths = list(islice(present, _MAX_NAMED_GROUPS + 2))
         except NczarrError:
             return "Call xr_nczarr.info (nczarr info) to list the groups"
         names = [repr(quote(path)) for path in paths if path]

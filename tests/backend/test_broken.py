@@ -375,3 +375,52 @@ def test_damaged_chunk_needed_for_decoding_is_read_once(http_server):
     # xarray 2025.7 replaces the error by one that does not name the variable.
     reads = 1 if Version(xr.__version__) >= Version("2025.8") else 2
     assert len(http_server.requests_for("*/v/0")) == reads
+
+
+# Groups
+
+
+@pytest.fixture(params=[2, 3])
+def tree(request):
+    """Return a store with a group whose document is damaged, and the key of that document."""
+    store = {}
+    groups = {"/": xr.Dataset({"v": ("x", [1, 2])}), "/g": xr.Dataset({"w": ("x", [3, 4])})}
+    xr_nczarr.to_nczarr(
+        xr.DataTree.from_dict(groups), store, zarr_format=request.param, consolidated=False
+    )
+    key = {2: "g/.zgroup", 3: "g/zarr.json"}[request.param]
+    store[key] = b"{"
+    return store, key
+
+
+def test_opening_group_whose_document_is_damaged_raises_error(tree):
+    store, key = tree
+    for function in (xr.open_dataset, xr.open_datatree):
+        with pytest.raises(MetadataError, match=f"mapping: {key}: the document is not valid JSON"):
+            function(store, engine="nczarr", group="g")
+    with pytest.raises(MetadataError, match=key):
+        xr.open_datatree(store, engine="nczarr", on_unsupported="raise")
+
+
+def test_group_whose_document_is_damaged_does_not_affect_other_groups(tree, caplog):
+    store, key = tree
+    opened = xr.open_datatree(store, engine="nczarr")
+    assert opened["v"].values.tolist() == [1, 2]
+    assert f"mapping: {key}: the document is not valid JSON" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing"])
+def test_tools_report_unreadable_group(tree, damage):
+    store, key = tree
+    if damage == "missing":
+        del store[key]
+    problems = {"damaged": f"{key}: the document is not", "missing": "the group /g is listed"}
+    problem = problems[damage]
+    (reason,) = xr_nczarr.dump(store).left_out
+    assert reason.startswith(f"/g is left out: {problem}")
+    assert f"// {reason}" in str(xr_nczarr.dump(store))
+    assert problem in " ".join(str(xr_nczarr.info(store)).split())
+    assert len(xr_nczarr.verify(store).findings) == 1
+    for function in (lambda: xr_nczarr.copy(store, {}), lambda: xr_nczarr.upgrade(store)):
+        with pytest.raises(xr_nczarr.NczarrError, match=problem):
+            function()

@@ -79,6 +79,8 @@ def build_dataset(
     """
     if coordinates is None:
         coordinates = fetching_coordinates(opened, [group])
+    if opened.options.on_unsupported == "raise":
+        opened.check_readable(group)
     problems: dict[Hashable, NczarrError] = {}
     while True:
         source = StoredGroup(

@@ -125,7 +125,7 @@ class Group:
         Node of the group in the hierarchy. None if the node is broken, or if the group was not
         converted from a hierarchy.
     error
-        The reason why the group's annotations (its NCZarr metadata) cannot be used, or None.
+        The reason why the group, or its annotations (its NCZarr metadata), cannot be used, or None.
     """
 
     path: str = "/"
@@ -137,6 +137,12 @@ class Group:
     reports: list[str] = field(default_factory=list, compare=False)
     node: GroupNode | None = field(default=None, compare=False, repr=False)
     error: NczarrError | None = field(default=None, compare=False)
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether it is unknown what the group contains, for the reason given in `error`."""
+        is_empty = self.node is None and not self.variables and not self.groups
+        return self.error is not None and is_empty
 
     def walk(self) -> Iterator[Group]:
         """Yield this group and all its descendants. Parents come before their children."""

@@ -165,8 +165,10 @@ class _Interpreter:
             path=path,
             attributes=_attributes(node),
             node=node if isinstance(node, GroupNode) else None,
-            error=node.error if isinstance(node, BrokenNode) else None,
         )
+        if isinstance(node, BrokenNode):
+            group.error = node.error
+            group.reports.append(str(node.error))
         self.groups[path] = group
         if parent is not None:
             parent.groups[node_name(path)] = group
@@ -298,26 +300,22 @@ class _Interpreter:
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
         """Compare a group's children with the lists in its annotation.
 
-        Differences are reported. A listed array that is missing becomes a variable with an error.
-        The children are sorted in the order of the lists.
+        Differences are reported. A listed array or group that is missing becomes a variable or a
+        group with an error. The children are sorted in the order of the lists.
         """
         place = annotation.vintage.group
+        missing = f"is listed in {place}, but is missing from the store"
         for name in annotation.arrays or ():
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
-                error = NotFoundError(
-                    f"the array is listed in {place}, but is missing from the store", variable=path
-                )
+                error = NotFoundError(f"the array {missing}", variable=path)
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(
-                    f"{quote(path)} is listed in {place}, but is missing from the store"
-                )
+                group.reports.append(f"{quote(path)} {missing}")
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                group.reports.append(
-                    f"{quote(path)} is listed in {place}, but is missing from the store"
-                )
+                error = NotFoundError(f"the group {quote(path)} {missing}")
+                group.groups[name] = Group(path=path, error=error, reports=[str(error)])
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
             if listed is None:

@@ -171,8 +171,8 @@ class Cdl:
     @property
     def left_out(self) -> list[str]:
         """One sentence for each item that CDL cannot express."""
-        reasons = map(_reason_to_leave_out, self.top.all_variables())
-        return [*self._without_notation(), *filter(None, reasons)]
+        items: list[Group | Variable] = [*self.top.walk(), *self.top.all_variables()]
+        return [*self._without_notation(), *filter(None, map(_reason_to_leave_out, items))]
 
     @property
     def whole(self) -> bool:
@@ -207,6 +207,8 @@ class Cdl:
             name = self.top.path[len(group.path.rstrip("/")) + 1 :].partition("/")[0]
             yield from self._subgroup(name, group.groups[name], indent)
             return
+        if group.is_unreadable:
+            yield f"{indent}// {_reason_to_leave_out(group)}\n"
         yield from self._header(group, indent)
         if not self.header and group.path in self.groups:
             if group.variables:
@@ -375,8 +377,11 @@ def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 
-def _reason_to_leave_out(variable: Variable) -> str:
-    node = variable.node
+def _reason_to_leave_out(item: Group | Variable) -> str:
+    if isinstance(item, Group):
+        reason = " ".join(str(item.error).split())
+        return f"{quote(item.path)} is left out: {reason}" if item.is_unreadable else ""
+    variable, node = item, item.node
     if variable.error is not None or node is None:
         return f"{quote(variable.name)} is left out: {' '.join(str(variable.error).split())}"
     if type_name(node.dtype, variable.kind) is None:

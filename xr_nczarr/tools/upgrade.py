@@ -97,7 +97,7 @@ def upgrade(
         If the dialect cannot express all metadata of the store, or if the store is plain Zarr,
         `annotate` is false and `dialect` is not ``"zarr"``. In both cases, nothing is written.
     NczarrError
-        If a variable cannot be read.
+        If a group or variable cannot be read.
     """
     owner = f"upgrade to {dialect}"
     with change_store(target, storage_options, owner, dry_run=dry_run) as (
@@ -198,6 +198,8 @@ def _phases(
 
 
 def _with_source_encoding(group: Group, source: Hierarchy) -> Group:
+    if group.error is not None:
+        raise group.error
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),

@@ -128,6 +128,8 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
         if group.error is not None:
             yield _error(group.path, group.error)
         for report in group.reports:
+            if report == str(group.error):
+                continue
             yield Finding("warning" if _LISTED in report else "error", group.path, report)
         for variable in group.variables.values():
             if variable.error is not None:
