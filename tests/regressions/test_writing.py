@@ -1151,3 +1151,17 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
         stored.set_auto_mask(False)
         assert stored["t"].endian() == "big"
         assert stored["t"][:].tolist() == [5, 5, 1, 2]
+
+
+# Zarr v3 was given one character per byte for items of type bytes, and the write failed.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", [object, "S3"])
+def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
+    def write(items):
+        dataset, store = xr.Dataset({"v": ("x", np.array(items, dtype))}), {}
+        to_nczarr(dataset, store, zarr_format=zarr_format, encoding={"v": {"dtype": str}})
+        return read(store).v.values.tolist()
+
+    assert write([b"", b"abc", "é".encode()]) == ["", "abc", "é"]
+    with pytest.raises(ConflictError, match="the bytes are not valid UTF-8"):
+        write([b"a", b"\xff"])

@@ -70,7 +70,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if fill is not None:
         variable.attrs["_FillValue"] = fill
-    if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
+    if variable.encoding.get("dtype") is str and is_bytes_dtype(variable.dtype):
         variable = variable.copy(data=_decoded(variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
@@ -87,7 +87,7 @@ def _ends_in_nul(block: Any) -> int:
 
 @blockwise
 def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
-    return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
+    return np.array(_as_texts(data), dtype).reshape(data.shape)
 
 
 @blockwise
