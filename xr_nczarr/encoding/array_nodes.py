@@ -96,7 +96,7 @@ def make_node(
             shards=shards,
         )
         try:
-            codecs = requested_codecs(encoding, zarr)
+            codecs = requested_codecs(encoding, zarr, shuffles=not encoded.dtype.hasobject)
             check_codecs(codecs, encoded.dtype, len(shape), layout)
             specs = (*leading, *codec_specs(codecs, itemsize, zarr))
             node = replace(uncompressed, codecs=zarr.complete(specs, registered_kind))

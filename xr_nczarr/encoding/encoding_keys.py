@@ -69,7 +69,9 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
         )
 
 
-def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
+def requested_codecs(
+    encoding: Mapping[str, Any], zarr: Format, *, shuffles: bool
+) -> list[dict[str, Any]]:
     """Return the codecs that an encoding requests, as numcodecs configurations in encoding order.
 
     If several keys request codecs, the first in this list takes precedence:
@@ -83,6 +85,10 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
     of netCDF-C can read them without plugins. With netCDF's flags, any compression except Blosc
     implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
+
+    If `shuffles` is False, the shuffle filter is left out, unless the first rule applies. This is
+    for items of variable length: other programs reject shuffled chunks whose size is not a multiple
+    of an item size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -92,6 +98,8 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     if not requested or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
         codecs = _from_flags(encoding if zarr.has_filters else {"shuffle": False, **encoding})
         codecs = [*_configurations(encoding, "serializer"), *codecs]
+    if not shuffles:
+        codecs = [codec for codec in codecs if codec["id"] != "shuffle"]
     filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
     renamed = dict.fromkeys(("gzip", "zlib"), zarr.deflate)
     if filtered and zarr.deflate == "gzip":  # readers that support these filters support zlib too
