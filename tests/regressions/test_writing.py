@@ -1165,3 +1165,74 @@ def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
     assert write([b"", b"abc", "é".encode()]) == ["", "abc", "é"]
     with pytest.raises(ConflictError, match="the bytes are not valid UTF-8"):
         write([b"a", b"\xff"])
+
+
+# zarr-python could not read the shuffled chunks.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("encoding", [{"zlib": True}, {"compression": "zstd", "shuffle": True}])
+def test_compressed_text_of_variable_length_is_not_shuffled(tmp_path, zarr_format, encoding):
+    dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object))})
+    options = {"zarr_format": zarr_format, "dialect": "zarr", "encoding": {"v": encoding}}
+    to_nczarr(dataset, tmp_path / "s", **options)
+    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as opened:
+        assert opened.v.values.tolist() == ["a", "bcd"]
+
+
+def _numpy_times(path, name, values):
+    """Write times to plain Zarr as NumPy times, without CF encoding."""
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    array = group.create_array(name, shape=(2,), dtype=values.dtype, dimension_names=["t"])
+    array[:] = values
+
+
+# Timedeltas were stored in a wrong unit, and datetimes were rejected.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("kind", ["M", "m"])
+def test_times_appended_to_numpy_times_keep_their_values(path, kind, in_blocks):
+    def append(values):
+        dataset = xr.Dataset({"v": ("t", values)})
+        to_nczarr(dataset.chunk() if in_blocks else dataset, path, append_dim="t")
+
+    stored = np.array([0, 3600], f"{kind}8[s]")
+    new = np.array([7200 * 10**9, 0], f"{kind}8[ns]")
+    _numpy_times(path, "v", stored)
+    append(new)
+    expected = np.concatenate([stored, new])
+    np.testing.assert_array_equal(read(path).v.values, expected)
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        append(new + np.timedelta64(1, "ns"))
+    np.testing.assert_array_equal(read(path).v.values, expected)
+
+
+# The coordinate check compared numbers in different units.
+@pytest.mark.parametrize("kind", ["M", "m"])
+def test_times_appended_to_numpy_coordinate_are_compared(path, kind):
+    _numpy_times(path, "t", np.array([3600, 7200], f"{kind}8[s]"))
+    for hour in (1, 0, -5):
+        new = xr.Dataset(coords={"t": np.array([hour * 3600], f"{kind}8[s]")})
+        assert_rejected(path, "coordinate t", new, append_dim="t")
+    new = xr.Dataset(coords={"t": np.array([10800 * 10**9], f"{kind}8[ns]")})
+    to_nczarr(new, path, append_dim="t")
+    assert read(path).t.values.astype("i8").tolist() == [3600, 7200, 10800]
+
+
+# The number of units was stored as if it were the number of nanoseconds, as in to_zarr.
+@pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[ns]"])
+def test_times_that_do_not_fit_requested_time_dtype_are_rejected(path, dtype):
+    values = np.array([0, 86400], dtype.replace("ns", "s"))
+    encoding = {"v": {"dtype": dtype}}
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), path, dialect="zarr", encoding=encoding)
+    assert files(path) == {}
+
+
+# xarray encoded NaT as the first time.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("encoding", [{}, {"units": "days since 2000-01-01", "dtype": "f8"}])
+def test_missing_times_of_other_calendars_are_rejected(encoding, in_blocks):
+    dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[s]"))}), {}
+    encoding = {"v": {"calendar": "noleap", **encoding}}
+    with pytest.raises(ConflictError, match="the time NaT does not fit"):
+        to_nczarr(dataset.chunk() if in_blocks else dataset, store, encoding=encoding)
+    to_nczarr(dataset[{"x": [0]}], store, mode="w", encoding=encoding)
+    assert read(store).v.dt.calendar == "noleap"

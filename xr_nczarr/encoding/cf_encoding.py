@@ -46,6 +46,7 @@ from xr_nczarr.netcdf.fixed_width import measured_width
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
+_NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 _INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
@@ -148,7 +149,8 @@ def encode_as_stored(
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
     if is_time(new):
-        return _encode_times(new.data, dtype, encoding, name)
+        encode = _in_time_dtype if dtype.kind in "mM" else _encode_times
+        return encode(new.data, dtype, encoding, name)
     new.attrs, new.encoding = {}, encoding
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are not text
@@ -211,21 +213,34 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check whether the integer dtype in an encoding can represent all times of a variable.
+    """Check whether the dtype in an encoding can represent all times of a variable.
 
-    Dask arrays are checked block by block when they are computed, so the caller must use the
-    returned variable. The default encoding of xarray, int64 without packing, needs no check.
+    Floats are not checked. Dask arrays are checked block by block when they are computed, so the
+    caller must use the returned variable. The default encoding of xarray, int64 without packing,
+    needs no check.
     """
     _refuse_calendar_units(encoding, name)
-    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    data, lazy = variable.data, hasattr(variable.data, "dask")
+    calendar = str(encoding.get("calendar", "standard")).lower()
+    if variable.dtype.kind == "M" and calendar not in _NUMPY_CALENDARS:
+        data = _without_missing_times(data, variable.dtype, encoding, name)
+    dtype = np.dtype(encoding.get("dtype", "f8"))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
-    if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
-        return variable
-    lazy = hasattr(variable.data, "dask")
-    if variable.dtype == object and (lazy or not is_time(variable)):
-        return variable
-    data = _checked_times(variable.data, variable.dtype, encoding, dtype, name)
+    known = variable.dtype != object or (not lazy and is_time(variable))
+    if known and dtype.kind in "iumM" and (is_packed(encoding) or not widest):
+        data = _checked_times(data, variable.dtype, encoding, dtype, name)
     return variable.copy(data=data) if lazy else variable
+
+
+@blockwise
+def _without_missing_times(
+    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
+) -> Any:
+    """Return times unchanged. Raise ConflictError for NaT, which xarray would encode as a time."""
+    if np.isnat(times).any():
+        remedy = "Drop the missing times, or leave out the calendar"
+        raise misfit("the time NaT", encoding, dtype, remedy, name)
+    return times
 
 
 @blockwise
@@ -257,6 +272,19 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
         remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
         raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy)
     return _as_type(np.asarray(encoded.data), dtype)
+
+
+@blockwise
+def _in_time_dtype(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
+    """Convert times to the dtype of an array that stores NumPy times without CF encoding.
+
+    Raise ConflictError if this would change a time.
+    """
+    converted = times.astype(dtype)
+    same = equal(converted.astype(times.dtype), times)
+    if not same.all():
+        raise misfit(f"the time {times[~same][0]}", encoding, dtype, "Write a new store", name)
+    return converted
 
 
 def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:

@@ -104,11 +104,13 @@ def check_coordinate(
 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
-    if is_time(variable):
+    if is_time(variable) and "units" in stored.encoding:
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
         # xarray warns about times that become floats because they are not multiples of the units.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
     values = np.asarray(variable.values)
+    if values.dtype.kind in "mM":  # the array stores NumPy times without CF encoding
+        return values.astype(stored.dtype).astype("i8")
     return np.array(as_bytes(values)) if values.dtype.kind in "OSU" else values
