@@ -1236,3 +1236,11 @@ def test_missing_times_of_other_calendars_are_rejected(encoding, in_blocks):
         to_nczarr(dataset.chunk() if in_blocks else dataset, store, encoding=encoding)
     to_nczarr(dataset[{"x": [0]}], store, mode="w", encoding=encoding)
     assert read(store).v.dt.calendar == "noleap"
+
+
+# The empty folders of removed chunks remained, so chunks with the same names could not be written.
+def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain():
+    for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):
+        dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
+        to_nczarr(dataset, "memory://empty-folders", mode="w", zarr_format=3)
+        assert read("memory://empty-folders").identical(dataset)

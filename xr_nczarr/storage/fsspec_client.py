@@ -209,7 +209,15 @@ def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
     if not filesystem.async_impl:
         # Not for object stores: they have no folders, and s3fs would create a bucket.
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    filesystem.pipe_file(path, data, **options)
+    try:
+        filesystem.pipe_file(path, data, **options)
+    except OSError:
+        if filesystem.async_impl or not filesystem.isdir(path) or _files_below(filesystem, path):
+            raise
+        # The files in this folder have been removed, but the folder and its subfolders remain.
+        for folder in sorted(filesystem.find(path, withdirs=True), key=len, reverse=True):
+            filesystem.rmdir(folder)
+        filesystem.pipe_file(path, data, **options)
 
 
 def _create(data: bytes, filesystem: Any, path: str) -> bool:
