@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, StorageError
-from xr_nczarr.storage import ByteRange, Store
+from xr_nczarr.storage import ByteRange, Store, parse_url
 from xr_nczarr.storage.caching import CachingStore, MemoizingStore, RolledBackStore
 from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.open_store import open_store
 
 WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "caching": lambda source: CachingStore(source, "url"),
@@ -41,3 +43,16 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
     for fetched in (wrapper.fetch(["a"]), wrapper.fetch_ranges([ByteRange("a", 0, 1)])):
         with pytest.raises(StorageError, match="removed while it was in use"):
             list(fetched)
+
+
+@pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # fsspec
+@pytest.mark.parametrize("cache", ["filecache", "blockcache"])
+def test_end_of_file_is_read_from_caches_of_fsspec(http_server: HttpServer, cache: str) -> None:
+    Path(http_server.root, "a").write_bytes(b"12345678")
+    store = open_store(parse_url(f"{cache}::{http_server.url}"))
+    ends = [ByteRange("a", -3, 3), ByteRange("a", 1, 2), ByteRange("b", -3, 3)]
+    for _ in range(2):  # the second time, the whole file is cached
+        assert store.fetch_end("a", 3) == b"678"
+        assert store.fetch_end("a", 9) == b"12345678"
+        assert list(store.fetch_ranges(ends)) == [b"678", b"23", None]
+        assert list(store.fetch(["a"])) == [b"12345678"]

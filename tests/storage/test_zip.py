@@ -96,13 +96,24 @@ def test_root_group_with_nczarr_metadata_is_root_of_zipped_store(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "url",
-    ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],
+    [
+        "zip::simplecache::{}/data",
+        "simplecache::zip::{}/data",
+        "simplecache::{}/data#mode=zip",
+        "zip::filecache::{}/data",
+    ],
 )
 def test_cached_zip_file_is_recognized_regardless_of_name(
     http_server: HttpServer, url: str
 ) -> None:
     write(Path(http_server.root, "data"), [(".zgroup", b"{}")])
     assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_cached_zip_file_is_recognized_by_its_suffix(http_server: HttpServer, cache: str) -> None:
+    write(Path(http_server.root, "data.zip"), [(".zgroup", b"{}")])
+    assert fetch(open_store(f"{cache}::{http_server.url}/data.zip"), ".zgroup") == [b"{}"]
 
 
 @pytest.mark.parametrize("inner", ["inner.zip", "folder/inner.zip"])

@@ -134,7 +134,7 @@ class FilesystemClient(Transport):
     def check_writable(self) -> None:
         """Raise UnsupportedError for plain HTTP and for fsspec's caching filesystems."""
         super().check_writable()
-        if hasattr(self.filesystem, "_check_file"):  # only in fsspec's caching filesystems
+        if self._is_cache:
             raise cache_error(self.name)
 
     def _list_by_index_page(self, prefix: str) -> Listing:

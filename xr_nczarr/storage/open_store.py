@@ -301,14 +301,14 @@ def _open_remote(
             cache_options.pop(name, None)
         check_unused(cache_options)
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
-    if chained and link == "zip":
+    is_zip = chained and link == "zip"
+    if is_zip:
         url, options = rest, _options_after(rest, options) or options
-    elif chained:
-        return connect(url, options)
-    elif not split_query(url)[0].endswith(".zip"):
-        return connect(url, _options_of(url.partition("://")[0], options))
     path, query = split_query(url)
     folder, name = split_name(path)
+    is_in_archive = chained and "://" in link  # the first path is that of a folder
+    if not is_zip and (is_in_archive or not name.endswith(".zip")):
+        return connect(url, options if chained else _options_of(url.partition("://")[0], options))
     folder_store = _open_remote(folder + query, options, connect, largest)
     return ZipStore(folder_store, name, max_object_bytes=largest)
 

@@ -79,6 +79,8 @@ class Transport(RemoteClient):
         self.web = is_web_filesystem(filesystem)
         # Azure does not support suffix requests.
         self._lacks_suffixes = "abfs" in filesystem.protocol
+        # Only fsspec's caching filesystems have this method.
+        self._is_cache = hasattr(filesystem, "_check_file")
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -290,6 +292,11 @@ class Transport(RemoteClient):
         if self.web and not self.sequential:
             # `http.SessionFactory` takes the limit from this option.
             options["trace_request_ctx"] = self.rules.max_object_bytes
+        if self._is_cache and any((start or 0) < 0 for start in starts):
+            return [
+                self._cat_end(request) if (start or 0) < 0 else self._cat([request])[0]
+                for request, start in zip(requests, starts, strict=True)
+            ]
         paths = [self.path(request.key) for request in requests]
         try:
             with self._lock:
@@ -301,6 +308,21 @@ class Transport(RemoteClient):
                 return [error]
         # In fsspec's caching filesystems, one missing object causes the whole batch to fail.
         return [self._cat([request])[0] for request in requests]
+
+    def _cat_end(self, request: Request) -> bytes | Exception:
+        """Return the end of a file in a cache of fsspec, or the exception that reading it raised.
+
+        ``cat_ranges`` fails for such a request, because the size of a cached file is unknown to it.
+        """
+        path = self.path(request.key)
+        try:
+            with self._lock, self.filesystem.open(path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - request.length))
+                return bytes(file.read())
+        except foreign_errors() as error:
+            self._forget(path)
+            return error
 
     def _log_retry(self, error: Exception, key: str) -> None:
         """Log a transient failure, but not its message, which can contain secrets from the URL."""
