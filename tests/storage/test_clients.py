@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +18,9 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from fsspec.implementations.memory import MemoryFileSystem
 from obstore.store import LocalStore
 
@@ -458,6 +463,43 @@ def test_derived_stores_keep_client_even_if_environment_variables_change(
     bounded = store.bounded(3)
     assert type(bounded._client) is type(store._client)
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("has_certificate", "remedy"),
+    [(True, "certificate is not trusted"), (False, "does not support https")],
+    ids=["self-signed certificate", "no TLS"],
+)
+def test_failed_tls_handshake_error_suggests_fix(
+    http_server: HttpServer, tmp_path: Path, client: str, has_certificate: bool, remedy: str
+) -> None:
+    if has_certificate:
+        http_server._server.socket = _tls(http_server._server.socket, tmp_path)
+    options = {"client": client, "retry": Retry(attempts=1)}
+    store = open_store(http_server.url.replace("http:", "https:"), storage_options=options)
+    with pytest.raises(StorageConnectionError, match=remedy):
+        list(store.fetch(["a"]))
+
+
+def _tls(socket: Any, folder: Path) -> ssl.SSLSocket:
+    """Return a server socket that uses TLS with a new certificate that no client trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "server.pem"
+    pem = serialization.Encoding.PEM
+    options = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    file.write_bytes(key.private_bytes(pem, *options) + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context.wrap_socket(socket, server_side=True)
 
 
 def test_path_that_resembles_status_in_obstore_message_is_not_parsed_as_status(

@@ -12,7 +12,10 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
 )
 from xr_nczarr.storage.retries import (
+    CHECK_CERTIFICATE,
     CHECK_CREDENTIALS,
+    CHECK_HOST,
+    CHECK_SCHEME,
     TRANSIENT_STATUS,
     TRY_LATER,
     missing_bucket_error,
@@ -31,7 +34,12 @@ _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemble a status
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
-_UNKNOWN_HOST = "dns error"
+# Words that occur in an error without a response, and the remedy if all retries fail.
+_REMEDIES = {
+    "dns error": CHECK_HOST,
+    "InvalidCertificate": CHECK_CERTIFICATE,
+    "InvalidMessage": CHECK_SCHEME,
+}
 
 
 def is_missing(error: Exception, statuses: Collection[int]) -> bool:
@@ -84,9 +92,8 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     elif status in (408, 504) or (status is None and no_response and no_response[1] == "Timeout"):
         kind, remedy = StorageTimeoutError, TRY_LATER
     elif status in TRANSIENT_STATUS or (status is None and no_response):
-        kind, remedy = StorageConnectionError, TRY_LATER
-        if _UNKNOWN_HOST in text:
-            remedy = "Check the host name"
+        remedies = (_REMEDIES[words] for words in _REMEDIES if no_response and words in text)
+        kind, remedy = StorageConnectionError, next(remedies, TRY_LATER)
     return kind(problem, remedy=remedy, store=store, key=key)
 
 

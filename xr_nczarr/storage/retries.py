@@ -27,6 +27,12 @@ CHECK_CREDENTIALS = (
 )
 """The remedy in errors for the HTTP statuses 401 and 403."""
 TRY_LATER = "Try again later; all retries failed"
+CHECK_HOST = "Check the host name"
+CHECK_CERTIFICATE = (
+    "The server's certificate is not trusted. If you trust the server, set the environment "
+    "variable SSL_CERT_FILE (for S3: AWS_CA_BUNDLE) to a file with its certificate"
+)
+CHECK_SCHEME = "The server does not support https. Pass a URL or an endpoint with http://"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Base classes of errors that are not OSErrors, from libraries that may not be installed.
@@ -157,11 +163,19 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def is_unknown_host(error: BaseException) -> bool:
-    """Return whether a request failed because the host name cannot be resolved."""
+def remedy_of(error: BaseException) -> str:
+    """Return the remedy for a transient failure after all retries have failed."""
     from socket import gaierror
+    from ssl import SSLCertVerificationError
 
-    return any(isinstance(cause, gaierror) for cause in _causes(error))
+    for cause in _causes(error):
+        if isinstance(cause, gaierror):
+            return CHECK_HOST
+        if isinstance(cause, SSLCertVerificationError):
+            return CHECK_CERTIFICATE
+        if getattr(cause, "reason", None) == "WRONG_VERSION_NUMBER":  # of an SSLError
+            return CHECK_SCHEME
+    return TRY_LATER
 
 
 def is_missing_bucket(error: BaseException) -> bool:

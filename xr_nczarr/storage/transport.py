@@ -26,13 +26,12 @@ from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import (
-    TRY_LATER,
     foreign_errors,
     is_missing_bucket,
     is_transient,
-    is_unknown_host,
     page_error,
     page_in,
+    remedy_of,
     status_of,
     storage_error,
 )
@@ -398,9 +397,7 @@ class Transport(RemoteClient):
             return error.located(store=self.name, key=key)
         failure = storage_error(error, store=self.name, key=key)
         if is_transient(error):
-            failure.remedy = TRY_LATER
-            if is_unknown_host(error):
-                failure.remedy = "Check the host name"
+            failure.remedy = remedy_of(error)
         failure.place = request.place or failure.place
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
