@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from zarr.storage import MemoryStore
 
 import xr_nczarr
 from tests.interop import test_zarr_rectilinear as rectilinear
@@ -628,3 +629,21 @@ def test_all_programs_read_store_for_which_verify_reports_no_limitations(
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers must support Zarr version 2"
     assert read_right(program, store)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)], ids=["scalar", "vector"])
+@pytest.mark.parametrize("attributes", [{}, {"_ARRAY_DIMENSIONS": ["x"]}], ids=["none", "v2"])
+def test_missing_dimension_names_of_version_3_are_reported_if_xarray_needs_them(
+    shape: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    group = zarr.open_group(MemoryStore(), mode="w", zarr_format=3)
+    group.create_array("v", shape=shape, dtype="f4", attributes=attributes)[...] = 1
+    report = xr_nczarr.verify(group.store, readers=True)
+    names = [item for item in report.findings if "requires dimension names" in item.problem]
+    if shape:
+        assert [item.place for item in names] == ["/v"]
+        with pytest.raises(KeyError, match="dimension_names"):
+            xr.open_dataset(group.store, engine="zarr", consolidated=False)
+    else:
+        assert not names
+        xr.open_dataset(group.store, engine="zarr", consolidated=False)

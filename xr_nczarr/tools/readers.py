@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +64,7 @@ def _codec(spec: CodecSpec) -> str:
 def _exceptions(
     variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
 ) -> Iterator[tuple[str, str]]:
-    names = node.attributes.get(XARRAY_DIMENSIONS, node.dimension_names)
-    if names is None:
-        yield "xarray's zarr engine requires dimension names, which are missing", upgrade
-    elif isinstance(names, list) and len(names) != len(node.shape):
-        problem = f"xarray's zarr engine finds {len(names)} names for {len(node.shape)} dimensions"
+    if problem := _problem_with_names(node, zarr):
         yield problem, upgrade
     if zarr.has_dimension_names:
         return
@@ -88,6 +85,18 @@ def _exceptions(
             )
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
+
+
+def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
+    """Return why xarray's zarr engine cannot name the dimensions, or an empty string if it can."""
+    names: Any = node.attributes.get(XARRAY_DIMENSIONS)
+    if zarr.has_dimension_names:  # the engine then ignores the attribute
+        names = node.dimension_names if node.shape else []
+    if names is None:
+        return "xarray's zarr engine requires dimension names, which are missing"
+    if isinstance(names, list) and len(names) != len(node.shape):
+        return f"xarray's zarr engine finds {len(names)} names for {len(node.shape)} dimensions"
+    return ""
 
 
 def _in_documents(
