@@ -625,6 +625,17 @@ def test_user_attribute_named_filters_remains_attribute():
     assert dict(node.attributes) == members["attributes"]
 
 
+def test_structured_fill_value_from_zarr_python_2_18_has_byte_order_of_array():
+    fields = [["a", ">i4"], ["b", "<f8"]]
+    fill = np.array((1, 2.5), [tuple(field) for field in fields])
+    members = {
+        **ARRAY,
+        "data_type": {"extension": "TODO: structured array protocol URL", "type": fields},
+        "fill_value": base64.b64encode(fill.tobytes()).decode(),
+    }
+    assert parse(members, layout=V3Draft(released=True)).fill_value == fill
+
+
 def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
     arrays = [path for path, node in gdal.nodes.items() if isinstance(node, ArrayNode)]
     assert len(arrays) == 18

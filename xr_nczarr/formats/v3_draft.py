@@ -178,12 +178,13 @@ class V3Draft(Format):
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
             fill = ""  # zarr-python writes 0 as the default fill value of every type
         text = all(spec.name != "vlen-bytes" for spec in codecs)
+        raw = dtype if self.released else None  # zarr-python stores the bytes in the array's order
         return ArrayNode(
             path=path,
             dtype=dtype,
             chunk_shape=read_chunk_shape(chunks, place, dtype=dtype, rank=rank, limits=limits),
             type_name=type_name,
-            fill_value=parse_fill_value(fill, dtype, text=text),
+            fill_value=parse_fill_value(fill, dtype, text=text, raw=raw),
             codecs=codecs,
             chunk_keys=self.chunk_keys(path, separator=separator),
             **fields,
