@@ -143,9 +143,12 @@ class TestTargets:
         assert read("memory://refs/refs.json") == VALUES.tolist()
         url = put(tmp_path, "refs.json", version0("memory://refs/data.bin"))
         assert read(url) == VALUES.tolist()
-        plain = put(tmp_path, "plain.json", version0("refs/data.bin"))
-        assert read(plain, remote_protocol="memory") == VALUES.tolist()
-        filesystem.rm("/refs", recursive=True)
+        filesystem.pipe(str(data), data.read_bytes())
+        data.write_bytes(bytes(100))  # a local file with the same path
+        for path in ("refs/data.bin", "/refs/data.bin", str(data)):
+            plain = put(tmp_path, "plain.json", version0(path))
+            assert read(plain, remote_protocol="memory") == VALUES.tolist()
+        filesystem.store.clear()
 
     def test_mapping_of_bytes_opens_as_store_and_mapping_of_text_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
@@ -645,5 +648,6 @@ class TestOptions:
         options = s3_server.storage_options
         assert read(document, remote_protocol="s3", remote_options=options) == VALUES.tolist()
         assert read(document, **{url.rpartition("/")[0]: options}) == VALUES.tolist()
-        bare = version0(f"{url.removeprefix('s3://')}/data.bin")
-        assert read(bare, remote_protocol="s3", remote_options=options) == VALUES.tolist()
+        for slash in ("", "/"):
+            bare = version0(f"{slash}{url.removeprefix('s3://')}/data.bin")
+            assert read(bare, remote_protocol="s3", remote_options=options) == VALUES.tolist()

@@ -81,8 +81,8 @@ class Targets:
                 # The protocols of the URL and the document may be aliases. Use the document's
                 # protocol, so that the options and rules for that protocol apply.
                 text = self.document.partition("://")[0] + mark + rest
-        elif self.protocol is not None and "::" not in text and not is_rooted(text):
-            text = f"{self.protocol}://{text}"
+        elif self.protocol is not None and "::" not in text:
+            text = f"{self.protocol}://{text.lstrip('/') if self.protocol in _BUCKETS else text}"
         elif is_rooted(text) and remote:
             self.trust.check(text)  # a local path, although the set is remote
             return text
@@ -97,11 +97,9 @@ class Targets:
 
     def is_local(self, text: str) -> bool:
         """Return whether the URL in a reference names a local file."""
-        if is_rooted(text):
-            return True
         if "://" not in text and self.protocol is not None:
             return False
-        return local_path(absolute_url(text, self.document)) is not None
+        return is_rooted(text) or local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
         """Return the longest prefix of `url` that has options, along with those options.
