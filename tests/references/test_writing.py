@@ -145,6 +145,19 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
 
 
+def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
+    zarray = {"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": "|u1", "fill_value": None}
+    zarray |= {"order": "C", "compressor": None, "filters": None}
+    document = {".zgroup": {"zarr_format": 2}, "t/.zarray": zarray}
+    document |= {"t/0": ["data.bin", 0, 0], "t/1": ["data.bin"]}
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    write(tmp_path / "set.json", tmp_path / "set.parq")
+    write(tmp_path / "set.parq", tmp_path / "back.json")
+    back = parse_references((tmp_path / "back.json").read_bytes())
+    assert back.resolve("t/0") == InlineBytes(b"")
+    assert back.resolve("t/1") == Target(str(tmp_path / "data.bin"))
+
+
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["out.json", "out.parq"])
 @pytest.mark.parametrize("inline_below", [0, 100])

@@ -284,6 +284,10 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
+    # An offset and size of 0 stand for a whole object, so an empty range is stored as inline data.
+    rows = [
+        InlineBytes(b"") if isinstance(row, Target) and row.length == 0 else row for row in rows
+    ]
     targets = [row if isinstance(row, Target) else Target("") for row in rows]
     raw = [row.data if isinstance(row, InlineBytes) else None for row in rows]
     paths = pa.array([target.url or None for target in targets], pa.string())
