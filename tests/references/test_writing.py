@@ -145,6 +145,26 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
 
 
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+def test_nested_chunks_are_written_to_parquet_files(tmp_path):
+    group = zarr.open_group(tmp_path / "store", mode="w", zarr_format=2)
+    nested = {"name": "v2", "separator": "/"}
+    array = group.create_array(
+        "t",
+        shape=(4, 6),
+        chunks=(2, 3),
+        dtype="i4",
+        fill_value=None,
+        chunk_key_encoding=nested,
+        attributes={"_ARRAY_DIMENSIONS": ["y", "x"]},
+    )
+    array[:] = np.arange(24).reshape(4, 6)
+    assert write(tmp_path / "store", tmp_path / "set.parq").references == 4
+    for engine in ("nczarr", "kerchunk"):
+        opened = xr.open_dataset(str(tmp_path / "set.parq"), engine=engine)
+        assert opened.t.values.ravel().tolist() == list(range(24))
+
+
 def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
     zarray = {"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": "|u1", "fill_value": None}
     zarray |= {"order": "C", "compressor": None, "filters": None}

@@ -71,12 +71,8 @@ def parse_parquet_references(
             key=".zmetadata",
             place="record_size",
         )
-    for key, value in documents.items():
-        # Rows do not depend on the separator, so the chunks can always have keys with dots.
-        if key.endswith(".zarray") and isinstance(value, dict):
-            documents[key] = {**value, "dimension_separator": "."}
     texts = {
-        key: value if isinstance(value, str) else json.dumps(value)
+        key: value if isinstance(value, str) else json.dumps(_dotted(key, value))
         for key, value in documents.items()
     }
     records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes)
@@ -250,7 +246,8 @@ def render_parquet_references(
         grid = _grid(text)
         if grid is None:
             raise _no_grid(key)
-        keys = chunk_keys(array, grid)
+        nested = parse_members(text.encode()).get("dimension_separator") == "/"
+        keys = chunk_keys(array, grid, "/" if nested else ".")
         for record in itertools.count():
             rows = [references.find_listed(key) for key in itertools.islice(keys, record_size)]
             if not rows:
@@ -264,9 +261,19 @@ def render_parquet_references(
             f"{others:,} other references",
             remedy="Write a JSON document instead",
         )
-    members = {key: _parsed(text) for key, text in texts.items()}
+    members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}
     metadata = json.dumps({"metadata": members, "record_size": record_size})
     yield ".zmetadata", metadata.encode()
+
+
+def _dotted(key: str, document: Json) -> Json:
+    """Declare in a ``.zarray`` that the chunk keys have dots, and return other documents unchanged.
+
+    The rows of a record file do not depend on the separator, and kerchunk supports only dots.
+    """
+    if key.endswith(".zarray") and isinstance(document, dict):
+        return {**document, "dimension_separator": "."}
+    return document
 
 
 def _parsed(text: str) -> Json:
@@ -299,13 +306,13 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     return sink.getvalue()
 
 
-def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
+def chunk_keys(array: str, grid: Sequence[int], separator: str = ".") -> Iterator[str]:
     """Yield the chunk keys of an array in C order.
 
     `array` is the path of the array, with a trailing slash. It is empty for a root array.
     """
     for index in combinations([range(extent) for extent in grid or (1,)]):
-        yield array + ".".join(map(str, index))
+        yield array + separator.join(map(str, index))
 
 
 def _grid(text: str) -> tuple[int, ...] | None:
