@@ -216,7 +216,7 @@ def to_nczarr(
         with Transaction.locked(
             store,
             request.identity,
-            locking=mode != "r+",
+            locking=mode != "r+" or (atomic and store.replaceable),
             force=overwrite or request.replaces_store,
         ) as transaction:
             if mode != "r+" and not request.replaces_store:

@@ -2,8 +2,8 @@
 
 The methods of `Transaction` are the steps of this protocol, in order:
 
-1. **Lock.** Only one writer at a time changes the metadata. Region writes need no lock, because
-   they change no metadata.
+1. **Lock.** Only one writer at a time changes the metadata or replaces the store. Other region
+   writes need no lock, because they change no metadata.
 2. **Roll back.** A journal at the root shows that a writer was killed while it changed documents.
    The documents are restored, unless all of them had been changed already.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
@@ -134,8 +134,9 @@ class Transaction:
             large arrays, so it is called only for object stores. In other stores, the lock of a
             killed writer does not remain.
         locking
-            Whether to take the lock. Region writes do not need the lock. An empty local directory
-            is replaced atomically at the end, so it is locked only if `locking` is ``"always"``.
+            Whether to take the lock. Region writes do not need the lock, unless they replace the
+            store. An empty local directory is replaced atomically at the end, so it is locked only
+            if `locking` is ``"always"``.
         force
             Whether to take over the lock of another writer.
 
