@@ -1244,3 +1244,20 @@ def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain()
         dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
         to_nczarr(dataset, "memory://empty-folders", mode="w", zarr_format=3)
         assert read("memory://empty-folders").identical(dataset)
+
+
+# The texts were written as if each of them were one of the stored characters.
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_is_added_to_arrays_of_characters_in_plain_zarr(path, zarr_format):
+    def texts(*items):
+        return xr.Dataset({"v": ("x", np.array(items))})
+
+    options = {"zarr_format": zarr_format, "encoding": {"v": {"dtype": "S1"}}}
+    texts(b"ab", b"c").to_zarr(path, consolidated=False, **options)
+    to_nczarr(texts(b"d", b"ef"), path, append_dim="x")
+    to_nczarr(texts(b"g"), path, region={"x": slice(1, 2)})
+    assert_rejected(path, "'hij' does not fit", texts(b"hij"), append_dim="x")
+    for engine in ("zarr", "nczarr"):
+        with xr.open_dataset(path, engine=engine, consolidated=False) as opened:
+            assert opened.v.values.tolist() == [b"ab", b"g", b"d", b"ef"]

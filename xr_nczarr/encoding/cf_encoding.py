@@ -135,7 +135,8 @@ def encode_as_stored(
     """
     assert target.node is not None
     check_kind(variable, stored, name)
-    dtype, chars = target.node.dtype, target.kind == "char"
+    # In plain Zarr, only the decoded variable shows that characters have been joined.
+    dtype, chars = target.node.dtype, target.kind == "char" or "char_dim_name" in stored.encoding
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
     # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
