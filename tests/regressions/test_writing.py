@@ -1261,3 +1261,18 @@ def test_text_is_added_to_arrays_of_characters_in_plain_zarr(path, zarr_format):
     for engine in ("zarr", "nczarr"):
         with xr.open_dataset(path, engine=engine, consolidated=False) as opened:
             assert opened.v.values.tolist() == [b"ab", b"g", b"d", b"ef"]
+
+
+# Listings of local stores omitted the variable or group, as if it were a temporary file.
+@pytest.mark.parametrize("name", [".v.tmp", ".v.lock", ".v.staging"])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_names_of_temporary_files_are_rejected_in_local_stores(path, name, dialect):
+    dataset = xr.Dataset({name: ("x", [1.0])})
+    with pytest.raises(RefusedError, match=r"reserved for temporary files.*Rename the variable"):
+        to_nczarr(dataset, path, dialect=dialect)
+    to_nczarr(xr.Dataset(), path, dialect=dialect)
+    with pytest.raises(RefusedError, match="reserved for temporary files"):
+        to_nczarr(dataset.rename({name: "v"}), path, mode="a", group=name)
+    store = {}
+    to_nczarr(dataset, store, dialect=dialect)
+    assert read(store).identical(dataset)

@@ -29,6 +29,7 @@ from xr_nczarr.storage.keys import (
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
 from xr_nczarr.storage.replacing import (
+    check_not_hidden,
     concurrent_creation_error,
     copy_tree,
     desktop_files,
@@ -358,8 +359,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a segment of a key is not a valid file name on this operating system. The error names
-            the key.
+            If a segment of a key is not a valid file name on this operating system, or looks like
+            the name of a temporary file. The error names the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -367,6 +368,7 @@ class LocalStore(Store):
         new = list(new)
         for key in new:
             self._path(key)
+            check_not_hidden(key, self.name)
         folder = existing_folder(self.root)
         for key, _, name, other in name_collisions(new, existing):
             with translated_os_errors(self.name):

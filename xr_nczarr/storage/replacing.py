@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from xr_nczarr.errors import ExistsError
+from xr_nczarr.errors import ExistsError, RefusedError
 from xr_nczarr.storage import system
 from xr_nczarr.storage.keys import is_desktop_file
 from xr_nczarr.storage.system import Sync, syncs_each
@@ -32,6 +32,17 @@ def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
 def is_hidden(name: str) -> bool:
     """Return whether `name` looks like a temporary name created by `hidden_path`."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
+
+
+def check_not_hidden(key: str, store: str) -> None:
+    """Raise RefusedError if a name in a key is hidden, because listings would omit its objects."""
+    if any(map(is_hidden, key.split("/"))):
+        raise RefusedError(
+            "the name is reserved for temporary files and locks",
+            remedy="Rename the variable or group, or write to an object store",
+            store=store,
+            key=key,
+        )
 
 
 def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Sync) -> None:
