@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import ssl
 import subprocess
 import sys
@@ -463,6 +464,17 @@ def test_derived_stores_keep_client_even_if_environment_variables_change(
     bounded = store.bounded(3)
     assert type(bounded._client) is type(store._client)
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
+
+
+def test_unpickled_store_raises_error_about_its_process_only_when_used(
+    s3_server: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    store = open_store(s3_server.url, storage_options={**s3_server.storage_options, **OBSTORE})
+    pickled = pickle.dumps(store)
+    environment.setenv("AWS_UNKNOWN_SETTING", "1")
+    unpickled = pickle.loads(pickled)  # a dask worker would stop if this raised an error
+    with pytest.raises(UnsupportedError, match="AWS_UNKNOWN_SETTING"):
+        list(unpickled.fetch(["x"]))
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from distributed import Client, LocalCluster
+from obstore.store import MemoryStore as Objects
 from tqdm import tqdm
 
 import xr_nczarr
@@ -300,12 +301,15 @@ def test_dask_workers_can_write_and_append(path, workers):
     xr.testing.assert_identical(read(path), example(0, 12))
 
 
+MEMORY = ["memory", "dictionary", "obstore"]
+
+
 def write_region(path, start, stop):
     part = example(start, stop).drop_vars("t")
     to_nczarr(part, path, region={"t": slice(start, stop)})
 
 
-@pytest.mark.parametrize("target", ["memory://elsewhere", {}])
+@pytest.mark.parametrize("target", ["memory://elsewhere", {}, Objects()], ids=MEMORY)
 def test_worker_processes_cannot_write_to_client_memory(target, workers):
     delayed = to_nczarr(example().chunk(t=2), target, compute=False)
     with pytest.raises(StorageError, match="scheduler"):
@@ -333,7 +337,7 @@ def threaded_client():
         yield client
 
 
-@pytest.mark.parametrize("target", ["memory://inside", {}], ids=["memory", "dictionary"])
+@pytest.mark.parametrize("target", ["memory://inside", {}, Objects()], ids=MEMORY)
 def test_worker_threads_can_write_to_client_memory(target, threaded_client):
     dataset = example(0, 8).chunk(t=2)
     delayed = to_nczarr(dataset, target, compute=False)

@@ -121,12 +121,17 @@ def connection(
 class _ObstoreConnection(Connection):
     """A connection that uses obstore if possible, and fsspec otherwise.
 
-    In a forked process, fsspec is used because obstore would hang. Unpickling calls `connection`
-    again, which chooses the library for the new process.
+    In a forked process, fsspec is used because obstore would hang. If `arguments` is None, as after
+    unpickling, `client` chooses the library for its process. Unpickling itself must not raise an
+    error, because a dask worker would then stop, and the computation would never end.
     """
 
     def __init__(
-        self, url: str, options: Mapping[str, Any], rules: Rules, arguments: _Arguments
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        rules: Rules,
+        arguments: _Arguments | None = None,
     ) -> None:
         self.url = url
         self.options = options
@@ -138,7 +143,7 @@ class _ObstoreConnection(Connection):
         self._forked = process.forked
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return connection, (self.url, self.options, self.rules)
+        return _ObstoreConnection, (self.url, self.options, self.rules)
 
     def client(self) -> RemoteClient:
         """Return the client for this process.
@@ -159,7 +164,9 @@ class _ObstoreConnection(Connection):
         if process.forked:
             _log.debug("%s: accessed with fsspec, because this process was forked", self.name)
             return self._by_fsspec(self.rules)
-        arguments = self._arguments
+        arguments = self._arguments or _obstore_arguments(self.url, self.options, self.rules.retry)
+        if arguments is None:
+            return self._by_fsspec(self.rules)
         kind, place, path, keywords = arguments
         if kind == "S3Store" and "region" not in keywords["config"]:
             try:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import urllib.parse
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
+from xr_nczarr.storage.elsewhere import UnreachableConnection
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import Bytes
-from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, ListedObject, Rules
+from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import foreign_errors, is_transient, status_of
 from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
@@ -160,16 +161,16 @@ class FilesystemClient(Transport):
         return self._do(_page, url + self.query, prefix)
 
 
-def _unpickled(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
+def _unpickled(
+    filesystem: Any, root: str, rebuild: Callable[..., FilesystemClient], process: int | None
+) -> Connection:
     """Rebuild a client from its pickled parts, by calling ``rebuild(filesystem, root)``.
 
     For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. No
-    other process can read its files, so a client that is unpickled in another process raises an
-    error when it is used. For any other filesystem, `process` is None.
+    other process can read its files. For any other filesystem, `process` is None.
     """
-    client: FilesystemClient = rebuild(filesystem, root)
-    client._in_other_process = process not in (None, os.getpid())
-    return client
+    client = rebuild(filesystem, root)
+    return client if process in (None, os.getpid()) else UnreachableConnection(client.name)
 
 
 def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError, UnsupportedError
+from xr_nczarr.storage.elsewhere import NOT_SHARED, within_process
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import (
     Listing,
@@ -20,32 +19,6 @@ from xr_nczarr.storage.keys import (
 )
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.store import Store
-
-NOT_SHARED = (
-    "Write to a location that all workers share, such as a directory or S3, or compute in this "
-    'process: dask.config.set(scheduler="threads")'
-)
-
-_pickled_items: WeakValueDictionary[str, Any] = WeakValueDictionary()
-
-
-def within_process(
-    item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
-) -> tuple[Any, ...]:
-    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
-
-    Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
-    any other process returns the result of ``elsewhere(*arguments)``.
-    """
-    _pickled_items[token] = item
-    return _restore, (token, os.getpid(), elsewhere, arguments)
-
-
-def _restore(
-    token: str, process: int, elsewhere: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Any:
-    item = _pickled_items.get(token) if process == os.getpid() else None
-    return elsewhere(*arguments) if item is None else item
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

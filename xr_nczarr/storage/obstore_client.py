@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from xr_nczarr.errors import (
     NczarrError,
@@ -23,8 +23,8 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
 )
 from xr_nczarr.locks import cached_property, call_after_fork
+from xr_nczarr.storage.elsewhere import UnreachableConnection, within_process
 from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.memory import NOT_SHARED, within_process
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
@@ -115,7 +115,7 @@ class ObstoreClient(RemoteClient):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # obstore cannot pickle such stores
-            return within_process(self, self.token, _raise_not_shared, self.name)
+            return within_process(self, self.token, UnreachableConnection, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
     def client(self) -> ObstoreClient:
@@ -355,11 +355,6 @@ class ObstoreClient(RemoteClient):
                 break
             _log.info("%s: %s: request failed (%s), retrying", self.name, key, failure.problem)
         raise failure
-
-
-def _raise_not_shared(name: str) -> NoReturn:
-    problem = "an in-memory store cannot be accessed from other processes"
-    raise StorageError(problem, remedy=NOT_SHARED, store=name)
 
 
 def _url_of(store: Any) -> str:

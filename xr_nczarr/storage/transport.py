@@ -17,12 +17,10 @@ from xr_nczarr.errors import (
     AccessDeniedError,
     NczarrError,
     NotFoundError,
-    StorageError,
     UnsupportedError,
 )
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import (
@@ -91,7 +89,6 @@ class Transport(RemoteClient):
         # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
-        self._in_other_process = False
         self._process = os.getpid()
         # Caches and synchronous filesystems may not be thread-safe.
         self.sequential = not filesystem.async_impl or hasattr(filesystem, "fs")
@@ -99,19 +96,7 @@ class Transport(RemoteClient):
 
     @property
     def filesystem(self) -> Any:
-        """The filesystem to use in this process.
-
-        Raises
-        ------
-        StorageError
-            If the files are in the memory of another process.
-        """
-        if self._in_other_process:
-            raise StorageError(
-                "an in-memory store cannot be accessed from other processes",
-                remedy=NOT_SHARED,
-                store=self.name,
-            )
+        """The filesystem to use in this process."""
         if self._process != os.getpid():
             self._filesystem = copy.deepcopy(self._filesystem)
             self._process = os.getpid()

@@ -1,0 +1,61 @@
+"""Pickle stores that exist only in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+from weakref import WeakValueDictionary
+
+from xr_nczarr.errors import StorageError
+from xr_nczarr.storage.remote import Connection, Rules
+
+NOT_SHARED = (
+    "Write to a location that all workers share, such as a directory or S3, or compute in this "
+    'process: dask.config.set(scheduler="threads")'
+)
+
+_pickled_items: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+def within_process(
+    item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
+) -> tuple[Any, ...]:
+    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
+
+    Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
+    any other process returns the result of ``elsewhere(*arguments)``.
+    """
+    _pickled_items[token] = item
+    return _restore, (token, os.getpid(), elsewhere, arguments)
+
+
+def _restore(
+    token: str, process: int, elsewhere: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    item = _pickled_items.get(token) if process == os.getpid() else None
+    return elsewhere(*arguments) if item is None else item
+
+
+@dataclass(frozen=True)
+class UnreachableConnection(Connection):
+    """A connection to a store in the memory of another process. Using it raises StorageError.
+
+    Unpickling creates such a connection instead of raising an error, because an error would stop a
+    dask worker, and the computation would never end.
+    """
+
+    name: str
+    rules: Rules = Rules()  # noqa: RUF009 (frozen)
+
+    remote = shared = False
+
+    def client(self) -> NoReturn:
+        """Raise StorageError."""
+        problem = "an in-memory store cannot be accessed from other processes"
+        raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
+
+    def with_rules(self, rules: Rules) -> UnreachableConnection:
+        """Return a connection to the same store with different rules."""
+        return replace(self, rules=rules)
