@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import gzip
 import io
 import os
 import re
@@ -44,6 +45,7 @@ FaultKind = Literal[
     "latency",  # respond correctly after `seconds`
     "together",  # respond correctly once `times` requests are waiting
     "redirect",  # 302 to `location`
+    "gzip",  # the object compressed, with a Content-Encoding header, or a range of it
     "no-length",  # the correct response without its length, which ends with the connection
 ]
 LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Login</body></html>"
@@ -351,6 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._send(200, self.owner.fallback, body, {"Content-Type": "text/html"})
             return
+        data = gzip.compress(data) if kind == "gzip" else data
         bounds = _bounds(self.headers.get("Range"), len(data))
         if bounds is None or kind == "ignore-range":
             answer = data[: len(data) // 2] if kind == "short" else data
@@ -388,6 +391,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         else:
             self.send_header("Content-Length", str(len(data)))
+        if kind == "gzip":
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Accept-Ranges", "bytes")
         for name, value in (headers or {}).items():
             self.send_header(name, value)

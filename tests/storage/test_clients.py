@@ -293,6 +293,21 @@ def test_obstore_and_fsspec_treat_responses_with_wrong_range_identically(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+def test_compressed_response_is_decompressed_but_its_ranges_are_rejected(
+    http_server: HttpServer, client: str
+) -> None:
+    data = bytes(range(64))
+    Path(http_server.root, "x").write_bytes(data)
+    http_server.fault("gzip", path="*/x", times=None)
+    options = {"client": client, "retry": Retry(attempts=1)}
+    store = open_store(http_server.url, storage_options=options)
+    assert [bytes(answer or b"") for answer in store.fetch(["x"])] == [data]
+    for item in ((0, 16), (16, 16), (-16, 16)):  # these would be ranges of the compressed object
+        with pytest.raises(StorageError):
+            list(store.fetch_ranges([ByteRange("x", *item)]))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
     http_server.fault("no-length", path="*/x", times=None)

@@ -312,6 +312,13 @@ class ObstoreClient(RemoteClient):
 
         def get(path: str) -> tuple[Any, Any, memoryview]:
             result = self.store.get(path, options=None if span is None else {"range": span})
+            if self.web and "Content-Encoding" in result.attributes:
+                raise StorageError(
+                    "the server compresses the object, and obstore does not decompress it",
+                    remedy="Pass the URL of the store instead of an obstore object",
+                    store=self.name,
+                    key=key,
+                )
             meta = result.meta
             if span is None and limit is not None and meta["size"] > limit:
                 raise too_large(f"the object has {meta['size']:,} bytes", limit, self.name, key)
