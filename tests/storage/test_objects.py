@@ -179,6 +179,13 @@ def test_zarr_python_array_is_rejected_as_target() -> None:
         xr.open_dataset(array, engine="nczarr")
 
 
+def test_icechunk_session_error_suggests_its_store() -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    with pytest.raises(UnsupportedError, match=r"type Session cannot be opened.*session\.store"):
+        xr_nczarr.to_nczarr(dataset(), repository.writable_session("main"))
+
+
 def test_store_objects_can_be_pickled_and_tokenized(tmp_path: Path) -> None:
     target = make("zarr memory", tmp_path)
     xr_nczarr.to_nczarr(dataset(), target)

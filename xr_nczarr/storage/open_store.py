@@ -256,8 +256,8 @@ def _open_object(target: Any) -> Store:
         return target
     raise UnsupportedError(
         f"an object of type {type(target).__name__} cannot be opened as a store",
-        remedy="Pass a path, a URL with storage_options, a mapping, an fsspec mapper, or an open "
-        "fsspec file",
+        remedy="Pass a path, a URL, a mapping, an fsspec mapper, an open fsspec file, or a store "
+        "of zarr-python, obstore or Icechunk (for example, session.store)",
     )
 
 
