@@ -529,6 +529,18 @@ def _tls(socket: Any, folder: Path) -> ssl.SSLSocket:
     return context.wrap_socket(socket, server_side=True)
 
 
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_unknown_storage_option_error_suggests_checking_options(
+    s3_server: S3Server, http_server: HttpServer, scheme: str
+) -> None:
+    server = {"s3": s3_server, "http": http_server}[scheme]
+    options = {"s3": s3_server.storage_options, "http": {"headers": None}}[scheme]
+    assert list(open_store(server.url, storage_options=options).fetch(["x"])) == [None]
+    store = open_store(server.url, storage_options={**options, "ano": True})
+    with pytest.raises(StorageError, match=r"argument 'ano'.*Check the storage options"):
+        list(store.fetch(["x"]))
+
+
 def test_path_that_resembles_status_in_obstore_message_is_not_parsed_as_status(
     tmp_path: Path,
 ) -> None:

@@ -395,7 +395,7 @@ def web_options(
     return {
         "max_redirects": MAX_REDIRECTS,
         **remaining,
-        "headers": {**headers, **options.get("headers", {})},
+        "headers": {**headers, **(options.get("headers") or {})},
         "client_kwargs": client,
         "get_client": SessionFactory(trust, max_bytes, options.get("get_client", get_client)),
     }

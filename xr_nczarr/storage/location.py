@@ -267,7 +267,9 @@ def _locate_obstore_store(store: Any, path: str) -> Location:
     return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))
 
 
-def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
+def check_unused(
+    options: Mapping[str, Any], location: Location | None = None, remedy: str = ""
+) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
     An option is accepted if the filesystem of `location` was created with the same value for it.
@@ -278,8 +280,9 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
         if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
             raise UnsupportedError(
                 f'the storage option "{quote(name)}" has no effect on this target',
-                remedy="Leave out the option. Storage options apply only to URLs, and must have "
-                "the names that fsspec uses",
+                remedy=remedy
+                or "Leave out the option. Storage options apply only to URLs, and must have the "
+                "names that fsspec uses",
                 store=None if location is None else mask(location.url) or None,
             )
 

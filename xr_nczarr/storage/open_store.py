@@ -299,7 +299,9 @@ def _open_remote(
         folder = cache_options.pop("cache_storage", None)
         for name in _CACHE_OPTIONS:
             cache_options.pop(name, None)
-        check_unused(cache_options)
+        scheme, mark, _ = rest.rpartition("::")[2].partition("://")
+        nested = f'Pass the options for {scheme}:// as storage_options={{"{scheme}": {{…}}}}'
+        check_unused(cache_options, remedy=nested if mark else "")
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
     is_zip = chained and link == "zip"
     if is_zip:
