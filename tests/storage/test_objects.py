@@ -240,6 +240,11 @@ def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
     with xr.open_dataset(manifests, engine="nczarr") as opened:
         np.testing.assert_array_equal(opened.t, dataset().t)
         assert opened.attrs["title"] == "objects"
+    assert "float64 t" in str(xr_nczarr.info(manifests))
+    assert xr_nczarr.verify(manifests).whole
+    copied: dict[str, bytes] = {}
+    xr_nczarr.copy(manifests, copied)
+    np.testing.assert_array_equal(xr.open_dataset(copied, engine="nczarr").t, dataset().t)
     with pytest.raises(UnsupportedError, match="read-only"):
         xr_nczarr.to_nczarr(dataset(), manifests)
 

@@ -6,6 +6,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -422,10 +423,10 @@ class RemoteStore(Store):
         The string is computed from a listing of all objects. Return None if the server cannot list
         objects, or if its listing does not show when an object changes.
         """
-        if self.connection.web:
-            return None
-        entries = sorted(self._client.below(""))
-        if any(entry.mark is None for entry in entries):
+        entries: list[ListedObject] | None = None
+        with suppress(UnsupportedError):
+            entries = None if self.connection.web else sorted(self._client.below(""))
+        if entries is None or any(entry.mark is None for entry in entries):
             return None
         return digest([self.name, *map(tuple, entries)])
 

@@ -272,6 +272,9 @@ class ZarrPythonClient(RemoteClient):
         return results
 
     def _failure(self, error: Exception, key: str) -> NczarrError:
+        if isinstance(error, NotImplementedError):
+            problem = f"{type(self.store).__name__} does not support this operation ({error})"
+            return UnsupportedError(problem, store=self.name, key=key or None)
         failure = storage_error(error, store=self.name, key=key or None)
         if not isinstance(error, OSError):
             failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
