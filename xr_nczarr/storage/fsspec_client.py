@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
-from xr_nczarr.storage.elsewhere import UnreachableConnection
 from xr_nczarr.storage.keys import Listing
+from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import foreign_errors, is_transient, status_of

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xr_nczarr.errors import StorageError, UnsupportedError
-from xr_nczarr.storage.elsewhere import NOT_SHARED, within_process
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import (
     Listing,
@@ -17,6 +16,7 @@ from xr_nczarr.storage.keys import (
     check_target,
     one_level,
 )
+from xr_nczarr.storage.process_local import NOT_SHARED, within_process
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.store import Store
 

@@ -23,9 +23,9 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
 )
 from xr_nczarr.locks import cached_property, call_after_fork
-from xr_nczarr.storage.elsewhere import UnreachableConnection, within_process
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
+from xr_nczarr.storage.process_local import UnreachableConnection, within_process
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,

@@ -11,8 +11,8 @@ from weakref import WeakSet
 
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.elsewhere import NOT_SHARED, within_process
 from xr_nczarr.storage.keys import Listing, check_key
+from xr_nczarr.storage.process_local import NOT_SHARED, within_process
 from xr_nczarr.storage.ranges import Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import storage_error
