@@ -17,7 +17,7 @@ from numcodecs import JSON, MsgPack, Zlib
 
 import xr_nczarr
 from tests.reading import open_store
-from xr_nczarr import ConflictError, RefusedError, UnsupportedError, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, RefusedError, UnsupportedError, to_nczarr
 from xr_nczarr.storage import MemoryStore
 
 
@@ -1276,3 +1276,19 @@ def test_names_of_temporary_files_are_rejected_in_local_stores(path, name, diale
     store = {}
     to_nczarr(dataset, store, dialect=dialect)
     assert read(store).identical(dataset)
+
+
+# The group was not found, and a new group with its name replaced it.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, zarr_format):
+    dataset = xr.Dataset({"v": ("x", [1.5, 2.5])})
+    options = {"zarr_format": zarr_format, "consolidated": False}
+    dataset.to_zarr(tmp_path, group="a/b", **options)
+    (tmp_path / ("a/.zgroup" if zarr_format == 2 else "a/zarr.json")).unlink()
+    (tmp_path / "a/.zattrs").unlink(missing_ok=True)
+    for mode in ("w-", "w", "a"):
+        with pytest.raises(ExistsError, match="a group above it has no metadata document"):
+            to_nczarr(dataset + 1, tmp_path, group="a/b", mode=mode)
+    for store in (str(tmp_path), f"file://{tmp_path}"):
+        opened = xr.open_dataset(store, group="a/b", engine="nczarr")
+        xr.testing.assert_identical(opened.load(), dataset)

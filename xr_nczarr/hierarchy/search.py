@@ -269,7 +269,7 @@ class _Search:
         self.nodes["/"] = root or GroupNode(path="/", explicit=False)
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
         # If groups can exist without documents, only a listing shows whether a group exists.
-        if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
+        if groups and self.group != "/" and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
         # If groups never have documents, a store can be recognized only by its arrays.
         descend = self.subgroups or not self.zarr.has_groups
@@ -287,18 +287,19 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing any group.
 
-        Return a list that contains only the requested group. The list is empty if a node on the
-        path has no document, is not a group, or is missing from the list in its parent's metadata.
+        Return a list that contains only the requested group. The list is empty if the requested
+        group has no document, if a node on the path is not a group, or if it is missing from the
+        list in its parent's metadata. Groups above the requested one need no document.
         """
         paths = paths_above(self.group)[:-1]
         if len(paths) > self.limits.max_depth:
             raise self._too_deep(paths[0])
         nodes = self._parse(dict.fromkeys(paths))
         parent = root
-        for path in reversed(paths):
-            listed, node = self.listed_children(parent), nodes.get(path)
-            is_listed = listed is None or listed.get(node_name(path), "array") != "array"
-            if node is None or not is_listed:
+        for path in reversed(paths if self.group in nodes else ()):
+            listed = self.listed_children(parent)
+            node = nodes.get(path) or GroupNode(path=path, explicit=False)
+            if listed is not None and listed.get(node_name(path), "array") == "array":
                 return []
             self.nodes[path] = node
             if not isinstance(node, GroupNode):

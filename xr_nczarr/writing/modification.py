@@ -39,6 +39,7 @@ from xr_nczarr.writing.regions import check_shared_objects, resolve_region, slic
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
+from xr_nczarr.writing.write_target import check_no_document
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
@@ -172,13 +173,19 @@ class _Planner:
                 store=self.opened.store.name,
             )
 
-    def _check_readable(self, path: str) -> None:
-        """Raise the error of an unreadable node at or above `path`, unless it will be replaced."""
-        while path not in self.kept:
-            node = self.opened.hierarchy.nodes.get(path)
-            if isinstance(node, BrokenNode) and path not in self.replaced:
+    def _check_absent(self, path: str) -> None:
+        """Check that there is no group at the path of a new group, unless it will be replaced.
+
+        Raise the error of an unreadable node at or above the path, too.
+        """
+        above = path
+        while above not in self.kept:
+            node = self.opened.hierarchy.nodes.get(above)
+            if isinstance(node, BrokenNode) and above not in self.replaced:
                 raise node.error.located(store=self.opened.store.name)
-            path = parent_path(path)
+            above = parent_path(above)
+        if path not in self.replaced:
+            check_no_document(self.opened, path)
 
     def add(self, request: GroupRequest) -> None:
         path, dataset, encoding = request.path, request.dataset, request.encoding
@@ -194,7 +201,7 @@ class _Planner:
                     f"no group named {path!r}", remedy="Add the group first with mode='a'"
                 )
             self._check_can_add([path])
-            self._check_readable(path)
+            self._check_absent(path)
             self.tree.add_dataset(request)
             return
         group = self.opened.group(path)

@@ -164,6 +164,20 @@ def check_removable(store: Store) -> None:
         )
 
 
+def check_no_document(opened: OpenedStore, path: str) -> None:
+    """Raise ExistsError if a group has a document, although it is not part of the hierarchy.
+
+    This happens if a group above it has no document.
+    """
+    key = FORMATS[opened.hierarchy.zarr_format].document_key(path, "group")
+    if opened.store.size(key) is not None:
+        raise ExistsError(
+            f"the group {path!r} exists, but a group above it has no metadata document",
+            remedy="Add the path of the group to the path of the store, instead of passing group=",
+            store=opened.store.name,
+        )
+
+
 def _is_foreign(names: Listing) -> bool:
     roots = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
     contents = _contents(names)
