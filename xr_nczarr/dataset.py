@@ -7,6 +7,7 @@ most subcommands of ``nczarr`` start without importing them.
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -333,13 +334,15 @@ def open_whole(
 def readable_node(variable: Variable) -> ArrayNode:
     """Return the array node of a variable, adapted for reading the variable.
 
-    The shape of the returned node consists of the sizes of the variable's dimensions. Chunks beyond
-    the stored shape are missing, so they are read as fill values. If the stored array has no fill
-    value, zero is used instead.
+    The shape of the returned node consists of the sizes of the variable's dimensions. All elements
+    beyond the stored shape are read as fill values. If the stored array has no fill value, zero is
+    used instead.
     """
     node = variable.node
     assert node is not None
     shape, fill_value = variable.shape or node.shape, variable.fill_value
     if shape == node.shape and fill_value is node.fill_value:
         return node
-    return replace(node, shape=shape, fill_value=fill_value)
+    longer = any(map(operator.gt, shape, node.shape))
+    stored_shape = node.shape if longer else ()
+    return replace(node, shape=shape, fill_value=fill_value, stored_shape=stored_shape)

@@ -256,6 +256,9 @@ class ArrayNode:
         For a rectilinear grid, one tuple per dimension. It contains a (length, count) pair for each
         run of consecutive stored objects of equal length. `object_shape` is then the shape of the
         largest stored object. Empty for a regular grid.
+    stored_shape
+        The shape in the metadata, if `shape` exceeds it along an unlimited dimension. All elements
+        beyond it are fill values, even if a stored chunk contains others. Empty in all other cases.
     dimension_names
         The ``dimension_names`` member of v3 metadata, or None for arrays without this member.
     attributes
@@ -277,6 +280,7 @@ class ArrayNode:
     chunk_keys: ChunkKeys
     shards: tuple[ShardSpec, ...] = ()
     chunk_runs: tuple[tuple[tuple[int, int], ...], ...] = ()
+    stored_shape: tuple[int, ...] = ()
     dimension_names: tuple[str | None, ...] | None = None
     attributes: Attributes = field(default_factory=Attributes)
     members: Mapping[str, Json] = field(default_factory=dict)

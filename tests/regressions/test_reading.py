@@ -663,3 +663,34 @@ def test_truncated_response_is_retried(http_server: HttpServer, way: str) -> Non
     http_server.fault("truncate", path="*/v/0", times=None)
     with pytest.raises((xr_nczarr.StorageError, xr_nczarr.ChunkError), match="v/0"):
         read(f"{http_server.url}/s", way)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("codecs", [{}, {"zlib": True}, {"shards": (4, 6)}], ids=str)
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 5])
+def test_elements_beyond_array_shorter_than_its_dimension_are_fill_values(
+    zarr_format, codecs, length
+):
+    if zarr_format == 2 and "shards" in codecs:
+        pytest.skip("Zarr v2 has no shards")
+    values = np.arange(1, 37, dtype="i4").reshape(6, 6)
+    encoding = {"v": {"chunksizes": (2, 3), "_FillValue": np.int32(-1), **codecs}}
+    options = {"zarr_format": zarr_format, "unlimited_dims": ["t"], "consolidated": False}
+    store, copied = {}, {}
+    dataset = xr.Dataset({"v": (("t", "x"), values.copy())})
+    xr_nczarr.to_nczarr(dataset, store, encoding=encoding, **options)
+    # Programs that shorten an array can leave its old values in the stored chunks.
+    key = {2: "v/.zarray", 3: "v/zarr.json"}[zarr_format]
+    store[key] = json.dumps({**json.loads(store[key]), "shape": [length, 6]}).encode()
+    values[length:] = -1
+    opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v
+    rows, columns = [5, 0, 1, 4], [0, 5, 2, 2]
+    np.testing.assert_array_equal(opened, values)
+    np.testing.assert_array_equal(opened[::-2, 1], values[::-2, 1])
+    np.testing.assert_array_equal(opened[rows, columns], values[rows][:, columns])
+    points = {"t": xr.DataArray(rows, dims="p"), "x": xr.DataArray(columns, dims="p")}
+    np.testing.assert_array_equal(opened.isel(points), values[rows, columns])
+    xr_nczarr.copy(store, copied, zarr_format=zarr_format)
+    np.testing.assert_array_equal(
+        xr.open_dataset(copied, engine="nczarr", mask_and_scale=False).v, values
+    )

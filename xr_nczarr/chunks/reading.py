@@ -62,8 +62,9 @@ class PartReader:
     convert: Convert | None
 
     def __post_init__(self) -> None:
-        self.in_place = self.sliced and self.out.dtype == self.node.dtype
-        objects = isinstance(self.layout, ChunkObjects)
+        is_whole = not self.node.stored_shape
+        self.in_place = self.sliced and self.out.dtype == self.node.dtype and is_whole
+        objects = isinstance(self.layout, ChunkObjects) and is_whole
         self.ranged = self.codec.raw and objects
         # Decoding single blocks takes three small reads instead of one large read. This is slower
         # if each read costs a round trip.
@@ -98,7 +99,8 @@ class PartReader:
                     if scratch is None and codec.fills:
                         scratch = np.empty(self.node.chunk_shape, self.node.dtype)
                     into = scratch if codec.fills else None
-                    self._place(codec.decode(data, into), part.source, part.target)
+                    chunk = self._padded(codec.decode(data, into), part.chunk)
+                    self._place(chunk, part.source, part.target)
                 else:
                     codec.decode(data, target)
                     if self.convert is not None:
@@ -161,6 +163,18 @@ class PartReader:
         target = self.out[part.target] if part.target else self.out
         fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
         return target if fits else None
+
+    def _padded(self, chunk: Array, index: Index) -> Array:
+        """Replace the elements of a chunk beyond the array's `stored_shape` with fill values."""
+        node = self.node
+        if not node.stored_shape:
+            return chunk
+        chunk = chunk.copy()
+        sizes = zip(node.stored_shape, index, node.chunk_shape, strict=True)
+        for axis, (size, number, length) in enumerate(sizes):
+            beyond = slice(max(0, size - number * length), None)
+            chunk[(slice(None),) * axis + (beyond,)] = node.fill_value
+        return chunk
 
     def _place(self, chunk: Array, source: tuple[Any, ...], target: tuple[Any, ...]) -> None:
         if self.axes is not None:

@@ -91,7 +91,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
     else:  # without a fill value, missing chunks are zeros
         fill = np.asarray(zero(node.dtype) if fill is None else fill, node.dtype).tobytes()
     return (
-        (node.shape, node.chunk_shape, node.chunk_runs),
+        (node.shape, node.stored_shape, node.chunk_shape, node.chunk_runs),
         ("raw" if raw else str(node.dtype), node.dtype.itemsize, fill),
         [
             (spec.name, {name: str(value) for name, value in spec.configuration.items()})
