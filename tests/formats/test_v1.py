@@ -1,6 +1,7 @@
 """Zarr v1 documents to nodes and back."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,18 +156,27 @@ def test_chunk_byte_limit_applies_to_v1_arrays():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "feature"),
     [
-        {"filters": [{"id": "shuffle", "elementsize": 4}]},
-        {"dimension_separator": "/"},
-        {"compressor": [{"id": "zlib"}, {"id": "zlib"}]},
+        ({"filters": [{"id": "shuffle", "elementsize": 4}]}, "the filters shuffle"),
+        ({"dimension_separator": "/"}, "nested chunk keys"),
+        ({"compressor": [{"id": "zlib"}, {"id": "zlib"}]}, "several compressors"),
     ],
 )
-def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes):
+def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes, feature):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
     node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match=f"Zarr v1 does not support {feature}"):
         v1.render_node(node)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_error_about_transposition_names_requested_version(version):
+    members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype")}
+    node = parse_array("/", members, shape=(10000, 10000), limits=Limits())
+    identity = CodecSpec("transpose", {"order": [0, 1]}, "order")
+    with pytest.raises(UnsupportedError, match=f"Zarr v{version} does not support a transpos"):
+        FORMATS[version].render_node(replace(node, codecs=(identity,)))
 
 
 def test_v1_rejects_group_attributes():

@@ -100,13 +100,18 @@ def _parse_compression(members: Mapping[str, Json]) -> Json:
 
 
 def _render_array(node: ArrayNode) -> dict[str, Json]:
-    members = v2.render_array(node)
+    members = v2.render_array(node, V1.version)
     compressors = [spec for spec in node.codecs if spec.place == "compressor"]
     names = [spec.name for spec in node.codecs if spec.place == "filters"]
-    if names or len(compressors) > 1 or members.get("dimension_separator") == "/":
-        feature = f"the filters {', '.join(names)}" if names else "nested chunk keys"
+    features = {
+        f"the filters {', '.join(names)}": bool(names),
+        "several compressors": len(compressors) > 1,
+        "nested chunk keys": members.get("dimension_separator") == "/",
+    }
+    if any(features.values()):
+        unsupported = " or ".join(text for text, is_used in features.items() if is_used)
         raise UnsupportedError(
-            f"Zarr v1 does not support {feature}",
+            f"Zarr v1 does not support {unsupported}",
             remedy="Write with a single compressor (shuffle=False), or with zarr_format=2",
             variable=node.path,
         )

@@ -228,23 +228,25 @@ def converted(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     return configuration
 
 
-def render_array(node: ArrayNode) -> dict[str, Json]:
+def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions.
+
+    `version` is the Zarr version that error messages name.
 
     Raises
     ------
     UnsupportedError
-        If Zarr v2 cannot express the array.
+        If neither Zarr v2 nor v1 can express the array.
     """
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
-        raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node)
+        raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node, version)
     if node.shards or node.chunk_runs:
-        raise _inexpressible("shards" if node.shards else "a rectilinear grid", node)
+        raise _inexpressible("shards" if node.shards else "a rectilinear grid", node, version)
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"
     if transposed and codecs[0].configuration["order"] != [*reversed(range(len(node.shape)))]:
-        raise _inexpressible("a transposition other than the reversal of all axes", node)
+        raise _inexpressible("a transposition other than the reversal of all axes", node, version)
     members = {
         "shape": list(node.shape),
         "dtype": render_data_type(node.dtype, node.type_name),
@@ -255,7 +257,7 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     by_place: dict[str, list[Json]] = {"filters": [], "compressor": []}
     for spec in codecs[transposed:]:
         if spec.place not in by_place or (spec.place == "filters" and by_place["compressor"]):
-            raise _inexpressible(f"the codec {spec.name} under {spec.place}", node)
+            raise _inexpressible(f"the codec {spec.name} under {spec.place}", node, version)
         by_place[spec.place].append(
             {"id": spec.name, **spec.configuration} if spec.document is None else spec.document
         )
@@ -266,8 +268,9 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     return members | {"dimension_separator": separator} if is_declared else members
 
 
-def _inexpressible(feature: str, node: ArrayNode) -> UnsupportedError:
-    return UnsupportedError(f"Zarr v2 does not support {quote(feature)}", variable=node.path)
+def _inexpressible(feature: str, node: ArrayNode, version: str) -> UnsupportedError:
+    problem = f"Zarr v{version} does not support {quote(feature)}"
+    return UnsupportedError(problem, variable=node.path)
 
 
 def _parse_member(inner: Document, key: str, value: Json) -> Document:
