@@ -132,6 +132,27 @@ def test_diff_treats_numbers_within_tolerance_as_equal(
     assert main(["diff", str(first), str(second), "--metadata"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [(1.0, np.inf), (np.inf, 1.0), (np.inf, -np.inf), (1e308, -np.inf)]
+)
+def test_no_tolerance_makes_infinity_equal_to_another_number(first: float, second: float) -> None:
+    stores: list[dict[str, bytes]] = [{}, {}]
+    for value, item in zip((first, second), stores, strict=True):
+        xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [value])}), item)
+    assert len(xr_nczarr.diff(*stores, rtol=1e-6, atol=1.0).differences) == 1
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_distances_of_large_integers_are_exact(dtype: str) -> None:
+    stores: list[dict[str, bytes]] = [{}, {}]
+    for value, item in zip((2**60 + 3, 2**60), stores, strict=True):
+        xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", np.array([value], dtype))}), item)
+    for pair in (stores, stores[::-1]):
+        (result,) = xr_nczarr.diff(*pair, atol=2).differences
+        assert result.note == "1 of 1 values differ, first at (0), by at most 3"
+        assert xr_nczarr.diff(*pair, atol=3).whole
+
+
 def test_diff_compares_only_selected_subset(tmp_path: Path) -> None:
     first = store(tmp_path / "one")
     second = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))

@@ -260,10 +260,10 @@ class _Comparator:
             return differ, 0.0
         with np.errstate(all="ignore"):
             differ &= ~((first != first) & (second != second))
-            wide = [values.astype("f8") for values in (first, second)]
-            distances = abs(wide[0] - wide[1])
+            distances = _distances(first, second)
             if self.rtol or self.atol:
-                differ &= ~(distances <= self.atol + self.rtol * abs(wide[1]))
+                tolerances = self.atol + self.rtol * abs(second.astype("f8"))
+                differ &= ~(np.isfinite(distances) & (distances <= tolerances))
         finite = distances[differ & np.isfinite(distances)]
         return differ, float(finite.max()) if finite.size else 0.0
 
@@ -284,6 +284,18 @@ class _Comparator:
 def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
     values = np.asarray(data)
     return decode_strings(values) if kind == "string" and values.dtype.kind == "S" else values
+
+
+def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the absolute differences of numbers. Those of integers of one kind are exact."""
+    if first.dtype.kind == second.dtype.kind != "f":
+        ordered = np.maximum(first, second), np.minimum(first, second)
+        high, low = (values.astype("u8") for values in ordered)
+    else:
+        high, low = first.astype("f8"), second.astype("f8")
+    # In u8, differences are correct modulo 2**64. Because they are not negative, none overflows.
+    distances: npt.NDArray[Any] = np.abs(high - low)
+    return distances
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
