@@ -207,6 +207,17 @@ def test_dump_shows_only_filters_supported_by_hdf5():
 
 
 @needs_ncgen
+def test_ncgen_accepts_special_attributes_of_strings_without_fill_value(tmp_path):
+    """netcdf-c rejects `_NoFill` for strings."""
+    xr_nczarr.to_nczarr(xr.Dataset({"s": ("x", ["a", "bc"])}), tmp_path / "s.zarr", dialect="zarr")
+    document = json.loads((tmp_path / "s.zarr" / "s" / ".zarray").read_text())
+    (tmp_path / "s.zarr" / "s" / ".zarray").write_text(json.dumps(document | {"fill_value": None}))
+    (tmp_path / "s.cdl").write_text(str(xr_nczarr.dump(tmp_path / "s.zarr", special=True)))
+    run("ncgen", "-4", "-o", str(tmp_path / "s.nc"), str(tmp_path / "s.cdl"))
+    assert xr_nczarr.diff(tmp_path / "s.zarr", tmp_path / "s.nc", special=True).whole
+
+
+@needs_ncgen
 def test_requested_string_widths_survive_dump_and_ncgen(tmp_path):
     """netcdf-c shows only requested widths; without them, the width would become 128."""
     first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"

@@ -47,7 +47,7 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
         special["_Filter"] = "|".join(unnamed)
     if variable.kind == "number" and node.dtype.itemsize > 1:
         special["_Endianness"] = "big" if node.dtype.byteorder == ">" else "little"
-    if node.fill_value is None:
+    if node.fill_value is None and variable.kind != "string":  # netCDF-C always fills strings
         special["_NoFill"] = "true"
     return special
 
