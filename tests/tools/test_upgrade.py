@@ -139,6 +139,26 @@ def test_upgrade_rejects_dialects_that_cannot_represent_content(tmp_path: Path) 
     assert contents(store) == before
 
 
+def test_upgrade_to_plain_zarr_rejects_fill_values_that_would_mask_values(tmp_path: Path) -> None:
+    """In NCZarr, netCDF's default fill value does not mask values. In plain Zarr v2, it does."""
+    dataset = xr.Dataset({"n": ("x", np.array([1, 2**32 - 1], "u4"))})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "store")
+    before = contents(tmp_path / "store")
+    with pytest.raises(xr_nczarr.ConflictError, match="absence of the attribute _FillValue of /n"):
+        xr_nczarr.upgrade(tmp_path / "store", "zarr")
+    assert contents(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_upgrade_keeps_integer_attributes_of_plain_zarr(zarr_format: int | str) -> None:
+    store: dict[str, bytes] = {}
+    dataset = xr.Dataset({"t": ("x", [1.5], {"n": 2, "many": [2, 3]})}, attrs={"n": 2**40})
+    xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, dialect="zarr")
+    before = dict(store)
+    assert xr_nczarr.upgrade(store, "zarr").written == []
+    assert store == before
+
+
 def test_upgrade_does_not_list_annotated_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

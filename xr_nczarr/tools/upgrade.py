@@ -21,6 +21,7 @@ from xr_nczarr.netcdf.annotations import (
     SIDECARS,
     VINTAGES,
     XARRAY_DIMENSIONS,
+    is_annotated,
     is_bookkeeping,
     listed_children,
 )
@@ -150,8 +151,9 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     source = opened.hierarchy
     zarr_format, consolidated = source.zarr_format, source.consolidated
     writable_format(source, opened.store.name)
-    root = _with_source_encoding(opened.root, source)
-    hierarchy = annotate(root, Layout(zarr=FORMATS[zarr_format], dialect=dialect))
+    layout = Layout(zarr=FORMATS[zarr_format], dialect=dialect)
+    root = _with_source_encoding(opened.root, source, layout)
+    hierarchy = annotate(root, layout)
     hierarchy = replace(hierarchy, nodes=_with_source_metadata(hierarchy, source))
     documents = rendered(hierarchy, consolidated=consolidated)
     again = open_hierarchy(
@@ -197,25 +199,32 @@ def _phases(
     yield [key for key in keys if key == consolidated]
 
 
-def _with_source_encoding(group: Group, source: Hierarchy) -> Group:
+def _with_source_encoding(group: Group, source: Hierarchy, layout: Layout) -> Group:
     if group.error is not None:
         raise group.error
+    variables, groups = group.variables.items(), group.groups.items()
     return replace(
         group,
-        attributes=undecoded(group.attributes, source.nodes[group.path]),
-        variables={name: _variable(item, source) for name, item in group.variables.items()},
-        groups={name: _with_source_encoding(child, source) for name, child in group.groups.items()},
+        attributes=_attributes(group.attributes, source.nodes[group.path], layout),
+        variables={name: _variable(item, source, layout) for name, item in variables},
+        groups={name: _with_source_encoding(child, source, layout) for name, child in groups},
     )
 
 
-def _variable(variable: Variable, source: Hierarchy) -> Variable:
+def _variable(variable: Variable, source: Hierarchy, layout: Layout) -> Variable:
     if variable.node is None or variable.error is not None:
         raise variable.error or NotFoundError(
             "the array is missing from the store", variable=variable.path
         )
     node = replace(variable.node, codecs=tuple(map(_normalized_codec, variable.node.codecs)))
-    attributes = undecoded(variable.attributes, source.nodes[variable.node.path])
+    attributes = _attributes(variable.attributes, source.nodes[variable.node.path], layout)
     return replace(variable, node=node, attributes=attributes)
+
+
+def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[str, Any]:
+    if layout.is_plain_zarr and not is_annotated(node):  # neither layout has types
+        return dict(decoded)
+    return undecoded(decoded, node)
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
@@ -259,13 +268,16 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Yield a description of each property of `old` that is missing or different in `new`."""
-    new_values = dict(_statements(new))
-    for subject, value in _statements(old):
+    """Yield a description of each property in which two groups differ."""
+    old_values, new_values = dict(_statements(old)), dict(_statements(new))
+    for subject, value in old_values.items():
         if subject not in new_values:
             yield subject
         elif new_values[subject] != value:
             yield quote(f"{subject} ({value}, not {new_values[subject]})")
+    for subject in new_values:
+        if subject not in old_values:
+            yield f"the absence of {subject}"
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
