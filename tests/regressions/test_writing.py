@@ -7,6 +7,8 @@ import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import dask
+import dask.array as da
 import netCDF4
 import numpy as np
 import pandas as pd
@@ -918,6 +920,37 @@ def test_overwriting_coordinate_with_values_computed_from_it_is_rejected(path, c
         with pytest.raises(RefusedError, match="reads its values from /lat"):
             to_nczarr(added, path, mode="a")
     assert files(path) == before
+
+
+ONES = da.ones(24, chunks=1)
+
+
+def added(block, other):
+    return block + other[: len(block)].values
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(
+            lambda values, _: dask.optimize(da.concatenate([ONES[4:], values[3::-1]]))[0],
+            id="optimized",
+        ),
+        pytest.param(lambda _, lazy: ONES.map_blocks(added, other=lazy), id="keyword"),
+        pytest.param(lambda _, lazy: da.from_array(lazy, chunks=2)[::-1], id="data array"),
+        pytest.param(
+            lambda _, lazy: da.from_delayed(dask.delayed(np.flip)(lazy), (24,), "f8"), id="delayed"
+        ),
+    ],
+)
+def test_overwriting_source_of_dask_graph_is_rejected(path, changed):
+    stored = xr.Dataset({"a": ("x", np.arange(24.0))})
+    to_nczarr(stored, path, encoding={"a": {"chunks": (2,)}})
+    values = xr.open_dataset(path, engine="nczarr", chunks={}).a.data
+    lazy = xr.open_dataset(path, engine="nczarr", cache=False).a
+    with pytest.raises(RefusedError, match="reads its values from /a"):
+        to_nczarr(xr.Dataset({"a": ("x", changed(values, lazy))}), path, mode="a")
+    xr.testing.assert_equal(read(path), stored)
 
 
 def test_overwriting_source_of_lazily_decoded_values_is_rejected(path):

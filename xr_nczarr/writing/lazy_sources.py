@@ -5,11 +5,10 @@ A write must know them, because it must not overwrite an array that it is still 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from xarray import Dataset, Variable
+from xarray import DataArray, Dataset, Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
 from xarray.core.utils import NDArrayMixin
@@ -19,8 +18,6 @@ from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
 
-_MAX_INSPECTED_TASKS = 3
-
 
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
     """Map the name of each lazy variable to the paths of its source arrays in `store`.
@@ -29,24 +26,25 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
     """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
-        for lazy in lazy_arrays(variable._data):
+        for lazy in dict.fromkeys(lazy_arrays(variable._data)):
             if store.is_same(lazy.stored.store):
                 sources.setdefault(str(name), set()).add(lazy.stored.node.path)
     return sources
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy arrays of this engine in a dask graph or inside xarray's wrappers."""
-    if not hasattr(data, "dask"):
-        yield from _in_task(data)
-        return
-    for layer in data.dask.layers.values():
-        # A graph contains an array in a separate layer, or as a literal in a layer that creates its
-        # tasks on demand.
-        literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
-        # All tasks of a layer are alike, so the first few refer to all arrays that the layer reads.
-        tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _MAX_INSPECTED_TASKS)
-        yield from _in_task([*literals, *tasks])
+    """Yield the lazy arrays of this engine inside xarray's objects and wrappers or a dask graph.
+
+    An array can be yielded several times.
+    """
+    items = [data]
+    while items:
+        item = items.pop()
+        parts = _parts(item)
+        if parts is not None:
+            items += parts
+        elif isinstance(array := unwrapped(item)[0], LazyArray):
+            yield array
 
 
 def chunked_values(data: Any) -> Any:
@@ -105,16 +103,29 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
     return data, None
 
 
-def _in_task(task: Any) -> Iterator[LazyArray]:
-    if isinstance(task, tuple | list):
-        for item in task:
-            yield from _in_task(item)
-    elif isinstance(arguments := getattr(task, "args", None), tuple):
-        yield from _in_task(arguments)
-    else:
-        array, _ = unwrapped(getattr(task, "value", task))
-        if isinstance(array, LazyArray):
-            yield array
+def _parts(item: Any) -> Any:
+    """Return the parts of a container, an xarray object, a dask object or a task, or None."""
+    if isinstance(item, tuple | list):
+        return item
+    if isinstance(item, dict):  # also the tasks that `dask.optimize` combines into one
+        return item.values()
+    if isinstance(item, Dataset):
+        return item.variables.values()
+    if isinstance(item, DataArray | Variable):
+        return [item._data if isinstance(item, Variable) else item.variable._data]
+    if hasattr(item, "dask"):
+        return [_tasks(layer) for layer in item.dask.layers.values()]
+    if isinstance(arguments := getattr(item, "args", None), tuple):
+        return [arguments, getattr(item, "kwargs", None)]
+    return [item.value] if hasattr(item, "value") else None  # a literal in a dask graph
+
+
+def _tasks(layer: Any) -> Any:
+    """Return the tasks of a layer, or its template for tasks and the literals in them."""
+    if hasattr(layer, "mapping"):
+        return list(layer.mapping.values())
+    literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
+    return [getattr(layer, "task", None), literals]
 
 
 def reading_error(store: Store, name: str, path: str) -> RefusedError:
