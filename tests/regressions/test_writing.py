@@ -4,7 +4,7 @@ import ast
 import json
 import os
 import re
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import dask
@@ -920,6 +920,30 @@ def test_overwriting_coordinate_with_values_computed_from_it_is_rejected(path, c
         with pytest.raises(RefusedError, match="reads its values from /lat"):
             to_nczarr(added, path, mode="a")
     assert files(path) == before
+
+
+def write_text(path, start):
+    texts = da.from_array(np.array(["one", "two", "three", "four"], object), chunks=2)
+    region = {"x": slice(start, start + 4)}
+    to_nczarr(xr.Dataset({"s": ("x", texts)}), path, region=region)
+
+
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+def test_threads_that_write_text_do_not_turn_warnings_of_others_into_errors(path):
+    text = np.full(400, "later")
+    stored = xr.Dataset({"s": ("x", text, {}, {"dtype": str, "chunks": (4,)})})
+    to_nczarr(stored, path, dialect="zarr")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_text, [path] * 100, range(0, 400, 4)))
+    assert read(path).s.values.tolist() == ["one", "two", "three", "four"] * 100
+
+
+def test_shards_of_characters_need_not_contain_dimension_of_characters(path):
+    stored = xr.Dataset({"s": ("x", np.array([b"one", b"three", b"two"]))})
+    encoding = {"s": {"chunks": (1,), "shards": (2,)}}
+    to_nczarr(stored, path, encoding=encoding, zarr_format=3, dialect="nczarr")
+    assert read(path).s.values.tolist() == stored.s.values.tolist()
+    assert read(path).s.encoding["shards"] == (2, 5)
 
 
 ONES = da.ones(24, chunks=1)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-from xarray import SerializationWarning, Variable, conventions
+from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
@@ -143,17 +143,17 @@ def encode_as_stored(
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
+    if is_time(new):
+        encode = _in_time_dtype if dtype.kind in "mM" else _encode_times
+        return encode(new.data, dtype, encoding, name)
+    new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
         packing = [key for key in PACKING_KEYS if key in new.encoding]
         finer = any(encoding.get(key) != new.encoding[key] for key in packing)
         rounding: Rounding = "none" if finer else "packing"
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
-    if is_time(new):
-        encode = _in_time_dtype if dtype.kind in "mM" else _encode_times
-        return encode(new.data, dtype, encoding, name)
     new.attrs, new.encoding = {}, encoding
-    new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are not text
         if not new.isnull().all():
             check_kind(new, stored, name)
@@ -164,10 +164,7 @@ def encode_as_stored(
     if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         new.data = in_width(new.data, fixed, name)
-    # All threads share the warning filters, so they must not be changed in dask's threads.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SerializationWarning)
-        encoded = cf_encoded(new, name)
+    encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
@@ -375,7 +372,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray. Raise ConflictError if xarray fails or warns."""
+    """Encode a variable with xarray. Raise ConflictError if xarray fails."""
     with _as_conflicts():
         return conventions.encode_cf_variable(variable, name=name)
 
@@ -384,7 +381,7 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 def _as_conflicts() -> Iterator[None]:
     try:
         yield
-    except (SerializationWarning, ValueError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise ConflictError(
             f"the values do not fit their encoding ({reason_of(error)})",
             remedy="Choose another dtype or other units. If the variable is already stored, write "
