@@ -116,13 +116,13 @@ def make_node(
 def _with_character_length(
     encoding: Mapping[str, Any], shape: tuple[int, ...]
 ) -> Mapping[str, Any]:
-    """Add the character dimension to the chunk shape in the encoding of a string variable.
+    """Add the character dimension to the chunks and shards in the encoding of a string variable.
 
     The strings are stored as arrays of characters, with the characters of each string along an
-    additional dimension. The chunk shape in the encoding lacks this dimension, and is extended so
-    that a chunk always contains whole strings.
+    additional dimension. The shapes in the encoding lack this dimension, and are extended so that
+    a chunk always contains whole strings.
     """
-    for key in ("chunks", "chunksizes"):
+    for key in ("chunks", "chunksizes", "shards"):
         sizes = encoding.get(key)
         if isinstance(sizes, list | tuple) and len(sizes) == len(shape) - 1:
             encoding = {**encoding, key: (*sizes, shape[-1])}
