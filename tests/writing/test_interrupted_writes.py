@@ -211,7 +211,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
         try:
             to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
         except ConflictError as error:
-            assert "is replacing chunks" in str(error)  # noqa: PT017
+            assert "was interrupted while replacing chunks" in str(error)  # noqa: PT017
             refusals += 1
             to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
             to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})

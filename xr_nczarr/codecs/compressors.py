@@ -223,7 +223,8 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
-            f"the stored chunk has {len(data)} bytes; a Blosc header alone has 16 bytes",
+            f"the stored chunk has {len(data)} bytes; expected at least 16, the size of a Blosc "
+            "header",
             remedy=DAMAGED,
         )
     size, length = struct.unpack_from("<4xI4xI", data)

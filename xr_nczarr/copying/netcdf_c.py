@@ -50,7 +50,7 @@ def _library() -> ctypes.CDLL:
                 return library
     raise UnsupportedError(
         "the installed netCDF4 package does not expose its netCDF-C library",
-        remedy="Copy the file with another xarray engine, such as engine='h5netcdf'",
+        remedy="Open or write the file with another xarray engine, for example engine='h5netcdf'",
     )
 
 
@@ -103,7 +103,7 @@ class Handle:
                 f"netCDF-C cannot {'write' if self.created else 'read'} the file: {reason}",
                 remedy=""
                 if self.created
-                else "Copy the file with another xarray engine, such as engine='h5netcdf'",
+                else "Open the file with another xarray engine, for example engine='h5netcdf'",
                 store=self.path,
             )
 

@@ -72,9 +72,10 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 def requested_codecs(
     encoding: Mapping[str, Any], zarr: Format, *, shuffles: bool
 ) -> list[dict[str, Any]]:
-    """Return the codecs that an encoding requests, as numcodecs configurations in encoding order.
+    """Return the codecs that an encoding requests, as numcodecs configurations.
 
-    If several keys request codecs, the first in this list takes precedence:
+    The codecs are in the order in which they are applied when encoding. If several keys request
+    codecs, the first in this list takes precedence:
 
     1. the keys of xarray's zarr engine, such as ``compressors``;
     2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
@@ -86,9 +87,9 @@ def requested_codecs(
     of netCDF-C can read them without plugins. With netCDF's flags, any compression except Blosc
     implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
 
-    If `shuffles` is False, the shuffle filter is left out, unless the first rule applies. This is
-    for items of variable length: other programs reject shuffled chunks whose size is not a multiple
-    of an item size.
+    If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
+    xarray's zarr engine (item 1). This is for items of variable length: other programs reject
+    shuffled chunks whose size is not a multiple of the item size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -127,7 +128,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     Raises
     ------
     TypeError
-        If the value is neither a mapping nor a zarr-python object.
+        If the value is neither a mapping nor an object of zarr-python with a ``to_dict`` method.
     ConflictError
         If the Zarr version does not support the chunk key encoding.
     """
@@ -137,7 +138,8 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     settings = requested.to_dict() if hasattr(requested, "to_dict") else requested
     if not isinstance(settings, Mapping):
         raise TypeError(
-            f"chunk_key_encoding must be a mapping or a zarr-python object, not {settings!r}"
+            "chunk_key_encoding must be a mapping or a zarr-python ChunkKeyEncoding, "
+            f"not {settings!r}"
         )
     name, configuration = settings.get("name"), {**settings, **settings.get("configuration", {})}
     separator = configuration.get("separator", "/" if name == "default" else ".")

@@ -167,8 +167,8 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document has more than {_MAX_REWRITTEN:,} values in a notation that only "
-                "netCDF-C accepts as JSON"
+                f"the document has more than {_MAX_REWRITTEN:,} values that are not valid JSON, "
+                "and that only netCDF-C accepts"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)

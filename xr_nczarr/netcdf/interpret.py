@@ -304,17 +304,17 @@ class _Interpreter:
         group with an error. The children are sorted in the order of the lists.
         """
         place = annotation.vintage.group
-        missing = f"is listed in {place}, but is missing from the store"
+        problem = f"is listed in {place}, but is missing from the store"
         for name in annotation.arrays or ():
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
-                error = NotFoundError(f"the array {missing}", variable=path)
+                error = NotFoundError(f"the array {problem}", variable=path)
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(f"{quote(path)} {missing}")
+                group.reports.append(f"{quote(path)} {problem}")
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                error = NotFoundError(f"the group {quote(path)} {missing}")
+                error = NotFoundError(f"the group {quote(path)} {problem}")
                 group.groups[name] = Group(path=path, error=error, reports=[str(error)])
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
@@ -361,7 +361,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the fill values that Zarr programs or netCDF write by default for a dtype."""
+    """Return the fill values that Zarr implementations or netCDF write by default."""
     if dtype.hasobject:  # leave out numbers, because NumPy is slow to compare them with text
         return (zero(dtype), b"")
     # In half precision, the default fill value would overflow to infinity.

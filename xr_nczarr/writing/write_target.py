@@ -82,7 +82,8 @@ class WriteTarget:
             If the mode is ``"r+"`` and there is no store.
         ConflictError
             If `append_dim` is not a dimension of the new data, if a variable has the path of a
-            group to write, or if another write is replacing chunks.
+            group to write, or if another write is in progress or was interrupted while replacing
+            chunks.
         """
         options, store = request.options, self.store
         if request.replaces_store:
@@ -106,9 +107,10 @@ class WriteTarget:
             return None
         if options.mode == "r+" and opened.hierarchy.before:
             raise ConflictError(
-                "another write is replacing chunks of the store, or was interrupted",
-                remedy="Wait until that write is complete. If it was interrupted, rerun it "
-                "unchanged, or append to the store: an append first rolls that write back",
+                "another write is in progress, or was interrupted while replacing chunks of the "
+                "store",
+                remedy="Wait until that write is complete. If it was interrupted, either rerun it "
+                "unchanged, or append to the store, which first rolls back the interrupted write",
                 store=store.name,
             )
         paths = [request.path]
