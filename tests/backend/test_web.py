@@ -53,7 +53,7 @@ def test_stores_are_discovered_from_web_server_index_pages(served, hidden, spell
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_store_found_through_index_pages_opens_identically_with_zarr_engine(tmp_path):
+def test_both_engines_open_store_found_through_index_pages_identically(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:

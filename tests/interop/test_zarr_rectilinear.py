@@ -129,7 +129,7 @@ def test_rectilinear_grids_round_trip_only_in_v3(name):
             other.render_node(node)
 
 
-def test_listed_and_run_length_encoded_chunk_lengths_are_read():
+def test_explicit_and_run_length_encoded_chunk_lengths_are_read():
     runs = (((1, 1), (3, 3)), ((2, 1), (4, 1)))
     for spelled in ([[1, [3, 3]], [2, 4]], [[[1, 1], [3, 3]], [2, [4, 1]]]):
         assert parse(chunk_shapes=spelled).chunk_runs == runs

@@ -228,7 +228,7 @@ def plain(array):
 
 
 @pytest.mark.parametrize("as_files", [False, True])
-def test_draft_stores_from_zarr_python_2_18_are_read(as_files, tmp_path):
+def test_v3_draft_stores_from_zarr_python_2_18_are_read(as_files, tmp_path):
     store, expected = recorded("zarr_python_2_18.json")
     groups = read(put(store, tmp_path) if as_files else store)
     assert set(groups) == {"/", "/codecs", "/fill", "/sub", "/sub/deep", "/types"}
@@ -245,7 +245,7 @@ def test_draft_stores_from_zarr_python_2_18_are_read(as_files, tmp_path):
 
 
 @pytest.mark.parametrize("as_files", [False, True])
-def test_draft_stores_from_gdal_3_6_are_read(as_files, tmp_path):
+def test_v3_draft_stores_from_gdal_3_6_are_read(as_files, tmp_path):
     store, expected = recorded("gdal_3_6.json")
     groups = read(put(store, tmp_path) if as_files else store)
     assert {path: len(dataset.variables) for path, dataset in groups.items()} == {

@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_are_additional_metadata_objects_of_nczarr():
+def test_sidecars_have_names_of_nczarr_metadata_objects():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 

@@ -408,7 +408,7 @@ class TestTrust:
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_remote_reference_set_can_reference_its_host_by_any_url_form(self, served):
+    def test_remote_reference_set_can_reference_its_host_by_absolute_or_relative_url(self, served):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
