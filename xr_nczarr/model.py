@@ -82,7 +82,8 @@ class Limits:
         Raises
         ------
         ValueError
-            If `limits` has another type, or a limit is unknown or not a number.
+            If `limits` is neither a `Limits` object, a mapping nor None, or if the mapping contains
+            an unknown limit or a value that is not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):
             raise ValueError(f"limits must be a Limits object, a mapping or None, not {limits!r}")

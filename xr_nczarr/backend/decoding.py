@@ -86,7 +86,7 @@ class TruthValues:
     missing: tuple[Any, ...]
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the booleans into `target`.
+        """Convert `stored` to booleans, and write them into `target`.
 
         Raises
         ------

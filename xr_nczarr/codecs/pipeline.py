@@ -117,7 +117,7 @@ class Flow:
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View bytes as an array of elements with the dtype and shape of the flow.
+        """View bytes as an array of elements with this flow's dtype and shape.
 
         If the elements are Python objects, `data` is already an array, and is only reshaped.
         """

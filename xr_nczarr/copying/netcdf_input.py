@@ -279,7 +279,10 @@ class Values(BackendArray):
         return values
 
     def _is_stored(self, position: list[int]) -> bool:
-        """Return whether an element is certainly stored, because it is not the fill value."""
+        """Return whether an element is known to be stored: its value differs from the fill value.
+
+        The result is False for NaN, and for items of variable length.
+        """
         assert self.variable.node is not None
         fill = self.variable.node.fill_value
         value = self._part(position, [1] * len(position)).item()

@@ -212,8 +212,9 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 def converted(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     """Convert a codec's configuration from another notation to that of numcodecs.
 
-    The other notations are those of GDAL for ``lzma``, and of Zarr v3 for ``blosc``, which
-    VirtualiZarr also writes as v2. Any other configuration is returned unchanged.
+    Two other notations are recognized: GDAL's for ``lzma``, and Zarr v3's for ``blosc``.
+    VirtualiZarr writes the latter even in v2 metadata. Any other configuration is returned
+    unchanged.
     """
     if name == "lzma" and "delta" in configuration:
         delta = {"id": 3, "dist": configuration["delta"]}

@@ -156,7 +156,9 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return a node's attributes, members and sidecars, including the types of its attributes.
+        """Merge a node's attributes and their types into its other metadata, and return the result.
+
+        The result has the keys of `fields`.
 
         Parameters
         ----------
@@ -164,7 +166,8 @@ class _Writer:
             The user's attributes.
         fields
             The node's other metadata, including its annotations, in dicts under the keys
-            ``attributes``, ``members`` and ``sidecars``. Types may be added to these dicts in
+            ``attributes``, ``members`` and ``sidecars`` (additional hidden documents that some
+            layouts store next to a node's Zarr documents). Types may be added to these dicts in
             place.
         path
             Path of the node, for error messages.

@@ -140,7 +140,7 @@ class Group:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether it is unknown what the group contains, for the reason given in `error`."""
+        """Whether the contents of the group could not be determined. If so, `error` says why."""
         is_empty = self.node is None and not self.variables and not self.groups
         return self.error is not None and is_empty
 

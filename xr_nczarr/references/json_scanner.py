@@ -321,10 +321,10 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return by how many bits to shift each word left, so that only its first bytes remain.
+    """Return how many bits each word must be shifted left to keep only its first bytes.
 
-    For each word, `lengths` contains the number of bytes that remain. Words are little-endian, so
-    the first byte of a word is in its lowest bits. The shift is 64 or more if no byte remains.
+    For each word, `lengths` contains the number of bytes to keep. Words are little-endian, so the
+    first byte of a word is in its lowest bits. The result is 64 or more if no byte is kept.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

@@ -201,10 +201,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name`, to inline it in a template that names or calls it.
+        """Compile the template `name`, to inline it in another template.
 
-        `scope` contains the names that are visible where the template is named or called.
-        `arguments` contains the arguments of the call.
+        The other template refers to it by its name alone, or calls it with `arguments`. `scope`
+        contains the names that are visible at this point of the other template.
         """
         if name not in self._texts:
             raise ReferenceSetError(

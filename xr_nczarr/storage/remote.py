@@ -47,7 +47,7 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """A description of the requested byte range for messages, or None for a whole object."""
+        """A description of the byte range for use in error messages, or None for a whole object."""
         if self.start is None:
             return None
         if self.start < 0:

@@ -353,7 +353,7 @@ class Store(ABC):
     def is_within(self, other: Store) -> bool:
         """Return whether this store is in the root folder of `other`, or in a folder below it.
 
-        By default, the answer is False.
+        The default implementation returns False.
         """
         return False
 

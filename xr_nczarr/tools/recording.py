@@ -55,10 +55,10 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If True, this is done for local stores, and
-            for remote stores that cannot be listed, with one request per object. If False, every
-            store is listed instead, and the sizes in a remote store that cannot be listed are
-            unknown.
+            Whether objects may be looked up one by one. If True, local stores, and remote stores
+            that cannot be listed, are queried with one request per object, and other stores are
+            listed. If False, all stores are listed, and the sizes in a remote store that cannot be
+            listed are unknown.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
