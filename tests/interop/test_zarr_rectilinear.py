@@ -97,7 +97,7 @@ def test_pointwise_selections_of_rectilinear_arrays_match_numpy(dataset, name, p
 @pytest.mark.parametrize("name", CHUNKS)
 @pytest.mark.parametrize("start", [None, 3, 4])  # with 3, there are as many columns as points
 @pytest.mark.parametrize("step", [-1, -2])
-def test_slices_can_be_reversed_in_pointwise_selections(dataset, name, start, step):
+def test_reversed_slices_can_be_combined_with_pointwise_selections(dataset, name, start, step):
     rows = np.array([[0, 9], [5, 3]])
     columns = slice(start, None, step)
     selected = dataset[name].isel(y=xr.DataArray(rows, dims=("p", "q")), x=columns)

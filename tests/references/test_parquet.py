@@ -238,7 +238,9 @@ def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, colum
         ({"url": ["u"], "offset": [1], "size": [1]}, 'no column "path" or "raw"'),
     ],
 )
-def test_invalid_columns_are_not_missing_chunks(tmp_path, monkeypatch, reader, rows, problem):
+def test_invalid_columns_are_not_read_as_missing_chunks(
+    tmp_path, monkeypatch, reader, rows, problem
+):
     (tmp_path / "t").mkdir()
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq", engine="pyarrow")
     document = {"metadata": {"t/.zarray": array([1], [1])}, "record_size": 5}

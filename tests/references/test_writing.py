@@ -194,7 +194,7 @@ def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_arrays_with_dotted_keys_of_version_3_are_counted(tmp_path):
+def test_version_3_arrays_with_dotted_chunk_keys_are_counted(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")

@@ -179,7 +179,7 @@ def test_zarr_python_array_is_rejected_as_target() -> None:
         xr.open_dataset(array, engine="nczarr")
 
 
-def test_icechunk_session_error_suggests_its_store() -> None:
+def test_error_for_icechunk_session_suggests_passing_its_store() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     with pytest.raises(UnsupportedError, match=r"type Session cannot be opened.*session\.store"):
