@@ -259,7 +259,8 @@ class ArrayNode:
         largest stored object. Empty for a regular grid.
     stored_shape
         The shape in the metadata, if `shape` exceeds it along an unlimited dimension. All elements
-        beyond it are fill values, even if a stored chunk contains others. Empty in all other cases.
+        beyond it are fill values, even if a stored chunk contains other values. Empty if the shape
+        in the metadata is not exceeded.
     dimension_names
         The ``dimension_names`` member of v3 metadata, or None for arrays without this member.
     attributes

@@ -142,7 +142,7 @@ def _selector_parts(
     parts = []
     for combination in np.unique(numbers, axis=1).T:
         target = np.flatnonzero((combination == numbers.T).all(axis=1))
-        if len(group) == 1:  # with ascending positions, each part of a slice is a slice too
+        if len(group) == 1:  # sort the positions, so that each part of a slice is a slice too
             target = target[np.argsort(flat[0][target], kind="stable")]
         chosen = tuple(
             [runs[axis][number] for axis, number in zip(group, combination, strict=True)]

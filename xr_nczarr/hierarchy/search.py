@@ -288,8 +288,8 @@ class _Search:
         """Read the groups on the path to the requested group, without listing any group.
 
         Return a list that contains only the requested group. The list is empty if the requested
-        group has no document, if a node on the path is not a group, or if it is missing from the
-        list in its parent's metadata. Groups above the requested one need no document.
+        group has no document, or if any node on the path is not a group, or is missing from the
+        list in the metadata of its parent. Groups above the requested one need no document.
         """
         paths = paths_above(self.group)[:-1]
         if len(paths) > self.limits.max_depth:

@@ -267,7 +267,7 @@ def render_parquet_references(
 
 
 def _dotted(key: str, document: Json) -> Json:
-    """Declare in a ``.zarray`` that the chunk keys have dots, and return other documents unchanged.
+    """Declare in a ``.zarray`` that chunk keys have dots. Return any other document unchanged.
 
     The rows of a record file do not depend on the separator, and kerchunk supports only dots.
     """

@@ -122,8 +122,8 @@ class _ObstoreConnection(Connection):
     """A connection that uses obstore if possible, and fsspec otherwise.
 
     In a forked process, fsspec is used because obstore would hang. If `arguments` is None, as after
-    unpickling, `client` chooses the library for its process. Unpickling itself must not raise an
-    error, because a dask worker would then stop, and the computation would never end.
+    unpickling, `client` chooses the library in the process that calls it. Unpickling itself must
+    not raise an error, because a dask worker would then stop, and the computation would never end.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class ObstoreClient(RemoteClient):
     rules
         See `Rules`.
     name
-        A URL for messages, without secrets. If it is None, it is derived from `store`.
+        A URL for error messages, without secrets. If it is None, it is derived from `store`.
     substitute
         For a web server, a function that takes rules, and returns an fsspec client for the same
         objects. That client handles responses that obstore rejects, and lists folders. For any

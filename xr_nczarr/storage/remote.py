@@ -101,7 +101,7 @@ class Connection(ABC):
     Attributes
     ----------
     name
-        A URL for messages. It contains no secrets.
+        A URL for error messages. It contains no secrets.
     web
         Whether the objects are accessed over plain HTTP, which supports neither listing nor
         writing.

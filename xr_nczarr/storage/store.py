@@ -42,7 +42,7 @@ class Store(ABC):
     Attributes
     ----------
     name
-        A URL or path for messages. It contains no secrets.
+        A URL or path for error messages. It contains no secrets.
     remote
         Whether each request costs a network round trip. If so, concurrent requests are faster.
     reads_in_place

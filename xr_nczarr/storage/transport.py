@@ -67,7 +67,8 @@ class Transport(RemoteClient):
     rules
         See `Rules`.
     name
-        A URL for messages, without secrets. If it is None, it is derived from the filesystem.
+        A URL for error messages, without secrets. If it is None, it is derived from the
+        filesystem.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Transport(RemoteClient):
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Call `action` with the filesystem and `path`, and retry transient failures.
 
-        `key` is for messages.
+        `key` is used in error messages.
         """
         for _ in self.rules.retry.tries():
             try:
@@ -296,7 +297,7 @@ class Transport(RemoteClient):
     def _cat_end(self, request: Request) -> bytes | Exception:
         """Return the end of a file in a cache of fsspec, or the exception that reading it raised.
 
-        ``cat_ranges`` fails for such a request, because the size of a cached file is unknown to it.
+        ``cat_ranges`` fails for such a request, because it does not know the size of a cached file.
         """
         path = self.path(request.key)
         try:

@@ -54,7 +54,7 @@ class ZipContents:
     key
         Key of the zip file in `folder`.
     store
-        Name of the store in the zip file, for messages. It ends with the name of the file.
+        Name of the store in the zip file, for error messages. It ends with the name of the file.
 
     Attributes
     ----------

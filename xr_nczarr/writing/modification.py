@@ -174,9 +174,9 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that there is no group at the path of a new group, unless it will be replaced.
+        """Check that no group is stored at the path of a new group, unless it will be replaced.
 
-        Raise the error of an unreadable node at or above the path, too.
+        If a node at or above the path is unreadable, raise its error.
         """
         above = path
         while above not in self.kept:

@@ -167,9 +167,9 @@ def check_removable(store: Store) -> None:
 
 
 def check_no_document(opened: OpenedStore, path: str) -> None:
-    """Raise ExistsError if a group has a document, although it is not part of the hierarchy.
+    """Raise ExistsError if a group that is not part of the hierarchy has a document.
 
-    This happens if a group above it has no document.
+    Such a group exists if a group above it has no document.
     """
     key = FORMATS[opened.hierarchy.zarr_format].document_key(path, "group")
     if opened.store.size(key) is not None:
