@@ -144,7 +144,7 @@ def decode_variables(
     # Dropped variables are passed to xarray too, because attributes of other variables may refer to
     # them.
     later = {name for names in alike.values() for name in names[1:]}
-    # xarray may remove attributes from a stored variable, so their names are recorded before.
+    # xarray may remove attributes from a stored variable, so their names are recorded first.
     declared = {names[0]: set(variables[names[0]].attrs) for names in alike.values()}
     representatives, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}

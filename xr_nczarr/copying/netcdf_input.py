@@ -263,10 +263,10 @@ class Values(BackendArray):
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
         """Read a box of elements.
 
-        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C
-        misplaces the values of a box that extends beyond the end of the variable, unless the length
-        of the box is 1 along all dimensions before the last unlimited one. Such a box is therefore
-        read in parts.
+        Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
+        beyond the end of the variable, netCDF-C misplaces its values, unless the length of the box
+        is 1 along all dimensions before the last unlimited one. A box that may extend beyond the
+        end is therefore read in parts that have this length.
         """
         outer = self.outer
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]

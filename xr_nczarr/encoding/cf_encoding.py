@@ -213,9 +213,9 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Check whether the dtype in an encoding can represent all times of a variable.
 
-    Floats are not checked. Dask arrays are checked block by block when they are computed, so the
-    caller must use the returned variable. The default encoding of xarray, int64 without packing,
-    needs no check.
+    If NumPy does not support the calendar, NaT is rejected. Apart from that, floats are not
+    checked, and the default encoding of xarray (int64 without packing) needs no check. Dask arrays
+    are checked block by block when they are computed, so the caller must use the returned variable.
     """
     _refuse_calendar_units(encoding, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")

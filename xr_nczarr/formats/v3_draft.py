@@ -178,7 +178,7 @@ class V3Draft(Format):
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
             fill = ""  # zarr-python writes 0 as the default fill value of every type
         text = all(spec.name != "vlen-bytes" for spec in codecs)
-        raw = dtype if self.released else None  # zarr-python stores the bytes in the array's order
+        raw = dtype if self.released else None  # zarr-python uses the array's byte order
         return ArrayNode(
             path=path,
             dtype=dtype,

@@ -34,7 +34,7 @@ _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemble a status
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
-# Words that occur in an error without a response, and the remedy if all retries fail.
+# Maps words that occur in errors without a response to the remedy if all retries fail.
 _REMEDIES = {
     "dns error": CHECK_HOST,
     "InvalidCertificate": CHECK_CERTIFICATE,

@@ -308,7 +308,7 @@ def _open_remote(
         url, options = rest, _options_after(rest, options) or options
     path, query = split_query(url)
     folder, name = split_name(path)
-    is_in_archive = chained and "://" in link  # the first path is that of a folder
+    is_in_archive = chained and "://" in link  # the first URL names a folder
     if not is_zip and (is_in_archive or not name.endswith(".zip")):
         return connect(url, options if chained else _options_of(url.partition("://")[0], options))
     folder_store = _open_remote(folder + query, options, connect, largest)

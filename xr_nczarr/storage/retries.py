@@ -205,7 +205,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     elif is_transient(error):
         kind = StorageConnectionError
     elif isinstance(error, TypeError):  # an option is an unknown keyword argument
-        remedy = "Check the storage options. They have the names that fsspec's filesystem uses"
+        remedy = "Check the storage options. They must have the names that fsspec uses"
     elif kind_name == "NoCredentialsError":
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "

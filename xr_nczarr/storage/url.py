@@ -13,7 +13,7 @@ from xr_nczarr.errors import UnsupportedError
 
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 # A scheme has at least two letters, because a single letter is a Windows drive. A slash or a second
-# colon follows, except after "data:", because the name of a file may contain a colon.
+# colon must follow the first colon, except in "data:", because a file name may contain a colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[:/]|data:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 

@@ -52,8 +52,8 @@ class ArrayWrite:
         """Whether to store chunks even if they contain only the fill value.
 
         This is necessary for fixed-width bytes and big-endian numbers, because netCDF-C returns
-        wrong values for missing chunks of such arrays. It does not decode a fill value in Base64,
-        and returns a fill value in the byte order of the machine.
+        wrong values for missing chunks of such arrays. It does not decode fill values in Base64,
+        and returns big-endian fill values in the wrong byte order.
         """
         dtype = self.node.dtype
         return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
