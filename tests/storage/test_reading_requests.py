@@ -138,7 +138,7 @@ def test_concurrent_threads_fetch_record_file_once(place, tmp_path):
     assert len(paths) == 1
 
 
-def test_store_can_be_named_like_parquet_reference_set(place, tmp_path):
+def test_store_with_suffix_of_parquet_reference_set_is_read(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))
