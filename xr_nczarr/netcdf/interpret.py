@@ -304,17 +304,22 @@ class _Interpreter:
         group with an error. The children are sorted in the order of the lists.
         """
         place = annotation.vintage.group
-        problem = f"is listed in {place}, but is missing from the store"
         for name in annotation.arrays or ():
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
-                error = NotFoundError(f"the array {problem}", variable=path)
+                error = NotFoundError(
+                    f"the array is listed in {place}, but is missing from the store", variable=path
+                )
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(f"{quote(path)} {problem}")
+                group.reports.append(
+                    f"{quote(path)} is listed in {place}, but is missing from the store"
+                )
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                error = NotFoundError(f"the group {quote(path)} {problem}")
+                error = NotFoundError(
+                    f"the group {quote(path)} is listed in {place}, but is missing from the store"
+                )
                 group.groups[name] = Group(path=path, error=error, reports=[str(error)])
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
