@@ -26,6 +26,7 @@ import xr_nczarr
 from tests.reading import RAW
 from tests.stores import FIXTURES, file_url, has_ncgen
 from xr_nczarr.cli.main import main
+from xr_nczarr.copying import netcdf_input
 
 pytestmark = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
 
@@ -261,6 +262,31 @@ def test_copy_pads_variables_shorter_than_unlimited_dimensions(tmp_path: Path) -
     assert opened["corner"].values.tolist() == [[1, 2, f8, f8], [3, 4, f8, f8], [f8] * 4]
     assert opened["empty"].values.tolist() == [[-2147483647] * 4] * 3
     assert opened["text"].values.tolist() == [["1", "2", "3", ""], ["4", "5", "6", ""], [""] * 4]
+
+
+def test_netcdf_variables_that_end_in_fill_values_are_read_in_few_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with netCDF4.Dataset(tmp_path / "source.nc", "w") as file:
+        file.createDimension("x", 300)
+        file.createDimension("t", None)
+        whole = np.arange(1200.0).reshape(300, 4)
+        whole[-1] = np.nan
+        file.createVariable("whole", "f8", ("x", "t"), fill_value=np.nan)[:] = whole
+        file.createVariable("short", "f8", ("x", "t"), fill_value=np.nan)[:, :2] = whole[:, :2]
+    read, parts = netcdf_input.Values._part, []
+
+    def counted(*arguments: Any) -> Any:
+        parts.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(netcdf_input.Values, "_part", counted)
+    xr_nczarr.copy(tmp_path / "source.nc", tmp_path / "copy")
+    opened = xr.open_dataset(tmp_path / "copy", engine="nczarr")
+    np.testing.assert_array_equal(opened.whole, whole)
+    np.testing.assert_array_equal(opened.short[:, :2], whole[:, :2])
+    assert opened.short[:, 2:].isnull().all()
+    assert len(parts) < 20
 
 
 # ---- through other engines

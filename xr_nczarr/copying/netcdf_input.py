@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-import operator
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,8 +137,7 @@ class NetcdfFile:
             kind=_KINDS.get(xtype.value, "number"),
         )
         unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
-        outer = max(unlimited, default=0)
-        self.values[path] = Values(handle, group.variables[name], varid, outer)
+        self.values[path] = Values(handle, group.variables[name], varid, unlimited)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
@@ -226,14 +225,14 @@ class Values(BackendArray):
 
     Attributes
     ----------
-    outer
-        Number of dimensions before the last unlimited dimension.
+    unlimited
+        The axes of the unlimited dimensions, in ascending order.
     """
 
     handle: Handle
     variable: Variable
     varid: int
-    outer: int
+    unlimited: Sequence[int]
 
     def __post_init__(self) -> None:
         assert self.variable.node is not None
@@ -265,29 +264,41 @@ class Values(BackendArray):
 
         Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
         beyond the end of the variable, netCDF-C misplaces its values, unless the length of the box
-        is 1 along all dimensions before the last unlimited one. A box that may extend beyond the
-        end is therefore read in parts that have this length.
+        is 1 along all unlimited dimensions, or along all dimensions before the last unlimited one.
+        A box that may extend beyond the end is therefore read in such parts.
         """
-        outer = self.outer
+        outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
-        if not outer or self._is_stored(last):
+        if not outer or self._is_stored(last, [1] * len(last)):
             return self._part(starts, lengths)
+        end, thin = starts.copy(), lengths.copy()
+        for axis in self.unlimited:
+            end[axis], thin[axis] = last[axis], 1
+        if self._is_stored(end, thin):
+            return self._part(starts, lengths)
+        choices = (outer, self.unlimited)
+        axes = min(choices, key=lambda axes: math.prod([lengths[axis] for axis in axes]))
         values = np.empty(lengths, self.dtype)
-        for index in np.ndindex(*lengths[:outer]):
-            corner = [*map(operator.add, starts, index), *starts[outer:]]
-            values[index] = self._part(corner, [1] * outer + lengths[outer:])
+        for index in np.ndindex(*[lengths[axis] for axis in axes]):
+            corner, sizes, within = starts.copy(), lengths.copy(), [slice(None)] * len(lengths)
+            for axis, number in zip(axes, index, strict=True):
+                corner[axis], sizes[axis] = starts[axis] + number, 1
+                within[axis] = slice(number, number + 1)
+            values[tuple(within)] = self._part(corner, sizes)
         return values
 
-    def _is_stored(self, position: list[int]) -> bool:
-        """Return whether an element is known to be stored: its value differs from the fill value.
+    def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
+        """Return whether a box is known to be stored: some value differs from the fill value.
 
-        The result is False for NaN, and for items of variable length.
+        Its length along all unlimited dimensions must be 1.
         """
         assert self.variable.node is not None
+        if self.dtype.hasobject:
+            return False
         fill = self.variable.node.fill_value
-        value = self._part(position, [1] * len(position)).item()
-        is_fill = value == (default_fill(self.dtype) if fill is None else fill)
-        return value == value and not (is_fill or self.dtype.hasobject)
+        values = self._part(starts, lengths)
+        is_fill = values == np.asarray(default_fill(self.dtype) if fill is None else fill)
+        return bool(((values == values) & ~is_fill).any())
 
     def _part(self, starts: list[int], lengths: list[int]) -> Array:
         sizes = ctypes.c_size_t * len(lengths)
