@@ -71,6 +71,11 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     assert spec.configuration == {"cname": "lz4", "clevel": 5, "shuffle": number}
 
 
+def test_unknown_blosc_shuffle_name_is_rejected():
+    error = broken(filters=[{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": "foo"}]).error
+    assert "invalid value 'foo'; expected \"noshuffle\" or" in str(error)
+
+
 def test_every_member_of_array_document_is_parsed():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}

@@ -586,6 +586,12 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     assert node.codecs[1].configuration == {**blosc, "shuffle": number}
 
 
+def test_unknown_blosc_shuffle_name_is_rejected():
+    blosc = {"cname": "lz4", "clevel": 5, "shuffle": "foo", "blocksize": 0, "typesize": 8}
+    node = parse({**EXAMPLE, "codecs": [LITTLE, {"name": "blosc", "configuration": blosc}]})
+    assert "invalid value 'foo'; expected \"noshuffle\" or" in str(node.error)
+
+
 @pytest.mark.parametrize(
     ("dtype", "spelling"),
     [("<f8", "<f8"), ("<f8", "int8"), ("<f8", ""), ("<f8", '{"extension": 1}')],

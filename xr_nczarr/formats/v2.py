@@ -202,14 +202,14 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
     specs = []
     for document in listed:
         name = read_text(required(read_object(document, place), "id"), place)
-        configuration = converted(name, without(document, ("id",)))
+        configuration = converted(name, without(document, ("id",)), place)
         if name == "shuffle":  # without this default of numcodecs, the item size would apply
             configuration.setdefault("elementsize", 4)
         specs.append(CodecSpec(name, configuration, place, document))
     return tuple(specs)
 
 
-def converted(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
+def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str, Json]:
     """Convert a codec's configuration from another notation to that of numcodecs.
 
     Two other notations are recognized: GDAL's for ``lzma``, and Zarr v3's for ``blosc``.
@@ -223,8 +223,8 @@ def converted(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     if name == "blosc":
         # Decoding reads the item size from the chunk, and encoding takes it from the dtype.
         configuration = without(configuration, ("typesize",))
-        shuffle = configuration.get("shuffle")
-        if isinstance(shuffle, str) and shuffle in SHUFFLES:
+        if isinstance(configuration.get("shuffle"), str):
+            shuffle = read_text(configuration["shuffle"], place, SHUFFLES)
             configuration["shuffle"] = SHUFFLES.index(shuffle)
     return configuration
 

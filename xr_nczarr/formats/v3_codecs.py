@@ -190,7 +190,7 @@ def parse_spec(
         check_members(configuration, ("order",), place)
         order = _parse_order(required(configuration, "order", place), rank, place)
         configuration = {"order": order}
-    return CodecSpec(name, converted(name, configuration), "codecs", document)
+    return CodecSpec(name, converted(name, configuration, place), "codecs", document)
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
