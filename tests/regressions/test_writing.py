@@ -1295,6 +1295,12 @@ def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks
     assert read(store).v.dt.calendar == "noleap"
 
 
+def test_missing_times_are_written_if_the_encoding_has_no_calendar():
+    dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
+    to_nczarr(dataset, store, encoding={"v": {"calendar": None}})
+    xr.testing.assert_identical(read(store), dataset)
+
+
 # The empty folders of removed chunks remained, so chunks with the same names could not be written.
 def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain():
     for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):

@@ -219,7 +219,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     """
     _refuse_calendar_units(encoding, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
-    calendar = str(encoding.get("calendar", "standard")).lower()
+    calendar = str(encoding.get("calendar") or "standard").lower()
     if variable.dtype.kind == "M" and calendar not in _NUMPY_CALENDARS:
         data = _without_missing_times(data, variable.dtype, encoding, name)
     dtype = np.dtype(encoding.get("dtype", "f8"))
