@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -169,12 +170,14 @@ class PartReader:
         node = self.node
         if not node.stored_shape:
             return chunk
-        chunk = chunk.copy()
         sizes = zip(node.stored_shape, index, node.chunk_shape, strict=True)
-        for axis, (size, number, length) in enumerate(sizes):
-            beyond = slice(max(0, size - number * length), None)
-            chunk[(slice(None),) * axis + (beyond,)] = node.fill_value
-        return chunk
+        stored = [max(0, size - number * length) for size, number, length in sizes]
+        if all(map(operator.ge, stored, node.chunk_shape)):
+            return chunk
+        within = tuple(map(slice, stored))
+        padded = self._fill.copy()
+        padded[within] = chunk[within]
+        return padded
 
     def _place(self, chunk: Array, source: tuple[Any, ...], target: tuple[Any, ...]) -> None:
         if self.axes is not None:
