@@ -1355,3 +1355,27 @@ def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, 
     for store in (str(tmp_path), f"file://{tmp_path}"):
         opened = xr.open_dataset(store, group="a/b", engine="nczarr")
         xr.testing.assert_identical(opened.load(), dataset)
+
+
+# The values beyond the end of the array were written, but read as fill values.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_values_beyond_array_shorter_than_its_dimension_are_rejected_or_extend_it(zarr_format):
+    old, new, store = np.arange(6.0), np.arange(10.0, 16.0), {}
+    dataset = xr.Dataset({"v": ("t", old)})
+    to_nczarr(dataset, store, zarr_format=zarr_format, unlimited_dims=["t"], consolidated=False)
+    key = {2: "v/.zarray", 3: "v/zarr.json"}[zarr_format]
+    store[key] = json.dumps({**json.loads(store[key]), "shape": [4]}).encode()
+    region = {"t": slice(2, 4)}
+    to_nczarr(xr.Dataset({"v": ("t", new[region["t"]])}), store, region=region)
+    values = [0, 1, 12, 13, np.nan, np.nan]
+    np.testing.assert_array_equal(read(store).v, values)
+    before = dict(store)
+    for piece in (slice(3, 5), slice(4, 6), slice(0, 6)):
+        with pytest.raises(ConflictError, match="beyond the end of the array"):
+            to_nczarr(xr.Dataset({"v": ("t", new[piece])}), store, region={"t": piece})
+    with pytest.raises(ConflictError, match="beyond the end of the array"):
+        to_nczarr(xr.Dataset({"v": ("t", new)}), store, mode="r+")
+    assert store == before
+    to_nczarr(xr.Dataset({"v": ("t", new)}), store, mode="a")
+    np.testing.assert_array_equal(read(store).v, new)
+    assert json.loads(store[key])["shape"] == [6]

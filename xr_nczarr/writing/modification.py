@@ -35,7 +35,12 @@ from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import reading_error, whole_array
 from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.regions import check_shared_objects, resolve_region, slices_to_write
+from xr_nczarr.writing.regions import (
+    check_shared_objects,
+    extends_array,
+    resolve_region,
+    slices_to_write,
+)
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
@@ -240,8 +245,7 @@ class _Planner:
         names = map(str, dataset.variables)
         present = {name: variables[name] for name in names if name in variables}
         for name in present:
-            error = group.variables[name].error
-            if error is not None:
+            if (error := group.variables[name].error) is not None:
                 raise error
         # Bounds without units are decoded with those of their coordinate, even if the dataset does
         # not contain the coordinate.
@@ -366,8 +370,8 @@ class _Planner:
                 check_equal(name, new, stored)
             return
         node = with_stored_separator(node, self.opened.store)
-        widening = self.options.mode != "r+" and not region and not node.shards
-        data = encode_as_stored(new, stored, name, target, widening=widening)
+        whole = self.options.mode != "r+" and not region
+        data = encode_as_stored(new, stored, name, target, widening=whole and not node.shards)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             array = self.opened.hierarchy.nodes[node.path]  # as declared in its document
             assert isinstance(array, ArrayNode)
@@ -377,14 +381,14 @@ class _Planner:
             data = data.astype(f"S{node.dtype.itemsize}")
         shape = target.shape or node.shape
         if dim is not None:
-            axis = new.dims.index(dim)
-            size = pieces[dim].stop
+            axis, size = new.dims.index(dim), pieces[dim].stop
             dimension = target.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
+        written = tuple([pieces[str(name)] for name in new.dims])
+        if extends_array(node, written, allowed=whole):
             self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
-        written = tuple([pieces[str(name)] for name in new.dims])
         # Encoding adds a dimension for the string length to variables of characters.
         written += tuple([slice(0, size) for size in data.shape[len(written) :]])
         if self.options.safe_chunks and self.options.mode == "r+" and written:

@@ -33,6 +33,25 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
             )
 
 
+def extends_array(node: ArrayNode, region: Region, *, allowed: bool) -> bool:
+    """Return whether a region extends beyond the end of an array.
+
+    This happens if values are appended, or if the array is shorter than an unlimited dimension.
+
+    Raises
+    ------
+    ConflictError
+        If the region extends beyond the end, although this is not `allowed`.
+    """
+    beyond = any(piece.stop > size for piece, size in zip(region, node.shape, strict=False))
+    if beyond and not allowed:
+        raise ConflictError(
+            f"the new values extend beyond the end of the array, which has shape {node.shape}",
+            remedy="Write the whole variable first with mode='a'",
+        )
+    return beyond
+
+
 def resolve_region(
     dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
 ) -> dict[str, slice]:
