@@ -244,6 +244,8 @@ class TestStore:
         many = {f"{name}/.zattrs": "{}" for name in range(200)}
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
+        options = {"remote_protocol": "file"}
+        assert not open_store(version0(f"{tmp_path}/a.nc"), storage_options=options).remote
 
     def test_chunks_fetched_together_equal_chunks_fetched_separately(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)

@@ -98,7 +98,7 @@ class Targets:
     def is_local(self, text: str) -> bool:
         """Return whether the URL in a reference names a local file."""
         if "://" not in text and self.protocol is not None:
-            return False
+            text = f"{self.protocol}://{text}"
         return is_rooted(text) or local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
