@@ -39,6 +39,7 @@ from xr_nczarr.storage import ByteRange, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.retries import storage_error
 
 OBSTORE = {"client": "obstore"}
 CLIENTS = ("fsspec", "obstore")
@@ -539,6 +540,11 @@ def test_unknown_storage_option_error_suggests_checking_options(
     store = open_store(server.url, storage_options={**options, "ano": True})
     with pytest.raises(StorageError, match=r"argument 'ano'.*Check the storage options"):
         list(store.fetch(["x"]))
+
+
+def test_errors_about_storage_options_are_limited_to_keyword_arguments() -> None:
+    bug = TypeError("'int' object is not subscriptable")
+    assert "storage options" not in str(storage_error(bug, store="s", key="x"))
 
 
 def test_path_that_resembles_status_in_obstore_message_is_not_parsed_as_status(

@@ -204,7 +204,8 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         kind = StorageTimeoutError
     elif is_transient(error):
         kind = StorageConnectionError
-    elif isinstance(error, TypeError):  # an option is an unknown keyword argument
+    elif isinstance(error, TypeError) and "keyword argument" in str(error):
+        # The filesystem passed an unknown option on as a keyword argument.
         remedy = "Check the storage options. They must have the names that fsspec uses"
     elif kind_name == "NoCredentialsError":
         remedy = (
