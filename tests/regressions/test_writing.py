@@ -1172,7 +1172,11 @@ def test_chunks_with_both_separators_are_read_written_and_copied(tmp_path, encod
 
 # Names were ignored, and objects under `codecs` raised a TypeError.
 @pytest.mark.parametrize("key", ["compressors", "compressor", "codecs"])
-@pytest.mark.parametrize("codec", [Zlib(1), {"id": "zlib", "level": 1}, "zlib", [Zlib(1)]])
+@pytest.mark.parametrize(
+    "codec",
+    [Zlib(1), {"id": "zlib", "level": 1}, "zlib", [Zlib(1)]],
+    ids=["object", "mapping", "name", "list"],
+)
 def test_codecs_can_be_requested_as_objects_mappings_or_names(key, codec):
     store = {}
     to_nczarr(xr.Dataset({"v": ("x", [1.5, 2.5])}), store, encoding={"v": {key: codec}})
@@ -1181,7 +1185,7 @@ def test_codecs_can_be_requested_as_objects_mappings_or_names(key, codec):
 
 
 # Copying raised a ChunkError.
-@pytest.mark.parametrize("target", [{"dialect": "zarr"}, {"zarr_format": 3}, {}])
+@pytest.mark.parametrize("target", [{"dialect": "zarr"}, {"zarr_format": 3}, {}], ids=str)
 @pytest.mark.parametrize("codec", [JSON(), MsgPack()], ids=["json", "msgpack"])
 def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
     array = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "|O", "fill_value": ""}
@@ -1226,7 +1230,9 @@ def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
 
 # zarr-python could not read the shuffled chunks.
 @pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("encoding", [{"zlib": True}, {"compression": "zstd", "shuffle": True}])
+@pytest.mark.parametrize(
+    "encoding", [{"zlib": True}, {"compression": "zstd", "shuffle": True}], ids=["zlib", "zstd"]
+)
 def test_compressed_text_of_variable_length_is_not_shuffled(tmp_path, zarr_format, encoding):
     dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object))})
     options = {"zarr_format": zarr_format, "dialect": "zarr", "encoding": {"v": encoding}}
@@ -1287,6 +1293,14 @@ def test_times_that_do_not_fit_requested_time_dtype_are_rejected(path, dtype):
 @pytest.mark.parametrize("in_blocks", [False, True])
 @pytest.mark.parametrize("encoding", [{}, {"units": "days since 2000-01-01", "dtype": "f8"}])
 def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks):
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [{}, {"units": "days since 2000-01-01", "dtype": "f8"}],
+    ids=["default units", "requested units"],
+)
+def test_missing_times_of_other_calendars_are_rejected(encoding, in_blocks):
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[s]"))}), {}
     encoding = {"v": {"calendar": "noleap", **encoding}}
     with pytest.raises(ConflictError, match="the time NaT does not fit"):
