@@ -1366,6 +1366,8 @@ def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, 
     for mode in ("w-", "w", "a"):
         with pytest.raises(ExistsError, match="a group above it has no metadata document"):
             to_nczarr(dataset + 1, tmp_path, group="a/b", mode=mode)
+    with pytest.raises(ExistsError, match="the group '/a/b' exists"):
+        to_nczarr(dataset, tmp_path, group="a/b/c", mode="a")
     for store in (str(tmp_path), f"file://{tmp_path}"):
         opened = xr.open_dataset(store, group="a/b", engine="nczarr")
         xr.testing.assert_identical(opened.load(), dataset)

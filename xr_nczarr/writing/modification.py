@@ -44,7 +44,7 @@ from xr_nczarr.writing.regions import (
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
-from xr_nczarr.writing.write_target import check_no_document
+from xr_nczarr.writing.write_target import check_no_documents
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
@@ -179,18 +179,18 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that no group is stored at the path of a new group, unless it will be replaced.
+        """Check that a new group, and the groups to create above it, replace no other group.
 
         If a node at or above the path is unreadable, raise its error.
         """
-        above = path
-        while above not in self.kept:
-            node = self.opened.hierarchy.nodes.get(above)
-            if isinstance(node, BrokenNode) and above not in self.replaced:
+        nodes, new = self.opened.hierarchy.nodes, list[str]()
+        while path not in self.kept:
+            if isinstance(node := nodes.get(path), BrokenNode) and path not in self.replaced:
                 raise node.error.located(store=self.opened.store.name)
-            above = parent_path(above)
-        if path not in self.replaced:
-            check_no_document(self.opened, path)
+            if path not in self.replaced and path not in self.tree.groups:
+                new.append(path)
+            path = parent_path(path)
+        check_no_documents(self.opened, new)
 
     def add(self, request: GroupRequest) -> None:
         path, dataset, encoding = request.path, request.dataset, request.encoding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -166,18 +167,20 @@ def check_removable(store: Store) -> None:
         )
 
 
-def check_no_document(opened: OpenedStore, path: str) -> None:
-    """Raise ExistsError if a group that is not part of the hierarchy has a document.
+def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
+    """Raise ExistsError if a group has a document, although it is not part of the hierarchy.
 
     Such a group exists if a group above it has no document.
     """
-    key = FORMATS[opened.hierarchy.zarr_format].document_key(path, "group")
-    if opened.store.size(key) is not None:
-        raise ExistsError(
-            f"the group {path!r} exists, but a group above it has no metadata document",
-            remedy="Add the path of the group to the path of the store, instead of passing group=",
-            store=opened.store.name,
-        )
+    zarr = FORMATS[opened.hierarchy.zarr_format]
+    sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
+    for path, size in zip(paths, sizes, strict=True):
+        if size is not None:
+            raise ExistsError(
+                f"the group {path!r} exists, but a group above it has no metadata document",
+                remedy=f"Add {path!r} to the path of the store, instead of passing it in group=",
+                store=opened.store.name,
+            )
 
 
 def _is_foreign(names: Listing) -> bool:
