@@ -1291,16 +1291,12 @@ def test_times_that_do_not_fit_requested_time_dtype_are_rejected(path, dtype):
 
 # xarray encoded NaT as the first time.
 @pytest.mark.parametrize("in_blocks", [False, True])
-@pytest.mark.parametrize("encoding", [{}, {"units": "days since 2000-01-01", "dtype": "f8"}])
-def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks):
-
-
 @pytest.mark.parametrize(
     "encoding",
     [{}, {"units": "days since 2000-01-01", "dtype": "f8"}],
     ids=["default units", "requested units"],
 )
-def test_missing_times_of_other_calendars_are_rejected(encoding, in_blocks):
+def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks):
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[s]"))}), {}
     encoding = {"v": {"calendar": "noleap", **encoding}}
     with pytest.raises(ConflictError, match="the time NaT does not fit"):
