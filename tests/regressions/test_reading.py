@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import warnings
@@ -694,3 +695,23 @@ def test_elements_beyond_array_shorter_than_its_dimension_are_fill_values(
     np.testing.assert_array_equal(
         xr.open_dataset(copied, engine="nczarr", mask_and_scale=False).v, values
     )
+
+
+@pytest.mark.parametrize("length", range(7))
+def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
+    values = np.arange(1, 37, dtype="i4").reshape(6, 6)
+    encoding = {"v": {"chunksizes": (2, 3), "_FillValue": np.int32(-1), "zlib": False}}
+    dataset, store = xr.Dataset({"v": (("t", "x"), values.copy())}), {}
+    to_nczarr = functools.partial(xr_nczarr.to_nczarr, zarr_format=3, unlimited_dims=["t"])
+    to_nczarr(dataset, store, encoding=encoding, consolidated=False)
+    configuration = {"kind": "inline", "chunk_shapes": [[1, 3, 2], [4, 2]]}
+    grid = {"chunk_grid": {"name": "rectilinear", "configuration": configuration}}
+    document = {**json.loads(store["v/zarr.json"]), **grid, "shape": [length, 6]}
+    store["v/zarr.json"] = json.dumps(document).encode()
+    for row, rows in enumerate([slice(0, 1), slice(1, 4), slice(4, 6)]):
+        for column, columns in enumerate([slice(0, 4), slice(4, 6)]):
+            store[f"v/c/{row}/{column}"] = values[rows, columns].tobytes()
+    values[length:] = -1
+    opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v
+    np.testing.assert_array_equal(opened, values)
+    np.testing.assert_array_equal(opened[::-2, [5, 0]], values[::-2, [5, 0]])

@@ -1391,3 +1391,25 @@ def test_values_beyond_array_shorter_than_its_dimension_are_rejected_or_extend_i
     to_nczarr(xr.Dataset({"v": ("t", new)}), store, mode="a")
     np.testing.assert_array_equal(read(store).v, new)
     assert json.loads(store[key])["shape"] == [6]
+
+
+# An append made old values beyond the end of the array part of it.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["fill values", "old values"])
+def test_append_to_array_shorter_than_its_dimension_keeps_fill_values(zarr_format, is_clean):
+    values = np.arange(12.0).reshape(6, 2)
+    if is_clean:
+        values[3:] = np.nan
+    dataset, store = xr.Dataset({"v": (("t", "x"), values)}), {}
+    options = {"zarr_format": zarr_format, "unlimited_dims": "t", "consolidated": False}
+    to_nczarr(dataset, store, encoding={"v": {"chunks": (2, 2)}}, **options)
+    key = {2: "v/.zarray", 3: "v/zarr.json"}[zarr_format]
+    store[key] = json.dumps({**json.loads(store[key]), "shape": [3, 2]}).encode()
+    before, new = store.copy(), dataset.isel(t=slice(2))
+    if not is_clean:
+        with pytest.raises(ConflictError, match=r"beyond the end of the array.*\(3, 2\)"):
+            to_nczarr(new, store, append_dim="t")
+        assert store == before
+        return
+    to_nczarr(new, store, append_dim="t")
+    np.testing.assert_array_equal(read(store).v, np.concatenate([values, new.v]))

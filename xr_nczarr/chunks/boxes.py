@@ -162,7 +162,9 @@ def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
         shape=tuple([run.stop - run.start for run in runs]),
         chunk_keys=ShiftedKeys(keys.prefix, keys.separator, keys.scalar, first=first),
         chunk_runs=(),
-        stored_shape=(),
+        stored_shape=tuple(
+            [size - run.start for size, run in zip(node.stored_shape, runs, strict=False)]
+        ),
     )
     if node.shards:
         return replace(box, shards=(replace(node.shards[0], shape=lengths), *node.shards[1:]))

@@ -11,13 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.array_nodes import make_node
 from xr_nczarr.encoding.variables import EncodedVariable, encode_dataset, stored_name
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
-from xr_nczarr.formats import Format
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.hierarchy import rendered
 from xr_nczarr.model import ArrayNode, Hierarchy, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Layout, Variable, annotate
+from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.storage import Store
@@ -213,6 +215,21 @@ def skeleton(root: Group) -> Group:
         attributes={},
         groups={name: skeleton(group) for name, group in root.groups.items()},
     )
+
+
+def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
+    """Return the layout in which to add nodes to an existing store.
+
+    This is the layout of the store, with one exception. If the store has the ``nczarr-preview``
+    layout, nodes are added in the ``nczarr`` layout.
+    """
+    hierarchy, dialect = opened.hierarchy, opened.root.dialect
+    root = hierarchy.nodes["/"]
+    if dialect == "nczarr-preview":
+        dialect = "nczarr"
+    elif is_universal(root):
+        dialect = "universal"
+    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def plan_creation(request: WriteRequest, transaction: Transaction) -> WritePlan:

@@ -16,7 +16,6 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
 from xr_nczarr.encoding.variables import encode_variables, user_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import (
     children_first,
@@ -26,16 +25,17 @@ from xr_nczarr.hierarchy import (
     writable_format,
 )
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
-from xr_nczarr.netcdf import Dimension, Group, Layout
+from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.append_checks import check_coordinate, check_equal
-from xr_nczarr.writing.builder import Tree, check_names, skeleton
+from xr_nczarr.writing.builder import Tree, check_names, layout_within, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import reading_error, whole_array
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
+    check_beyond_end,
     check_shared_objects,
     extends_array,
     resolve_region,
@@ -56,7 +56,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
         If the new content does not fit the stored content.
     """
     nodes, path = opened.hierarchy.nodes, request.path
-    tree = Tree(_layout_within(opened, request.layout), skeleton(opened.root))
+    tree = Tree(layout_within(opened, request.layout), skeleton(opened.root))
     replaced: set[str] = set()
     if request.options.mode == "w":
         replaced = {node for node in nodes if f"{node}/".startswith(f"{path}/")}
@@ -381,6 +381,7 @@ class _Planner:
             data = data.astype(f"S{node.dtype.itemsize}")
         shape = target.shape or node.shape
         if dim is not None:
+            check_beyond_end(target, self.opened.store)
             axis, size = new.dims.index(dim), pieces[dim].stop
             dimension = target.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
@@ -483,18 +484,3 @@ class _Planner:
                 remedy="Append all variables that have this dimension in one call",
                 store=self.opened.store.name,
             )
-
-
-def _layout_within(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout in which to add nodes to an existing store.
-
-    This is the layout of the store, with one exception. If the store has the ``nczarr-preview``
-    layout, nodes are added in the ``nczarr`` layout.
-    """
-    hierarchy, dialect = opened.hierarchy, opened.root.dialect
-    root = hierarchy.nodes["/"]
-    if dialect == "nczarr-preview":
-        dialect = "nczarr"
-    elif is_universal(root):
-        dialect = "universal"
-    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from xarray import Dataset, Variable
 
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import readable_node
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
+from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import Region
 
@@ -50,6 +54,36 @@ def extends_array(node: ArrayNode, region: Region, *, allowed: bool) -> bool:
             remedy="Write the whole variable first with mode='a'",
         )
     return beyond
+
+
+def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
+    """Check that no values are stored beyond the end of an array that an append would extend.
+
+    If an array is shorter than an unlimited dimension, the elements between its end and the end of
+    the dimension are read as fill values. After an append, they are part of the array.
+
+    Raises
+    ------
+    ConflictError
+        If the stored chunks contain other values there.
+    """
+    assert target.node is not None
+    node = replace(readable_node(target), stored_shape=())
+    array, whole = ChunkedArray(node, store), [slice(0, size) for size in node.shape]
+    for axis, first in enumerate(target.node.shape):
+        step, size = node.object_shape[axis], node.shape[axis]
+        for start in range(first, size, step):
+            slab = [*whole[:axis], slice(start, min(start + step, size)), *whole[axis + 1 :]]
+            values = array.read(slab)
+            fill = np.full_like(values, node.fill_value)
+            if not np.array_equal(values, fill, equal_nan=values.dtype.kind in "fcmM"):
+                raise ConflictError(
+                    f"chunks contain values beyond the end of the array, which has shape "
+                    f"{target.node.shape}; an append would make these values part of the array",
+                    remedy="Copy the store with xr_nczarr.copy (nczarr copy), and append to the "
+                    "copy",
+                    store=store.name,
+                )
 
 
 def resolve_region(
