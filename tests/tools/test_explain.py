@@ -87,6 +87,27 @@ def test_explain_predicts_requests_and_bytes_of_read(selection, compressor):
     assert not result.at_most
 
 
+def test_explain_with_indexers_that_share_dimension_predicts_pointwise_read():
+    store = stored()
+    points = xr.DataArray([1, 15, 39], dims="p")
+    dataset = xr.open_dataset(store, engine="nczarr")
+    store.forget()
+    dataset["v"].isel(x=points, y=points).load()
+    made = (3,), len(store.requests), store.bytes
+    for target in (store, dataset, dataset["v"]):
+        selection = {"x": points, "y": points}
+        (result,) = xr_nczarr.explain(target, selection, variables=["v"]).readings
+        assert (result.selected, result.requests, result.fetched_bytes) == made
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_explain_finds_chunk_of_scalar_by_listing_store(zarr_format, tmp_path):
+    url = f"memory://{tmp_path.name}"
+    xr_nczarr.to_nczarr(xr.Dataset({"t": 1.5}), url, zarr_format=zarr_format)
+    (result,) = xr_nczarr.explain(url).readings
+    assert (result.absent, result.fetched_bytes) == (0, 8)
+
+
 def test_explain_counts_chunks_with_undeclared_slash_separator_as_present():
     store = stored()
     del store.mapping[".zmetadata"]

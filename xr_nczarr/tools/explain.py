@@ -307,7 +307,12 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
         if values is None:
             return "the dask graph does not show which chunks are read. Open with chunks=None"
         variable = type(variable)(variable.dims, values)
-    chosen = {name: item for name, item in indexers.items() if name in variable.dims}
+    # A Variable treats a DataArray as a plain array, without regard to its dimensions.
+    chosen = {
+        name: getattr(item, "variable", item)
+        for name, item in indexers.items()
+        if name in variable.dims
+    }
     lazy, selection = unwrapped(variable.isel(chosen)._data)
     if isinstance(lazy, UnreadableArray):
         return _unreadable(lazy.error)
@@ -357,7 +362,8 @@ def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
         by_store.setdefault(array.store.identity, []).append(array)
     sizes = {}
     for identity, group in by_store.items():
-        folders = [array.node.chunk_keys.prefix.rpartition("/")[0] for array in group]
+        # The key of a scalar can be outside the folder of its chunks: "t/c", not "t/c/…".
+        folders = [array.node.chunk_keys.scalar.rpartition("/")[0] for array in group]
         folder = commonpath(folders)
         sizes[identity] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
     return sizes
