@@ -1214,6 +1214,23 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
         assert stored["t"][:].tolist() == [5, 5, 1, 2]
 
 
+# All chunks of such arrays were decoded and encoded again.
+@pytest.mark.parametrize("dtype", [">f4", ">i2"])
+def test_big_endian_chunks_are_copied_unchanged_and_missing_ones_are_added(tmp_path, dtype):
+    source, target = tmp_path / "source", tmp_path / "target"
+    values = np.arange(35).reshape(5, 7).astype(dtype)
+    encoding = {"t": {"dtype": dtype, "chunksizes": (2, 3), "zlib": True, "_FillValue": 9}}
+    to_nczarr(xr.Dataset({"t": (("y", "x"), values)}), source, encoding=encoding)
+    for chunk in ("0.1", "2.2"):
+        (source / "t" / chunk).unlink()
+    values[:2, 3:6] = values[4:, 6:] = 9
+    copied = xr_nczarr.copy(source, target)
+    assert (copied.unchanged, copied.objects) == (["/t"], 7)
+    with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as stored:
+        stored.set_auto_mask(False)
+        np.testing.assert_array_equal(stored["t"][:], values)
+
+
 # Zarr v3 was given one character per byte for items of type bytes, and the write failed.
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", [object, "S3"])

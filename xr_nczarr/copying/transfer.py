@@ -43,35 +43,36 @@ def copy_chunks(
     Return the paths of the arrays whose chunks are copied without encoding them again, and the
     number of chunks (or shards) that this call copied in this way.
     """
-    as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
+    as_bytes: list[tuple[ChunkedArray, ArrayWrite]] = []
     small: list[ArrayWrite] = []
     large: list[ArrayWrite] = []
     existing = {key for key, _ in store.sizes()} if resumed else set()
     for write in writes:
         node, array = write.node, arrays.get(write.node.path)
         recoded = any(level.codecs for level in node.shards)
-        recoded |= write.stores_fill_chunks  # so that chunks missing from the source are added
+        recoded |= write.stores_fill_chunks and bool(node.shards or node.chunk_runs)
         if array is not None and not recoded and _storage_key(array.node) == _storage_key(node):
-            as_bytes.append((array, node))
+            as_bytes.append((array, write))
         elif _is_large(write):
             large.append(write)
         else:
             small += _missing_blocks(write.aligned(), existing)
     objects = 0
     writing = [*small, *large]
-    sizes = [*(_size(node) for _, node in as_bytes), *(item.data.nbytes for item in writing)]
+    copied_sizes = [_size(write.node) for _, write in as_bytes]
+    sizes = [*copied_sizes, *(item.data.nbytes for item in writing)]
     with Progress(progress, sum(sizes)) as bar:
-        for array, node in as_bytes:
-            total = math.prod(node.object_counts)
-            for checked, copied in _copy_objects(array, node, store, existing):
-                bar.advance(_size(node) * checked // total)
+        for (array, write), size in zip(as_bytes, copied_sizes, strict=True):
+            total = math.prod(write.node.object_counts)
+            for checked, copied in _copy_objects(array, write, store, existing):
+                bar.advance(size * checked // total)
                 objects += copied
         write_chunks(small, store, WriteOptions(), bar)
         for write in large:
             # One part at a time, because dask keeps all values of one call in memory.
             for part in rearranged(write):
                 write_chunks([*_missing_blocks(part, existing)], store, WriteOptions(), bar)
-    return [node.path for _, node in as_bytes], objects
+    return [write.node.path for _, write in as_bytes], objects
 
 
 def _size(node: ArrayNode) -> int:
@@ -114,28 +115,44 @@ def _swaps_bytes(spec: CodecSpec) -> bool:
 
 
 def _copy_objects(
-    array: ChunkedArray, node: ArrayNode, store: Store, existing: Collection[str]
+    array: ChunkedArray, write: ArrayWrite, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
     """Copy the objects that do not exist yet, in batches.
 
     For each batch, yield the number of objects in it, and how many of them were copied.
     """
+    node = write.node
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*node.object_counts)
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in existing]
-        yield len(batch), _copy_batch(array, node, store, wanted)
+        missing = _copy_batch(array, node, store, wanted)
+        if write.stores_fill_chunks:
+            _store_fill_chunks(node, store, missing)
+        yield len(batch), len(wanted) - len(missing)
 
 
-def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
+def _copy_batch(
+    array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]
+) -> Sequence[Index]:
+    """Copy objects, and return the indices of those that are missing from the source."""
     layout = array.layout
     missing = wanted
     for keys in [array.node.chunk_keys] if isinstance(layout, Shards) else layout.keys:
         pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
         copied = store.copy_from(array.store, pairs)
         missing = [index for index, done in zip(missing, copied, strict=True) if not done]
-    return len(wanted) - len(missing)
+    return missing
+
+
+def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -> None:
+    """Write chunks that contain only the fill value to an array without shards."""
+    target, fill = ChunkedArray(node, store), np.asarray(node.fill_value, node.dtype)
+    for index in chunks:
+        lengths = zip(index, node.chunk_shape, strict=True)
+        region = [slice(number * length, (number + 1) * length) for number, length in lengths]
+        target.write(region, fill, write_empty_chunks=True)
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
