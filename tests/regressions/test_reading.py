@@ -14,6 +14,7 @@ from typing import Any
 import netCDF4
 import numcodecs
 import numpy as np
+import obstore.store
 import pytest
 import xarray as xr
 
@@ -715,3 +716,29 @@ def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
     opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v
     np.testing.assert_array_equal(opened, values)
     np.testing.assert_array_equal(opened[::-2, [5, 0]], values[::-2, [5, 0]])
+
+
+@pytest.mark.parametrize("kind", ["mapping", "local", "zip", "obstore", "references"])
+@pytest.mark.parametrize("separator", [".", "/"])  # the second one is not declared
+def test_parts_of_uncompressed_chunks_of_wrong_size_are_not_read(tmp_path, kind, separator):
+    values = np.arange(24, dtype="i4").reshape(2, 12)
+    folder = one_array(tmp_path / "s", array_document((2, 12), chunks=[1, 12]), {})
+    chunk = folder / f"v/1{separator}0"
+    chunk.parent.mkdir(exist_ok=True)
+    chunk.write_bytes(values[0, 3:].tobytes())  # the beginning of the chunk was lost
+    store: Any = folder
+    if kind == "zip":
+        store = shutil.make_archive(str(folder), "zip", folder)
+    elif kind == "obstore":
+        store = obstore.store.LocalStore(folder)
+    elif kind != "local":
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        store = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    if kind == "references":
+        texts = {key: data.decode() for key, data in store.items() if key.startswith(".z")}
+        texts |= {key: store[key].decode() for key in ("v/.zarray", "v/.zattrs") if key in store}
+        store = {**texts, chunk.relative_to(folder).as_posix(): [str(chunk), 0, 36]}
+    opened = xr.open_dataset(store, engine="nczarr", consolidated=False).v
+    for selection in [(1, slice(2, 5)), (1, [0, 8]), (slice(None), slice(1, 2))]:
+        with pytest.raises(xr_nczarr.ChunkError, match=r"v/1.0.*36 bytes; expected 48"):
+            opened[selection].load()

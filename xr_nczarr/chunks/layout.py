@@ -12,10 +12,12 @@ from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.sharding import Shards
+from xr_nczarr.errors import Place
 from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.storage import ByteRange, Bytes, Store
 
 Index = tuple[int, ...]
+_Span = tuple[Index, int, int]
 _Item = TypeVar("_Item")
 
 _BLOCK_ITEMS = 64
@@ -48,20 +50,29 @@ class ChunkObjects:
         return self._declared_or_alternative(chunks, store.fetch_chunks)
 
     def fetch_ranges(
-        self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
+        self,
+        store: Store,
+        wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]],
+        check_size: Callable[[int], None],
     ) -> Iterator[Bytes | None]:
         """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
 
         Each item of `wanted` contains a chunk index, and the (start, length) pairs of the ranges in
-        that chunk.
+        that chunk. If the store knows the sizes of its objects without making requests,
+        `check_size` is called with the size of each chunk.
         """
-        ranges = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
-        return self._declared_or_alternative(
-            ranges,
-            lambda keys, items: store.fetch_ranges(
-                [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
-            ),
-        )
+
+        def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:
+            ranges = [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
+            names = list(dict.fromkeys(item.key for item in ranges))
+            for key, size in zip(names, store.known_sizes(names) or (), strict=False):
+                if size:  # 0 means that the chunk is missing
+                    with Place(key=key):
+                        check_size(size)
+            yield from store.fetch_ranges(ranges)
+
+        spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
+        return self._declared_or_alternative(spans, request)
 
     def delete(self, store: Store, chunk: Index) -> None:
         """Remove a chunk, so that its elements become missing."""

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
-from xr_nczarr.codecs import DAMAGED, HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
-from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
+from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
+from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Read, Store
@@ -141,12 +141,7 @@ class PartReader:
             size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
                 return False
-            if size != target.nbytes:
-                raise ChunkError(
-                    f"the stored data has {size:,} bytes; expected {target.nbytes:,} (chunk of "
-                    f"shape {self.node.chunk_shape} and dtype {self.node.dtype})",
-                    remedy=DAMAGED,
-                )
+            self.codec.check_stored_size(size)
             if self.convert is not None:
                 self.convert(target, target)
         except NczarrError as error:
@@ -275,7 +270,8 @@ class PartReader:
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
             ]
             assert isinstance(self.layout, ChunkObjects)
-            fetched = self._with_context(self.layout.fetch_ranges(self.store, wanted), batch)
+            fetched = self.layout.fetch_ranges(self.store, wanted, self.codec.check_stored_size)
+            fetched = self._with_context(fetched, batch)
         for part, window in zip(batch, windows, strict=True):
             try:
                 if self.ranged:
@@ -308,11 +304,13 @@ class PartReader:
                 if window is not previous:
                     box = np.empty(window.shape, self.node.dtype)
                     rows, previous = _rows(box, window.spans), window
-                if fetch(self.layout.key_of(part.chunk), window.spans, rows):
-                    self._place(box, window.source, part.target)
-                else:
+                size = fetch(self.layout.key_of(part.chunk), window.spans, rows)
+                if size is None:
                     absent[0].append(part)
                     absent[1].append(window)
+                else:
+                    self.codec.check_stored_size(size)
+                    self._place(box, window.source, part.target)
             except NczarrError as error:
                 self._locate(error, part)
                 raise

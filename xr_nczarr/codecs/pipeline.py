@@ -440,20 +440,24 @@ class ChunkCodec:
                 "discard the filters of the source",
             )
 
+    def check_stored_size(self, size: int) -> None:
+        """Raise ChunkError if a stored chunk cannot have `size` bytes."""
+        expected = self.encoded.size
+        if expected is not None and size != expected:
+            problem = (
+                f"the stored data has {size:,} bytes; expected {expected:,} ({self.flow.chunk})"
+            )
+            place = self._steps[-1].place if self._steps else None
+            raise ChunkError(problem, remedy=DAMAGED, place=place)
+
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
         """Decode stored bytes into a flat buffer of bytes, or into an array of Python objects.
 
         If `out` is passed and `fills` is True, `out` is filled and returned instead. If `fills` is
         False, `out` is ignored.
         """
+        self.check_stored_size(len(data))
         steps = self._steps
-        size = self.encoded.size
-        if size is not None and len(data) != size:
-            problem = (
-                f"the stored data has {len(data):,} bytes; expected {size:,} ({self.flow.chunk})"
-            )
-            place = steps[-1].place if steps else None
-            raise ChunkError(problem, remedy=DAMAGED, place=place)
         for step in reversed(steps):
             try:
                 if out is not None and step.fills and step is steps[0]:

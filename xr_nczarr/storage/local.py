@@ -126,11 +126,11 @@ class LocalStore(Store):
 
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
-    ) -> bool:
+    ) -> int | None:
         """Read ranges of an object into `buffers`; see `Store.fetch_ranges_into`."""
         descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
-            return False
+            return None
         try:
             size = self._measure(descriptor, key)
             for (start, length), buffer in zip(spans, buffers, strict=True):
@@ -144,7 +144,7 @@ class LocalStore(Store):
                     buffer[:] = self._read(descriptor, key, start, length)
         finally:
             os.close(descriptor)
-        return True
+        return size
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:

@@ -226,11 +226,11 @@ class Store(ABC):
 
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
-    ) -> bool:
-        """Read ranges of an object into `buffers`, and return whether the object exists.
+    ) -> int | None:
+        """Read ranges of an object into `buffers`, and return the object's size in bytes.
 
-        `spans` contains an (offset, length) pair for each range. `buffers` contains a buffer of
-        exactly `length` bytes for each range.
+        Return None if the object does not exist. `spans` contains an (offset, length) pair for each
+        range. `buffers` contains a buffer of exactly `length` bytes for each range.
 
         Raises
         ------
@@ -240,9 +240,9 @@ class Store(ABC):
         ranges = [ByteRange(key, start, length) for start, length in spans]
         for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
             if data is None:
-                return False
+                return None
             buffer[:] = data
-        return True
+        return self.size(key)
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
         """Return a context manager that yields a function for reading ranges of an object.

@@ -183,6 +183,9 @@ class _RecordingStore(Store):
     def reading(self, key: str) -> AbstractContextManager[Read]:
         return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
 
+    def known_sizes(self, keys: Sequence[str]) -> None:
+        """Return None, because the simulated objects have no sizes."""
+
     def list_names(self, prefix: str) -> Listing:
         raise UnsupportedError(
             "objects cannot be listed while explain is recording reads from the store",
