@@ -34,6 +34,7 @@ from tests.stores import (
     write_netcdf_c,
     write_vintage,
 )
+from xr_nczarr.codecs import ShardIndex
 
 FOUR = np.arange(4, dtype="f4")
 F8_FILL = netCDF4.default_fillvals["f8"]
@@ -742,3 +743,33 @@ def test_parts_of_uncompressed_chunks_of_wrong_size_are_not_read(tmp_path, kind,
     for selection in [(1, slice(2, 5)), (1, [0, 8]), (slice(None), slice(1, 2))]:
         with pytest.raises(xr_nczarr.ChunkError, match=r"v/1.0.*36 bytes; expected 48"):
             opened[selection].load()
+
+
+@pytest.mark.parametrize("kind", ["mapping", "obstore"])
+def test_replaced_shard_is_not_read_with_old_index(monkeypatch, kind):
+    full = np.arange(1, 257, dtype="i4")
+    half = np.where(full > 128, full, 0)  # chunks of zeros are not stored
+    old, new = {}, {}
+    encoding = {"v": {"chunksizes": (8,), "shards": (256,), "_FillValue": np.int32(0)}}
+    for store, values in [(old, half), (new, full)]:
+        dataset = xr.Dataset({"v": ("x", values)})
+        xr_nczarr.to_nczarr(dataset, store, encoding=encoding, zarr_format=3, consolidated=False)
+    store = obstore.store.MemoryStore()
+    for key, data in old.items():
+        store.put(key, data)
+    opened = xr.open_dataset(
+        old if kind == "mapping" else store, engine="nczarr", consolidated=False
+    )
+    parse = ShardIndex.parse
+
+    def parse_and_replace(*arguments: Any) -> Any:
+        old["v/c/0"] = new["v/c/0"]
+        store.put("v/c/0", new["v/c/0"])
+        return parse(*arguments)
+
+    monkeypatch.setattr(ShardIndex, "parse", parse_and_replace)
+    if kind == "mapping":
+        assert opened.v[200:203].values.tolist() == [201, 202, 203]
+    else:
+        with pytest.raises(xr_nczarr.StorageError, match=r"v/c/0: .*replaced"):
+            opened.v[200:203].load()

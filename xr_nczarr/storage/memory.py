@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from xr_nczarr.storage.keys import (
     one_level,
 )
 from xr_nczarr.storage.process_local import NOT_SHARED, within_process
-from xr_nczarr.storage.ranges import Bytes
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, cut_ranges
 from xr_nczarr.storage.store import Store
 
 
@@ -44,6 +45,12 @@ class MemoryStore(Store):
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
         return map(self._object, keys)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Read]:
+        """Yield a function that reads ranges of one version of an object; see `Store.reading`."""
+        data = self._object(key)
+        yield lambda *span: next(cut_ranges([ByteRange(key, *span)], [data], self.name))
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write a copy of each object, replacing any existing object."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.storage.keys import KeyLocks, Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned, cut_ranges
@@ -244,16 +244,36 @@ class Store(ABC):
             buffer[:] = data
         return self.size(key)
 
-    def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context manager that yields a function for reading ranges of an object.
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Read]:
+        """Yield a function that reads ranges of an object, given an offset and a length.
 
-        The function takes the offset and the length of a range. It returns the bytes, or None if
-        the object does not exist. If possible, all calls read the same version of the object, even
-        if another writer replaces the object in the meantime.
+        The function returns None if the object does not exist. If the store can tell versions of
+        the object apart, all calls read the same version, even if another writer replaces the
+        object in the meantime.
+
+        Raises
+        ------
+        StorageError
+            If the object was replaced between two calls, and its old version is lost.
         """
-        return nullcontext(
-            lambda start, length: next(self.fetch_ranges([ByteRange(key, start, length)]))
-        )
+        versions: set[str] = set()
+
+        def read(start: int, length: int) -> Bytes | None:
+            response = next(self.fetch_versions([ByteRange(key, start, length)]))
+            if response is None:
+                return None
+            versions.update([response.version] if response.version else [])
+            if len(versions) > 1:
+                raise StorageError(
+                    "the object was replaced while it was being read",
+                    remedy="Read it again while no other program is writing to the store",
+                    store=self.name,
+                    key=key,
+                )
+            return response.data
+
+        yield read
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object below `prefix`."""

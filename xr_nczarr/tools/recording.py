@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -180,8 +180,10 @@ class _RecordingStore(Store):
                 self.fetched_bytes += length
             yield bytes(max(0, item.length)) if self._holds_objects else None
 
-    def reading(self, key: str) -> AbstractContextManager[Read]:
-        return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Read]:
+        with super().reading(key) as read:
+            yield (lambda *_: None) if self._holds_objects else read
 
     def known_sizes(self, keys: Sequence[str]) -> None:
         """Return None, because the simulated objects have no sizes."""
