@@ -140,6 +140,7 @@ def test_placing_array_at_another_path_changes_only_fields_derived_from_path():
         chunk_keys=ChunkKeys("c/", "/", "c"),
         shards=(ShardSpec((2,), ()),),
         chunk_runs=(((2, 2),),),
+        stored_shape=(3,),
         dimension_names=("x",),
         members={"a": {}},
     )
