@@ -346,6 +346,15 @@ def cut_consolidated(store: Path) -> None:
     (store / ".zmetadata").write_text((store / ".zmetadata").read_text()[:40])
 
 
+def truncate_consolidated(store: Path) -> None:
+    (store / ".zmetadata").write_bytes(b"")
+
+
+def clear_consolidated(store: Path) -> None:
+    stored = json.loads((store / ".zmetadata").read_text())
+    (store / ".zmetadata").write_text(json.dumps(stored | {"metadata": {}}))
+
+
 def hide_from_consolidated(store: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
     stale = json.loads((store / ".zmetadata").read_text())
@@ -371,6 +380,8 @@ DAMAGES = {
     cut_chunk: ("t/0", "expected 4,096 (chunk of shape (512,)"),
     make_consolidated_stale: ("a/.zattrs", "in .zmetadata is stale"),
     cut_consolidated: (".zmetadata", "the document is not valid JSON"),
+    truncate_consolidated: (".zmetadata", "the document is not valid JSON"),
+    clear_consolidated: ("a/.zarray", "missing from .zmetadata"),
     hide_from_consolidated: ("b/.zarray", "missing from .zmetadata"),
     remove_array: ("/", "missing"),
     change_shape: ("a/.zattrs", "9 elements"),

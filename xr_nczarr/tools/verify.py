@@ -169,18 +169,17 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = MemoizingStore(opened.store, documents)
-    if opened.options.consolidated is True or key is None:
+    if key is None or opened.options.consolidated is True:
         return
-    if not any(store.fetch_present(zarr.node_keys("/"))):  # there is only consolidated metadata
+    root, data = store.fetch_present(zarr.node_keys("/")), next(store.fetch([key]))
+    if not any(root) or data is None:  # there is only one kind of metadata
         return
-    (data,) = store.fetch([key])
     try:
-        document = data and Document(key, data, limits=limits, consolidated=True)
-        held = document and zarr.expand_consolidated(document)
+        held = zarr.expand_consolidated(Document(key, data, limits=limits, consolidated=True))
     except MetadataError as error:
         yield replace(_error(key, error), remedy=_CONSOLIDATE)
         return
-    if not held:
+    if held is None:
         return
     nodes = {name for path in opened.hierarchy.nodes for name in zarr.node_keys(path)}
     names = dict.fromkeys([*held, *(name for name in documents if name in nodes)])
