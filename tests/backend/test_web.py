@@ -14,7 +14,7 @@ import xarray as xr
 import xr_nczarr
 from tests.reading import open_store
 from tests.references.test_web import with_ranges
-from tests.servers import LOGIN_PAGE, IndexServer
+from tests.servers import LOGIN_PAGE, HttpServer, IndexServer
 from tests.stores import put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.storage.http import names_in_index
@@ -236,6 +236,12 @@ def test_missing_store_error_quotes_page_sent_by_server(http_server, cached, tar
     http_server.fallback = None
     with pytest.raises(NotFoundError):
         xr.open_dataset(url, engine="nczarr")
+
+
+@pytest.mark.parametrize("group", ["missing", "g/missing"])
+def test_missing_group_is_not_searched_by_listing(served, group):
+    with HttpServer(served) as server, pytest.raises(NotFoundError, match=f"no group.*{group}"):
+        xr.open_dataset(f"{server.url}/data%20set", engine="nczarr", group=group)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

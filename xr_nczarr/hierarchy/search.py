@@ -295,8 +295,10 @@ class _Search:
         if len(paths) > self.limits.max_depth:
             raise self._too_deep(paths[0])
         nodes = self._parse(dict.fromkeys(paths))
+        if self.group not in nodes:
+            return []
         parent = root
-        for path in reversed(paths if self.group in nodes else ()):
+        for path in reversed(paths):
             listed = self.listed_children(parent)
             node = nodes.get(path) or GroupNode(path=path, explicit=False)
             if listed is not None and listed.get(node_name(path), "array") == "array":
