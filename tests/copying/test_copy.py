@@ -394,6 +394,21 @@ def test_rerun_completes_interrupted_copy(changed: dict) -> None:
             assert not set(copied) & set(second.puts) or limit < 2
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_rerun_completes_interrupted_copy_of_scalars(zarr_format: int) -> None:
+    source: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"a": 1.5, "b": 2}), source, encoding={"a": {"dtype": ">f8"}})
+    options: dict[str, Any] = {"zarr_format": zarr_format, "dialect": "zarr", "codecs": []}
+    whole = Failing({}, -1)
+    xr_nczarr.copy(source, whole, **options)
+    for limit in range(len(whole.puts)):
+        target: dict[str, bytes] = {}
+        with pytest.raises(InterruptedError):
+            xr_nczarr.copy(source, Failing(target, limit), **options)
+        xr_nczarr.copy(source, target, **options)
+        assert target == whole.mapping
+
+
 def test_copy_does_not_mix_old_and_new_states_of_changed_source() -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)

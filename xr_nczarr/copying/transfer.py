@@ -209,4 +209,5 @@ def _missing_blocks(write: ArrayWrite, existing: Collection[str]) -> Iterator[Ar
             for piece, cell in zip(region, node.object_shape, strict=True)
         ]
         if not all(node.chunk_keys.key(index) in existing for index in itertools.product(*cells)):
-            yield ArrayWrite(node, region, data.blocks[block])
+            # dask cannot select the only block of a scalar.
+            yield ArrayWrite(node, region, data.blocks[block] if block else data)
