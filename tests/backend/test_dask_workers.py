@@ -1,8 +1,9 @@
-"""Writes during which a dask worker dies."""
+"""Writes during which a dask worker dies, or a block fails."""
 
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -81,3 +82,40 @@ def test_write_survives_or_reports_dask_worker_death(tmp_path, dask_client, appe
     assert os.path.exists(tmp_path / "marker")
     assert contents(path) == contents(whole)
     assert failure.traceback
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def fail_or_wait(block, folder, block_info):
+    """Fail in the first block, while the second block is in progress until the file `go` exists."""
+    if block_info[0]["chunk-location"][0]:
+        open(f"{folder}/started", "w").close()
+        wait_for(lambda: os.path.exists(f"{folder}/go"))
+        return block
+    wait_for(lambda: os.path.exists(f"{folder}/started"))
+    raise ValueError("bad block")
+
+
+def is_busy(dask_worker):
+    return bool(dask_worker.active_threads)
+
+
+def test_workers_do_not_continue_failed_write(tmp_path, dask_client):
+    path = str(tmp_path / "s")
+    to_nczarr(rows(0, 4), path, unlimited_dims="t", encoding=ENCODING)
+    failing = (rows(4, 12) * 100).chunk(t=4)
+    blocks = failing.a.data.map_blocks(fail_or_wait, str(tmp_path), meta=np.empty((0, 0)))
+    failing["a"] = failing.a.copy(data=blocks)
+    with dask_client.as_current():
+        with pytest.raises(ValueError, match="bad block"):
+            to_nczarr(failing, path, append_dim="t")
+        to_nczarr(rows(4, 12), path, append_dim="t")
+    (tmp_path / "go").touch()
+    wait_for(lambda: not any(dask_client.run(is_busy).values()))
+    with xr.open_dataset(path, engine="nczarr") as opened:
+        xr.testing.assert_identical(opened.load(), rows(0, 12))

@@ -156,8 +156,9 @@ def write_chunks(
             store_values(now, targets)
             uploads.finish()
         except BaseException:
-            # Dask's threads continue after an error, and could overwrite values of a later write.
-            uploads.end()
+            # Dask's threads continue after an error, also in workers, and could overwrite values of
+            # a later write.
+            uploads.end_everywhere()
             raise
     if options.compute:
         return None

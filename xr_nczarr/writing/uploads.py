@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
 
-from xr_nczarr.locks import Underway
+from xr_nczarr.locks import ProcessLock, Underway
 
 _Argument = TypeVar("_Argument")
 
@@ -18,23 +22,42 @@ class Uploads(Underway):
     """A thread pool that encodes and stores the chunks of one write in the background.
 
     The pool belongs to one process. An unpickled copy has no pool, so dask workers store chunks in
-    their own threads.
+    their own threads. All tasks of a write in one worker process share a copy.
 
     Parameters
     ----------
     threads
         Number of objects to encode and store concurrently. With 1, there is no pool, and the
         threads that compute the values also store them.
+    token
+        The identifier of the write, which its copies in other processes share. By default, a new
+        identifier is created.
     """
 
-    def __init__(self, threads: int = 1) -> None:
+    _copies: ClassVar[WeakValueDictionary[str, Uploads]] = WeakValueDictionary()
+    _ended_copies: ClassVar[list[Uploads]] = []
+    _copying: ClassVar[ProcessLock] = ProcessLock()
+
+    def __init__(self, threads: int = 1, token: str = "") -> None:
         super().__init__()
+        self._token = token or uuid.uuid4().hex
         self._pool = ThreadPoolExecutor(threads, "upload") if threads > 1 else None
         self._bytes = 0
         self._error: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Uploads, ()
+        return Uploads._copy, (self._token,)
+
+    @classmethod
+    def _copy(cls, token: str) -> Uploads:
+        with cls._copying:
+            return cls._copies.setdefault(token, Uploads(token=token))
+
+    @classmethod
+    def _end_copy(cls, token: str) -> None:
+        copy = cls._copy(token)
+        cls._ended_copies.append(copy)  # for tasks that are unpickled later
+        copy.end()
 
     @property
     def pooled(self) -> bool:
@@ -82,6 +105,17 @@ class Uploads(Underway):
         super().end()
         if self._pool is not None:
             self._pool.shutdown()
+
+    def end_everywhere(self) -> None:
+        """Call `end` in this process and in the workers of the active dask cluster, if any."""
+        self.end()
+        if "distributed" in sys.modules:
+            from distributed import get_client
+
+            with suppress(Exception):  # the error of the write is more important
+                client = get_client()
+                if client.status == "running":
+                    client.run(Uploads._end_copy, self._token, on_error="ignore")
 
     def _raise_error(self) -> None:
         if self._error is not None:
