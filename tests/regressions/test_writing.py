@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
-from numcodecs import JSON, MsgPack, Zlib
+from numcodecs import JSON, Delta, MsgPack, Zlib
 
 import xr_nczarr
 from tests.reading import open_store
@@ -1430,3 +1430,15 @@ def test_append_to_array_shorter_than_its_dimension_keeps_fill_values(zarr_forma
         return
     to_nczarr(new, store, append_dim="t")
     np.testing.assert_array_equal(read(store).v, np.concatenate([values, new.v]))
+
+
+# The copy was complete, but could not be read.
+def test_filters_of_big_endian_numbers_are_not_written_to_v3():
+    source, target, values = {}, {}, np.array([1, 2, 4, 8], ">f8")
+    options = {"dialect": "zarr", "encoding": {"v": {"dtype": ">f8", "filters": [Delta(">f8")]}}}
+    to_nczarr(xr.Dataset({"v": ("x", values)}), source, zarr_format=2, **options)
+    with pytest.raises(UnsupportedError, match="codec delta for big-endian numbers"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), {}, zarr_format=3, **options)
+    with pytest.warns(UserWarning, match="codecs inherited from the source were dropped"):
+        xr_nczarr.copy(source, target, zarr_format=3, dialect="zarr")
+    assert read(target).v.values.tolist() == values.tolist()

@@ -19,6 +19,12 @@ from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
+_DECODED_DTYPES = {
+    **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
+    "astype": "decode_dtype",
+}
+"""A mapping from codecs to the parameter with the dtype of the decoded numbers."""
+
 _ELEMENTWISE = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
@@ -366,8 +372,14 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType) -> list[Json]:
-    rendered = []
+    rendered, own_dtype = [], dtype
     for spec in specs:
+        configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
+        if own_dtype.byteorder == ">" and configured == own_dtype.str and not _is_from_v3(spec):
+            # In v3, these codecs process numbers in the byte order of the machine.
+            raise UnsupportedError(
+                f"Zarr v3 does not support the codec {spec.name} for big-endian numbers"
+            )
         rendered.append(_render_spec(spec, dtype))
         dtype = encoded_type(spec, dtype)
     return rendered
