@@ -64,12 +64,15 @@ class ChunkObjects:
 
         def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:
             ranges = [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
-            names = list(dict.fromkeys(item.key for item in ranges))
-            for key, size in zip(names, store.known_sizes(names) or (), strict=False):
-                if size:  # 0 means that the chunk is missing
-                    with Place(key=key):
+            sizes: dict[str, int | None] | None = None
+            for item, data in zip(ranges, store.fetch_ranges(ranges), strict=True):
+                if sizes is None:  # not before: fetching also loads what a reference set declares
+                    names = list(dict.fromkeys(item.key for item in ranges))
+                    sizes = dict(zip(names, store.known_sizes(names) or (), strict=False))
+                if data is not None and (size := sizes.get(item.key)):
+                    with Place(key=item.key):
                         check_size(size)
-            yield from store.fetch_ranges(ranges)
+                yield data
 
         spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
         return self._declared_or_alternative(spans, request)
