@@ -1159,7 +1159,7 @@ def test_chunks_with_both_separators_are_read_written_and_copied(tmp_path, encod
 
     xr_nczarr.copy(path, tmp_path / "copy")
     check(values)
-    # Row 0 lies in a nested chunk, row 4 in a dotted one.
+    # The key of the chunk with row 0 has a slash, and that of the chunk with row 4 has a dot.
     for row in (0, 4):
         for value in (7.0, np.nan):
             for count in (1, 2):  # a part of a chunk, then the whole chunk
@@ -1214,7 +1214,7 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
         assert stored["t"][:].tolist() == [5, 5, 1, 2]
 
 
-# All chunks of such arrays were decoded and encoded again.
+# A copy of big-endian numbers decoded and encoded every chunk.
 @pytest.mark.parametrize("dtype", [">f4", ">i2"])
 def test_big_endian_chunks_are_copied_unchanged_and_missing_ones_are_added(tmp_path, dtype):
     source, target = tmp_path / "source", tmp_path / "target"

@@ -99,9 +99,10 @@ def _or_alternative(
     fetched: Iterator[tuple[_Item, Bytes | None]],
     request: Callable[[Sequence[_Item]], Iterator[Bytes | None]],
 ) -> Iterator[Bytes | None]:
-    """Yield the data of each item from `fetched`, or from `request` if it is missing there.
+    """Yield the data of each item, after requesting the missing items in another way.
 
-    `fetched` yields (item, data) pairs, in which the data is None if it is missing.
+    `fetched` yields an (item, data) pair for each item. The data of a missing item is None.
+    `request` is called with the missing items, and yields their data in order.
     """
     while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
         missing = [item for item, data in block if data is None]

@@ -287,7 +287,10 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 
 
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the absolute differences of numbers. Those of integers of one kind are exact."""
+    """Return the absolute differences between two arrays of numbers.
+
+    They are exact for two arrays of signed integers, and for two arrays of unsigned integers.
+    """
     if first.dtype.kind == second.dtype.kind != "f":
         ordered = np.maximum(first, second), np.minimum(first, second)
         high, low = (values.astype("u8") for values in ordered)

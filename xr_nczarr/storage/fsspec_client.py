@@ -164,10 +164,11 @@ class FilesystemClient(Transport):
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FilesystemClient], process: int | None
 ) -> Connection:
-    """Rebuild a client from its pickled parts, by calling ``rebuild(filesystem, root)``.
+    """Return the client that ``rebuild(filesystem, root)`` creates from its pickled parts.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. No
-    other process can read its files. For any other filesystem, `process` is None.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. In
+    any other process, return an `UnreachableConnection`, because the files are in the memory of
+    that process. For any other filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)
