@@ -7,19 +7,17 @@ most subcommands of ``nczarr`` start without importing them.
 from __future__ import annotations
 
 import logging
-import operator
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import NczarrError, NotFoundError, Place, UnsupportedError, quote
+from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
-from xr_nczarr.model import ArrayNode, Hierarchy, group_path
+from xr_nczarr.model import Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
@@ -44,10 +42,9 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The location and the open store that a target refers to, and the options for access."""
+    """The location and the open store that a target refers to."""
 
     location: Location
-    access: Access
     store: Store
 
     def check_writable(self) -> None:
@@ -85,7 +82,7 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
 
         store = open_references(location, access)
     store = store or open_store(location, access, must_exist=must_exist)
-    return Resolved(location, access, store)
+    return Resolved(location, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +153,7 @@ class OpenedStore:
 
     def array(self, variable: Variable) -> ChunkedArray:
         """Return the chunked array from which the stored values of a variable can be read."""
-        node = readable_node(variable)
-        return ChunkedArray(node, self.store, self.options.reading)
+        return ChunkedArray(variable.readable_node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
         """Map short names to the dimensions that the variables of the group at `path` can use.
@@ -171,31 +167,6 @@ class OpenedStore:
             group = group.groups[name]
             visible |= group.dimensions
         return visible
-
-    def readable(self, group: Group) -> Iterator[ReadableVariable]:
-        """Yield each variable of a group with its dimension names and the array node to read."""
-        visible = self.visible_dimensions(group.path)
-        for variable in group.variables.values():
-            names = tuple([dimension.name_in(visible) for dimension in variable.dimensions])
-            node = None if variable.node is None else readable_node(variable)
-            yield ReadableVariable(variable, names, node)
-
-
-class ReadableVariable(NamedTuple):
-    """A netCDF variable, with the dimension names and the array node needed to read it.
-
-    Attributes
-    ----------
-    dimension_names
-        The short name of each dimension, or its full path if the short name refers to another
-        dimension, in a nearer group.
-    node
-        The array prepared by `readable_node`, or None if the array is missing or unreadable.
-    """
-
-    variable: Variable
-    dimension_names: tuple[str, ...]
-    node: ArrayNode | None
 
 
 def open_netcdf(
@@ -222,7 +193,8 @@ def open_netcdf(
         does not exist. Fetched documents are added to the cache, and cached documents are not
         fetched again.
     """
-    resolved = resolve(target, options.access)
+    access = options.access
+    resolved = resolve(target, access)
     location, store = resolved.location, resolved.store
     version = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
@@ -247,20 +219,19 @@ def open_netcdf(
             raise
         from xr_nczarr.references import open_record_set
 
-        store = open_record_set(location, store, error.document, resolved.access)
+        store = open_record_set(location, store, error.document, access)
         hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = store.zero_fill_is_missing
     if hierarchy.before:
         store = RolledBackStore(store, hierarchy.before)
-    with Place(store=store.name):
-        root = interpret(
-            hierarchy,
-            use_zarr_fill_value_as_mask=masks,
-            zero_masks=zero_masks,
-            group=group,
-            subgroups=subgroups,
-        )
+    root = interpret(
+        hierarchy,
+        use_zarr_fill_value_as_mask=masks,
+        zero_masks=zero_masks,
+        group=group,
+        subgroups=subgroups,
+    )
     if options.assume_endian is None:
         _warn_of_big_endian(root, store)
     else:
@@ -329,20 +300,3 @@ def open_whole(
     """
     opened = open_netcdf(target, replace(options, group=None), documents=documents)
     return opened, opened.group(options.group)
-
-
-def readable_node(variable: Variable) -> ArrayNode:
-    """Return the array node of a variable, adapted for reading the variable.
-
-    The shape of the returned node consists of the sizes of the variable's dimensions. All elements
-    beyond the stored shape are read as fill values. If the stored array has no fill value, zero is
-    used instead.
-    """
-    node = variable.node
-    assert node is not None
-    shape, fill_value = variable.shape or node.shape, variable.fill_value
-    if shape == node.shape and fill_value is node.fill_value:
-        return node
-    longer = any(map(operator.gt, shape, node.shape))
-    stored_shape = node.shape if longer else ()
-    return replace(node, shape=shape, fill_value=fill_value, stored_shape=stored_shape)

@@ -16,14 +16,14 @@ import zarr
 from tests.benchmarks import data, limits
 from tests.benchmarks.harness import OURS, Row
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.dataset import open_netcdf, readable_node
+from xr_nczarr.dataset import open_netcdf
 from xr_nczarr.options import OpenOptions
 
 
 def ours(path: Path | str, storage_options: Mapping[str, Any] | None = None) -> ChunkedArray:
     """Return the array of xr_nczarr's chunk engine, without xarray."""
     opened = open_netcdf(path, OpenOptions(storage_options=storage_options))
-    return ChunkedArray(readable_node(opened.root.variables["field"]), opened.store)
+    return ChunkedArray(opened.root.variables["field"].readable_node, opened.store)
 
 
 def everything(array: ChunkedArray) -> np.ndarray:

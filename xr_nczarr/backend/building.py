@@ -77,38 +77,21 @@ def build_dataset(
         Store from which to read small coordinates. Groups that are opened together share this
         store. None creates a store for this group.
     """
-    if coordinates is None:
-        coordinates = fetching_coordinates(opened, [group])
-    if opened.options.on_unsupported == "raise":
-        opened.check_readable(group)
-    problems: dict[Hashable, NczarrError] = {}
-    while True:
-        source = StoredGroup(
-            opened, group, decoding["drop_variables"], problems, coordinates=coordinates
-        )
-        with decoder_errors_as_metadata(opened.store.name, group.path):
-            try:
-                decoded = _decode(source, decoding)
-                values = _read_coordinates(source, decoded) if indexed else {}
-            except _UndecodableError as error:
-                problems |= error.problems
-                continue
-            dataset, messages = _assemble(source, decoded, values, indexed)
-            break
+    dropped = decoding["drop_variables"]
+    source = StoredGroup(opened, group, dropped, coordinates=coordinates)
+    with decoder_errors_as_metadata(opened.store.name, group.path):
+        while True:
+            values: dict[Hashable, Any] = {}
+            decoded, problems = _decode(source, decoding)
+            if indexed and not problems:
+                values, problems = _read_coordinates(source, decoded)
+            if not problems:
+                break
+            source = source.reopened(source.problems | problems)
+        dataset, messages = _assemble(source, decoded, values, indexed)
     for message in messages:
         _warn(message)
     return dataset
-
-
-class _UndecodableError(Exception):
-    """An internal signal that some variables cannot be decoded.
-
-    `problems` maps the names of these variables to errors.
-    """
-
-    def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
-        super().__init__()
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,42 +110,43 @@ class _Decoded:
     coordinates: set[Hashable]
 
 
-def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
+def _decode(
+    source: StoredGroup, decoding: Mapping[str, Any]
+) -> tuple[_Decoded, dict[Hashable, NczarrError]]:
     """Decode the variables of a group.
 
-    Raises
-    ------
-    _UndecodableError
-        If xarray cannot decode some of the variables.
+    Also return the errors of the variables that xarray cannot decode, keyed by name. If there are
+    any, nothing is decoded.
     """
     attributes = xarray_attributes(source.group)
     try:
-        return _Decoded(
-            *decode_variables(source.variables, source.arrays, attributes, decoding, source.inert)
+        decoded = decode_variables(
+            source.variables, source.arrays, attributes, decoding, source.inert
         )
+        return _Decoded(*decoded), {}
     except PASSING:
         raise
     except Exception as error:
         failure = without_frames(error)
-    unchanged = source.reopened()  # decoding has changed the variables in `source`
+    unchanged = source.reopened(source.problems)  # decoding has changed the variables in `source`
     path = failure.variable if isinstance(failure, NczarrError) else None
     failed = {name: failure for name in unchanged.variables if source.path_of(name) == path}
     problems = find_undecodable(
         unchanged.variables, unchanged.arrays, decoding, unchanged.inert, failed
     )
-    raise _UndecodableError(problems) if problems else failure
+    if not problems:
+        raise failure
+    return _Decoded({}, {}, set()), problems
 
 
-def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
+def _read_coordinates(
+    source: StoredGroup, decoded: _Decoded
+) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Read the dimension coordinates, and return their values, keyed by name.
 
-    A coordinate that is opened without decoding (`source.as_stored`) is left out of the result if
-    one of its chunks is missing or unreadable.
-
-    Raises
-    ------
-    _UndecodableError
-        If the values of any other coordinate cannot be read or decoded.
+    A coordinate that is opened without decoding (`source.as_stored`) is left out if one of its
+    chunks is missing or unreadable. The second dict contains the errors of all other coordinates
+    that cannot be read or decoded.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -182,9 +166,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
                 problems[name] = undecodable(without_frames(error), array, whole=True)
             elif not isinstance(error, NczarrError):
                 raise
-    if problems:
-        raise _UndecodableError(problems)
-    return values
+    return values, problems
 
 
 def _assemble(

@@ -55,7 +55,7 @@ class Opening:
 
 
 def stored_encoding(
-    node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
+    node: ArrayNode, dimensions: Sequence[str], codecs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the encoding of an opened variable, with the keys that netCDF engines use.
 
@@ -64,7 +64,6 @@ def stored_encoding(
     encoding = {
         **codecs,
         "codecs": [*map(dict, codecs["codecs"])],
-        "source": source,
         "original_shape": node.shape,
     }
     if node.chunk_runs:

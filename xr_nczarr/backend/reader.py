@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from xr_nczarr.backend.opened_encoding import (
 )
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.dataset import OpenedStore, ReadableVariable
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import LimitError, NczarrError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import child_path
@@ -88,9 +88,7 @@ class StoredGroup:
         if coordinates is None:
             coordinates = fetching_coordinates(opened, [group])
         self.coordinates = coordinates
-        self.reopened = partial(
-            StoredGroup, opened, group, drop_variables, undecodable, coordinates=coordinates
-        )
+        self.reopened = partial(StoredGroup, opened, group, drop_variables, coordinates=coordinates)
         self.opened = opened
         self.group = group
         self.reading = opened.options.reading
@@ -102,23 +100,24 @@ class StoredGroup:
         self.unreadable: set[Hashable] = set()
         self.problems = dict(undecodable)
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
-        names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        dropped = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
         self.inert: set[Hashable] = set()
         self._lengths: dict[str, int] = {}
         unlimited = {name for name, dimension in group.dimensions.items() if dimension.unlimited}
-        readable = list(opened.readable(group))
-        for item in readable:
-            for name, dimension in zip(item.dimension_names, item.variable.dimensions, strict=True):
-                self._lengths[name] = dimension.size
-                unlimited |= {name} if dimension.unlimited else set()
+        visible = opened.visible_dimensions(group.path)
+        if opened.options.on_unsupported == "raise":
+            opened.check_readable(group)
+        dims = {name: item.dimension_names(visible) for name, item in group.variables.items()}
+        for stored_name, item in group.variables.items():
+            for dim, dimension in zip(dims[stored_name], item.dimensions, strict=True):
+                self._lengths[dim] = dimension.size
+                unlimited |= {dim} if dimension.unlimited else set()
         self._unlimited = unlimited
-        for stored_name, item in zip(group.variables, readable, strict=True):
-            shown_name = None if stored_name == NONE_NAME else stored_name
-            if stored_name in names:
-                self._open_dropped(shown_name, item)
-            else:
-                self._open_variable(shown_name, item)
+        for stored_name, item in group.variables.items():
+            name = None if stored_name == NONE_NAME else stored_name
+            open_variable = self._open_dropped if stored_name in dropped else self._open_variable
+            open_variable(name, item, dims[stored_name])
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -135,66 +134,61 @@ class StoredGroup:
         """Return the absolute path of a variable in the group."""
         return child_path(self.group.path, str(name))
 
-    def _open_dropped(self, name: str | None, item: ReadableVariable) -> None:
-        variable = item.variable
-        dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        attributes = {} if name in self.problems else xarray_attributes(variable)
-        self._stand_in(name, item.dimension_names, dtype, variable.shape, attributes)
-
-    def _stand_in(
-        self,
-        name: str | None,
-        dimensions: Sequence[Hashable],
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        attributes: dict[str, Any],
+    def _open_dropped(
+        self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
     ) -> None:
-        unread = UnreadableArray(
-            NczarrError("the variable has no values, because it was dropped or cannot be read"),
-            dtype,
-            shape,
-        )
-        self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
+        dtype = _UNKNOWN if variable.node is None else variable.node.dtype
+        values = UnreadableArray(NczarrError("the variable is dropped"), dtype, variable.shape)
+        attributes = {} if name in self.problems else xarray_attributes(variable)
+        self.variables[name] = Variable(dims, SelectedArray(values), attributes)
         self.inert.add(name)
 
-    def _open_variable(self, name: str | None, item: ReadableVariable) -> None:
-        variable = item.variable
+    def _open_variable(
+        self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
+    ) -> None:
         error = variable.error or self._codec_error(variable) or self._index_error(variable)
         if error is None:
-            self._open_readable(name, item)
+            self._open_readable(name, variable, dims)
             if name not in self.problems:
                 return
             stored = self.variables.pop(name)
         else:
             self.problems[name] = error
             self.unreadable.add(name)
-            stored = self._unreadable(name, item, error)
+            stored = self._unreadable(name, variable, dims, error)
         error = self.problems[name].located(store=self.opened.store.name, variable=variable.path)
         if self.opened.options.on_unsupported == "raise":
             raise error
         if self.opened.options.on_unsupported == "skip":
             return
         self.as_stored[name] = stored
-        # Add a placeholder without values, and without attributes that could make decoding fail.
-        self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
+        # Add a placeholder without attributes that could make decoding fail.
+        self.variables[name] = Variable(stored.dims, stored._data)
+        self.inert.add(name)
 
-    def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
-        variable, dimensions, _ = item
+    def _unreadable(
+        self,
+        name: str | None,
+        variable: NetcdfVariable,
+        dims: tuple[str, ...],
+        error: NczarrError,
+    ) -> Variable:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         if dtype.hasobject:  # xarray would read an item of an object array to choose chunks
             dtype = _UNKNOWN
         shape = variable.shape
-        if not dimensions and name in self._lengths:
+        if not dims and name in self._lengths:
             # The variable's dimensions are unknown. If it were a scalar with the name of a
             # dimension, a Dataset could not contain it together with variables along that
             # dimension.
-            dimensions, shape = (name,), (self._lengths[name],)
+            dims, shape = (name,), (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
-        return Variable(dimensions, values, xarray_attributes(variable))
+        return Variable(dims, values, xarray_attributes(variable))
 
-    def _open_readable(self, name: str | None, item: ReadableVariable) -> None:
-        variable, dimensions, node = item
-        assert node is not None
+    def _open_readable(
+        self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
+    ) -> None:
+        node = variable.readable_node
         store = self.coordinates if _coordinate_keys(variable) else self.opened.store
         store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
@@ -213,11 +207,12 @@ class StoredGroup:
             fill_value = unpacked_fill(node, fill_value)
             attributes["_FillValue"] = self._declared_fill(variable, fill_value)
         codecs = self._codecs[id(node.codecs), id(node.shards)]
-        encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
+        encoding = stored_encoding(node, dims, codecs)
+        encoding["source"] = self.opened.store.name
         if self.independent_fill and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # plain v3: independent of `_FillValue`
         values = SelectedArray(lazy)
-        self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
+        self.variables[name] = Variable(dims, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
@@ -255,7 +250,8 @@ class StoredGroup:
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
         node, limit = variable.node, self.reading.limits.max_index_bytes
-        if node is None or not variable.is_coordinate:
+        assert node is not None
+        if not variable.is_coordinate:
             return None
         length = variable.shape[0]
         chunks = -(-length // node.chunk_shape[0])

@@ -21,7 +21,7 @@ from xr_nczarr.codecs import check_codec
 from xr_nczarr.copying.netcdf_c import Handle
 from xr_nczarr.copying.netcdf_input import NetcdfFile
 from xr_nczarr.copying.relayout import relayout
-from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.encoding.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.encoding.variables import check_dimension, encode_alone, stored_name, user_attributes
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
@@ -329,7 +329,7 @@ def _of_store(
     def values_of(variable: Variable) -> ExplicitlyIndexed:
         if variable.error is not None:
             raise variable.error.located(store=opened.store.name)
-        node = readable_node(variable)
+        node = variable.readable_node
         check_codec(node)
         store = opened.store.narrowed(node.chunk_keys)  # so that little is pickled for dask workers
         stored = ChunkedArray(node, store, opened.options.reading)

@@ -89,10 +89,10 @@ class _Writer:
         fields = _annotation_fields(node)
         # A dimension needs its full path if a nearer dimension has the same name, because readers
         # would resolve the short name to the nearer one.
-        names = [dimension.name_in(visible) for dimension in variable.dimensions]
+        names = variable.dimension_names(visible)
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
-            fields["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
+            fields["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else [*names]
         if variable.path == "/":
             fields["attributes"][ARRAY_NAME] = variable.name
         for vintage in self.vintages:
@@ -104,7 +104,7 @@ class _Writer:
             fields[vintage.holder][vintage.array] = annotation
         return replace(
             node,
-            dimension_names=tuple(names) if self.zarr.has_dimension_names else None,
+            dimension_names=names if self.zarr.has_dimension_names else None,
             **self.with_types(
                 variable.attributes, fields, variable.path, (node.dtype, variable.kind)
             ),

@@ -8,8 +8,9 @@ a scalar of the variable's type, and exists only if the store declares it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import NczarrError
@@ -35,13 +36,6 @@ class Dimension:
     path: str
     size: int
     unlimited: bool = False
-
-    def name_in(self, visible: Mapping[str, Dimension]) -> str:
-        """Return the short name, or the path if the name refers to another dimension in `visible`.
-
-        `visible` maps short names to the dimensions that the variables of a group can use.
-        """
-        return self.name if visible.get(self.name, self).path == self.path else self.path
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +102,32 @@ class Variable:
             return None if self.node is None else self.node.fill_value
         binary = any(spec.name == "vlen-bytes" for spec in self.node.codecs)
         return b"" if binary else zero(self.node.dtype)
+
+    @property
+    def readable_node(self) -> ArrayNode:
+        """The array, adapted for reading the variable. It must exist.
+
+        The shape of this node consists of the sizes of the variable's dimensions. All elements
+        beyond the stored shape are read as fill values. If the stored array has no fill value, zero
+        is used instead.
+        """
+        node = self.node
+        assert node is not None
+        shape, fill_value = self.shape or node.shape, self.fill_value
+        if shape == node.shape and fill_value is node.fill_value:
+            return node
+        longer = any(map(operator.gt, shape, node.shape))
+        stored_shape = node.shape if longer else ()
+        return replace(node, shape=shape, fill_value=fill_value, stored_shape=stored_shape)
+
+    def dimension_names(self, visible: Mapping[str, Dimension]) -> tuple[str, ...]:
+        """Return the name of each dimension, or its path if the name alone would be ambiguous.
+
+        `visible` maps short names to the dimensions that the variables of a group can use. A name
+        is ambiguous if it refers to another dimension there.
+        """
+        named = [(item, visible.get(item.name, item)) for item in self.dimensions]
+        return tuple([item.name if item.path == use.path else item.path for item, use in named])
 
 
 @dataclass(slots=True, kw_only=True)

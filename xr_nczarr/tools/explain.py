@@ -242,7 +242,9 @@ def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
     """Return the variables in a group and its descendants, keyed by their relative paths."""
     sources = {}
     for group in top.walk():
-        for variable, names, _ in opened.readable(group):
+        visible = opened.visible_dimensions(group.path)
+        for variable in group.variables.values():
+            names = variable.dimension_names(visible)
             select = partial(_select_stored, opened, variable, names)
             sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(names, select)
     return sources

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xr_nczarr.dataset import OpenedStore, readable_node
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode
@@ -29,7 +29,7 @@ class StoredChunks:
     Attributes
     ----------
     node
-        The array node that `readable_node` returns for the variable.
+        The variable's `readable_node`.
     extent
         Number of objects along each dimension of the grid.
     present
@@ -134,7 +134,7 @@ def _counted(
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
     """Build a `StoredChunks` for each readable variable, keyed by path. Nothing is counted yet."""
     return {
-        variable.path: StoredChunks(readable_node(variable))
+        variable.path: StoredChunks(variable.readable_node)
         for variable in opened.root.all_variables()
         if variable.node is not None and variable.error is None
     }

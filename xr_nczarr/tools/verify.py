@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
+from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
@@ -257,7 +257,7 @@ class _Array:
         stored: StoredChunks | None,
         sample: int | None,
     ) -> None:
-        node = readable_node(variable)
+        node = variable.readable_node
         self.path = variable.path
         self.array = ChunkedArray(node, opened.store, replace(opened.options.reading, threads=1))
         _ = self.array.codec, self.array.layout

@@ -10,7 +10,6 @@ import numpy as np
 from xarray import Dataset, Variable
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.dataset import readable_node
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -68,7 +67,7 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
         If the stored chunks contain other values there.
     """
     assert target.node is not None
-    node = replace(readable_node(target), stored_shape=())
+    node = replace(target.readable_node, stored_shape=())
     array, whole = ChunkedArray(node, store), [slice(0, size) for size in node.shape]
     for axis, first in enumerate(target.node.shape):
         step, size = node.object_shape[axis], node.shape[axis]
