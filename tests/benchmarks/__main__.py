@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(FAMILIES)}, …")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--data", type=Path, help="where the stores are made and kept")
-    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument(
+        "--json", type=Path, help="the file of the results, in which to replace those of the rows"
+    )
     parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
     parser.add_argument("--page", type=Path, help="in which page to replace what was measured")
     options = parser.parse_args()
@@ -45,10 +47,16 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> int:
-    """Measure and print the rows, and save all results after each family."""
-    record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
-    results: list[Result] = []
+    """Measure and print the rows, and save all results after each family.
+
+    Rows of the JSON file that are not measured again keep their results.
+    """
+    measured_rows: list[Result] = []
     failures: list[str] = []
+    results: dict[str, Result] = {}
+    if options.json and options.json.exists():
+        saved = json.loads(options.json.read_text())["results"]
+        results = {item["row"]: Result(**item) for item in saved}
     named = [family for family in FAMILIES if family in options.words]
     words = [word for word in options.words if word not in FAMILIES]
     for family in named if named and not words else FAMILIES:
@@ -58,17 +66,18 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
             result, failed = process.submit(
                 measured, family, parts, directory, options.rounds
             ).result()
-        results += result
+        measured_rows += result
         failures += failed
+        results |= {item.row: item for item in result}
         if options.json:
-            record |= {"results": [*map(dataclasses.asdict, results)], "failures": failures}
-            options.json.write_text(json.dumps(record, indent=1) + "\n")
-    print("", table(results), *failures, sep="\n")
+            record = {"machine": machine(), "results": [*map(dataclasses.asdict, results.values())]}
+            options.json.write_text(json.dumps(record | {"failures": failures}, indent=1) + "\n")
+    print("", table(measured_rows), *failures, sep="\n")
     if options.plot:
-        draw(results, options.plot)
+        draw([*results.values()], options.plot)
     if options.page:
         page = options.page.read_text(encoding="utf-8")
-        reported = replaced(page, results, failures, record["machine"], options.rounds)
+        reported = replaced(page, [*results.values()], failures, machine())
         options.page.write_text(reported, encoding="utf-8")
     return 1 if failures else 0
 

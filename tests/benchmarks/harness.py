@@ -47,7 +47,7 @@ class Result:
     """Median times in seconds, and the median over all rounds of each contestant's ratio.
 
     `failed` contains the reason for each contestant that is missing. If the unit is not seconds,
-    there are no processor times.
+    there are no processor times. `day` is the date of the measurement in ISO format.
     """
 
     row: str
@@ -57,6 +57,8 @@ class Result:
     processor_ratio: dict[str, float]
     goals: dict[str, float]
     failed: dict[str, str]
+    day: str
+    rounds: int
     unit: str = "s"
 
     def missed(self, name: str) -> bool:
@@ -85,6 +87,7 @@ def run(row: Row, rounds: int = 7) -> Result:
     AssertionError
         If the contestants return different values in the warm-up.
     """
+    day = time.strftime("%Y-%m-%d")
     contestants, failed = dict(row.contestants), {}
     reference = None
     for name, contestant in row.contestants.items():
@@ -110,7 +113,9 @@ def run(row: Row, rounds: int = 7) -> Result:
         del result
     if row.unit != "s":
         ratio = _ratios({name: [value] for name, value in contestants.items()})
-        return Result(row.name, contestants, {}, ratio, {}, dict(row.goals), failed, row.unit)
+        return Result(
+            row.name, contestants, {}, ratio, {}, dict(row.goals), failed, day, 1, row.unit
+        )
     names = list(contestants)
     wall: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
@@ -128,6 +133,8 @@ def run(row: Row, rounds: int = 7) -> Result:
         _ratios(processor),
         dict(row.goals),
         failed,
+        day,
+        rounds,
     )
 
 

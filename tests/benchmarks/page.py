@@ -24,8 +24,8 @@ dash means that the library cannot do this work, or was not measured.
 """
 _INTRODUCTION = """## Measured
 
-These results were measured on {day} on a machine with {processors} processors
-({processor}) under {system}. Each value is the median of {rounds} rounds.
+These results were measured on a machine with {processors} processors ({processor}) under {system}.
+Each value is the median of several rounds.
 
 - The second column is the time of xr_nczarr, unless a row has another unit.
 - The third column contains ratios: the time of another contestant divided by the time of
@@ -50,7 +50,7 @@ _TABLES = {
     "Remote stores": "HTTP|S3|nginx",
     "Reference sets": "references|gen ",
     "Dask and threads": "dask|mean of|threads|task",
-    "Writing": "write ",
+    "Writing": "^(write|copy|append|regions|to_nczarr|memory to stream) ",
     "Opening many variables": "open ",
     "Shards": "shards",
     "Selections": "point series|row of|box of|strided|orthogonal",
@@ -66,7 +66,6 @@ def replaced(
     results: Sequence[Result],
     failures: Sequence[str],
     machine: Mapping[str, Any],
-    rounds: int,
 ) -> str:
     """Return the page with the results in place of its sections "Measured" and "Requests"."""
     counted = [result for result in results if result.unit in UNITS]
@@ -76,25 +75,32 @@ def replaced(
     if not results:
         return page
     pairs = [(result, name) for result in results for name in result.goals if name in result.ratio]
-    day = date.fromisoformat(machine["date"])
     text = _INTRODUCTION.format(
         **{key: machine[key] for key in ("processor", "processors", "system")},
-        day=f"{day.day} {day:%B %Y}",
-        rounds=rounds,
         missed=sum(result.missed(name) for result, name in pairs),
         aimed=len(pairs),
         unreachable=sum(result.unreachable(name) for result, name in pairs),
     )
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, list[Result]] = {}
     for result in results:
         heading = next(head for head, words in _TABLES.items() if re.search(words, result.row))
-        tables.setdefault(heading, []).append(_line(result))
-    for heading, lines in tables.items():
-        text += f"### {heading}\n\n| Work | xr_nczarr | Others | Missed goals |\n"
-        text += "| --- | --- | --- | --- |\n" + "".join(f"{line}\n" for line in lines) + "\n"
+        tables.setdefault(heading, []).append(result)
+    for heading, rows in tables.items():
+        text += f"### {heading}\n\n{_measured(rows)}\n\n"
+        text += "| Work | xr_nczarr | Others | Missed goals |\n| --- | --- | --- | --- |\n"
+        text += "".join(f"{_line(row)}\n" for row in rows) + "\n"
     text += "".join(f"Not measured: {' '.join(item.split())[:200]}\n\n" for item in failures)
     text += _versions({"Python": machine["python"], **machine["versions"]})
     return _with_section(page, _SECTION, text)
+
+
+def _measured(results: Sequence[Result]) -> str:
+    """Return a sentence with the dates and the numbers of rounds of the results."""
+    days = sorted({date.fromisoformat(result.day) for result in results})
+    dates = " and ".join(f"{day.day} {day:%B %Y}" for day in days)
+    rounds = sorted({result.rounds for result in results if result.unit == "s"}) or [1]
+    number = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    return f"Measured on {dates} with {number} rounds."
 
 
 def _versions(versions: Mapping[str, str]) -> str:
