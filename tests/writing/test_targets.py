@@ -34,7 +34,7 @@ from xr_nczarr import (
     to_nczarr,
 )
 from xr_nczarr.storage import LocalStore, MemoryStore
-from xr_nczarr.writing import blocks
+from xr_nczarr.writing import lazy_sources
 from xr_nczarr.writing.chunk_writes import aligned_blocks
 
 
@@ -496,7 +496,7 @@ def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, 
 
     The graph of dask 2024.12 takes 1 MB more than that of 2026.8.
     """
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
     dtype = object if convert is texts else "M8[ns]"
     numbers = dask.array.arange(count, chunks=block)

@@ -1,22 +1,37 @@
-"""Find the stored arrays from which lazily opened variables are read.
+"""Find the stored arrays from which lazily opened variables are read, and read them in blocks.
 
-A write must know them, because it must not overwrite an array that it is still reading.
+A write must know these arrays, because it must not overwrite an array that it is still reading. It
+reads and writes a lazily opened variable block by block. Only the blocks that are about to be
+stored are in memory, and each source chunk is decoded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from xarray import DataArray, Dataset, Variable
 from xarray.backends import BackendArray
+from xarray.coding.strings import is_unicode_dtype
 from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
 from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks.selection import Selection, whole
+from xr_nczarr.encoding.blockwise import OPENED
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
+
+_MAX_WHOLE_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
+_NOMINAL_BYTES = 64  # assumed size of a Python object
+_TEXT_KINDS = "OSUT"  # kinds of dtypes
+
+_Lengths = npt.NDArray[np.int64]
 
 
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
@@ -30,6 +45,16 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
             if store.is_same(lazy.stored.store):
                 sources.setdefault(str(name), set()).add(lazy.stored.node.path)
     return sources
+
+
+def reading_error(store: Store, name: str, path: str) -> RefusedError:
+    """Return the error for a lazy variable whose source array would be overwritten."""
+    return RefusedError(
+        f"the variable reads its values from {path} in the store that would be overwritten",
+        remedy="Load the variable first with .load(), or write to another store",
+        store=store.name,
+        variable=name,
+    )
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
@@ -128,11 +153,187 @@ def _tasks(layer: Any) -> Any:
     return [getattr(layer, "task", None), literals]
 
 
-def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a lazy variable whose source array would be overwritten."""
-    return RefusedError(
-        f"the variable reads its values from {path} in the store that would be overwritten",
-        remedy="Load the variable first with .load(), or write to another store",
-        store=store.name,
-        variable=name,
+def in_blocks(
+    dataset: Dataset,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    max_whole_bytes: int = _MAX_WHOLE_BYTES,
+) -> Dataset:
+    """Return a dataset with dask arrays in place of large, lazily opened variables.
+
+    Writing then reads these variables block by block. Some variables are left unchanged:
+
+    - variables of at most `max_whole_bytes` bytes,
+    - times that might be encoded with different units in each block,
+    - variables of Python objects other than text and times.
+
+    Zero-dimensional dask arrays of text or Python objects are loaded. Otherwise, dask would convert
+    their only block to a scalar, and bytes would lose their trailing NULs.
+    """
+    blocks = {
+        name: _in_blocks(variable, str(name)).data
+        for name, variable in dataset.variables.items()
+        if not variable._in_memory
+        and not hasattr(variable._data, "dask")
+        and variable.size * _itemsize(variable) > max_whole_bytes
+        and (
+            variable.dtype.kind in "biufcS"
+            or is_unicode_dtype(variable.dtype)
+            or _has_uniform_units(variable, (encoding or {}).get(str(name), variable.encoding))
+        )
+    }
+    blocks |= {
+        name: np.array(variable.to_numpy(), variable.dtype)
+        for name, variable in dataset.variables.items()
+        if not variable.dims
+        and variable.dtype.kind in _TEXT_KINDS
+        and hasattr(variable._data, "dask")
+    }
+    if blocks:
+        dataset = dataset.copy()
+        for name, data in blocks.items():  # assign() would create indexes for these variables
+            dataset.variables[name].data = data
+    return dataset
+
+
+def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
+    """Convert a lazily indexed array to a dask array, or to a NumPy array if it is scalar text.
+
+    Parameters
+    ----------
+    chunks
+        For each dimension, the length of the stored chunks, or a sequence with the length of each
+        chunk.
+    name
+        Name of the variable, which becomes part of the dask array's name.
+    """
+    dims = [f"dimension {axis}" for axis in range(len(values.shape))]
+    sizes = dict(zip(dims, chunks, strict=True))
+    stored = Variable(dims, values, encoding={"preferred_chunks": sizes})
+    if not dims and stored.dtype.kind in _TEXT_KINDS:
+        return np.array(stored.to_numpy(), stored.dtype)
+    return _in_blocks(stored, name).data
+
+
+def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
+    """Return whether an array of times is certain to be encoded with the same units in every block.
+
+    This is the case if the encoding specifies both the units and the dtype. For NumPy times, it is
+    also the case if the encoding specifies neither: xarray then derives both from the resolution of
+    the times, which is the same in all blocks.
+    """
+    requested = {"units", "dtype"} & encoding.keys()
+    return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
+
+
+def _in_blocks(variable: Variable, name: str) -> Variable:
+    blocks: Any = source_blocks(variable)
+    return variable.chunk(blocks, name=f"{OPENED}{name}-{secrets.token_hex(8)}")
+
+
+def _itemsize(variable: Variable) -> int:
+    return _NOMINAL_BYTES if variable.dtype.hasobject else variable.dtype.itemsize
+
+
+def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
+    """Choose the blocks for reading a variable, and return their lengths along each dimension.
+
+    Blocks begin and end at the boundaries of stored chunks, even if the variable is a slice of the
+    stored array. Small chunks are merged into blocks of up to 4 MiB, unless their values are Python
+    objects. Large chunks that can be read in part are split into blocks of up to 4 MiB. A variable
+    whose chunks are unknown is split in the same way.
+    """
+    array, selection = unwrapped(variable._data)
+    lengths = _selected_lengths(variable, array, selection)
+    has_chunks = lengths is not None or "preferred_chunks" in variable.encoding
+    if lengths is None:
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
+        lengths = [np.diff(_chunk_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
+    itemsize = _itemsize(variable)
+    raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
+    if raw or not has_chunks:
+        lengths = _split_large(lengths, itemsize)
+    if variable.dtype.hasobject and has_chunks:
+        return tuple(tuple(axis.tolist()) for axis in lengths)
+    return _merge_small(lengths, itemsize)
+
+
+def _selected_lengths(
+    variable: Variable, array: Any, selection: Selection | None
+) -> list[_Lengths] | None:
+    """Count, along each dimension, the elements that a variable selects from each stored chunk.
+
+    `array` and `selection` are the result of `unwrapped`. Return None if the counts are unknown,
+    for example with pointwise indexing.
+    """
+    preferred = variable.encoding.get("preferred_chunks") or {}
+    if selection is None or len(preferred) != len(selection.selectors):
+        return None
+    lengths: dict[int, _Lengths] = {}
+    dimensions = zip(
+        selection.selectors, selection.axes, preferred.values(), array.shape, strict=True
     )
+    for selector, axes, chunks, size in dimensions:
+        if len(axes) > 1 or (axes and axes[0] in lengths):
+            return None
+        if axes:
+            lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size))
+    # Decoding joins characters into strings, so the variable lacks the character dimension.
+    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]
+    selected = [item for item in by_axis if item is not None]
+    return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
+
+
+def _chunk_ends(chunks: Any, size: int) -> _Lengths:
+    """Return the end positions of the chunks along a dimension of `size` elements.
+
+    `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
+    for a single chunk.
+    """
+    step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
+    ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
+    within: _Lengths = np.minimum(ends, size)
+    return within
+
+
+def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
+    """Return the length of each run of selected elements in the same chunk.
+
+    `selected` contains the selected positions along a dimension, and `ends` contains the end
+    positions of the chunks along that dimension.
+    """
+    if not isinstance(selected, range):
+        numbers = np.searchsorted(ends, selected, side="right")
+        changes = np.flatnonzero(np.diff(numbers)) + 1
+        return np.diff([0, *changes, len(selected)])
+    ascending = selected if selected.step > 0 else selected[::-1]
+    reached = -((ascending.start - ends) // ascending.step)
+    lengths = np.diff(np.unique([0, *reached.clip(0, len(ascending)), len(ascending)]))
+    lengths = lengths if len(ascending) else np.zeros(1, np.int64)
+    return lengths if selected.step > 0 else lengths[::-1]
+
+
+def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
+    """Split chunks that are larger than a block, preferably along the first axes."""
+    box = [int(axis.max()) for axis in lengths]
+    for axis, length in enumerate(box):
+        box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
+        box[axis] = min(length, box[axis])
+    return [
+        np.array([min(step, size - at) for size in axis.tolist() for at in range(0, size, step)])
+        if step < axis.max()
+        else axis
+        for axis, step in zip(lengths, box, strict=True)
+    ]
+
+
+def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
+    """Merge adjacent chunks, along the last axis first, while the result fits in a block."""
+    size = math.prod(int(axis.max()) for axis in lengths) * itemsize
+    blocks = []
+    for axis in reversed(lengths):
+        count = max(1, min(len(axis), _BLOCK_BYTES // max(1, size)))
+        size *= count
+        blocks.append(tuple(np.add.reduceat(axis, range(0, len(axis), count)).tolist()))
+    return tuple(reversed(blocks))

@@ -18,8 +18,7 @@ from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.blocks import in_blocks
-from xr_nczarr.writing.lazy_sources import reading_error, sources_in
+from xr_nczarr.writing.lazy_sources import in_blocks, reading_error, sources_in
 from xr_nczarr.writing.options import WriteOptions
 
 _NUMBERS = "biufcmM"  # kinds of dtypes
