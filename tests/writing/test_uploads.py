@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from xr_nczarr.writing.uploads import Uploads
+from xr_nczarr.writing.chunk_writes import Uploads
 
 MIB = 1 << 20
 
