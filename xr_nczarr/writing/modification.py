@@ -29,13 +29,14 @@ from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.append_checks import check_coordinate, check_equal
 from xr_nczarr.writing.builder import Tree, check_names, layout_within, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import reading_error, whole_array
 from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.regions import (
+from xr_nczarr.writing.placement import (
     check_beyond_end,
+    check_coordinate,
+    check_equal,
     check_shared_objects,
     extends_array,
     resolve_region,

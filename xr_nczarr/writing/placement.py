@@ -1,0 +1,301 @@
+"""Find the regions to which new values are written, and check that the values fit there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.encoding.cf_encoding import cf_encoded, check_kind, equal, is_time
+from xr_nczarr.encoding.strings import as_bytes
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.chunk_writes import Region
+
+_TIME_KEYS = ("units", "calendar")
+_COMPARED_BYTES = 4 << 20
+_MAX_COMPARED_OBJECTS = 8
+
+
+def resolve_region(
+    dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
+) -> dict[str, slice]:
+    """Return the slice to write along each dimension of `region`.
+
+    For ``"auto"``, the slice is found by comparing the coordinates of the dataset and the store.
+
+    Parameters
+    ----------
+    stored
+        The decoded variables of the store, by name.
+
+    Raises
+    ------
+    TypeError, ConflictError, KeyError
+        If `region` is not valid for this dataset and store. The rules are those of `to_zarr`.
+    """
+    if region == "auto":
+        region = dict.fromkeys(dataset.dims, "auto")
+    if not isinstance(region, Mapping):
+        raise TypeError(f"``region`` must be a dict, got {type(region)}")
+    slices = {
+        str(dim): _position(dataset, str(dim), stored) if piece == "auto" else piece
+        for dim, piece in region.items()
+    }
+    for dim, piece in slices.items():
+        if dim not in dataset.dims:
+            raise ConflictError(
+                f"all keys in ``region`` are not in Dataset dimensions, got {list(region)} and "
+                f"{list(dataset.dims)}"
+            )
+        if not isinstance(piece, slice):
+            raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
+        if piece.step not in (1, None):
+            raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
+    dims = set(slices)
+    unrelated = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
+    if slices and unrelated:
+        raise ConflictError(
+            "when setting `region` explicitly, all variables in the dataset to write must have at "
+            f"least one dimension in common with the region's dimensions {list(slices)}",
+            remedy=f"Drop the other variables first: .drop_vars({unrelated!r})",
+        )
+    if append_dim in slices:
+        raise ConflictError(
+            f"cannot list the same dimension in both ``append_dim`` and ``region``: {append_dim}"
+        )
+    return slices
+
+
+def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> slice:
+    if dim not in dataset.variables or dim not in stored:
+        return slice(0, dataset.sizes[dim])
+    index = stored[dim].to_index_variable().to_index()
+    if not index.is_unique:
+        repeated = index[index.duplicated()][0]
+        raise ConflictError(
+            f"coordinate {dim} contains the value {repeated} more than once, so region='auto' "
+            "cannot determine positions",
+            remedy="Pass slices of positions in region",
+        )
+    positions = index.get_indexer(dataset[dim].values)
+    if (positions == -1).any():
+        missing = dataset[dim].values[positions == -1][0]
+        raise KeyError(
+            f"coordinate {dim} has values that are not in the store, such as {missing!r}"
+        )
+    if (np.diff(positions) != 1).any():
+        raise ConflictError(
+            f"the values of coordinate {dim} do not match consecutive values in the store, or are "
+            "in a different order"
+        )
+    return slice(int(positions[0]), int(positions[-1]) + 1)
+
+
+def slices_to_write(
+    name: str,
+    new: Variable,
+    stored: Variable,
+    region: Mapping[str, slice],
+    append_dim: str | None,
+) -> dict[str, slice]:
+    """Return, for each dimension, the slice of the stored array to write.
+
+    Slices count elements, not chunks.
+
+    Raises
+    ------
+    ConflictError
+        If the sizes of the new variable differ from those of the slices.
+    """
+    pieces = {}
+    for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
+        start, stop, _ = region.get(dim, slice(None)).indices(size)
+        pieces[dim] = slice(start, stop)
+        if dim == append_dim:
+            pieces[dim] = slice(size, size + new.sizes[dim])
+    sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
+    new_sizes = dict(new.sizes)
+    if sizes != new_sizes:
+        # The message begins like xarray's message for Zarr, and ends like its message for netCDF.
+        raise ConflictError(
+            f"variable {name!r} already exists with different dimension sizes: "
+            f"{sizes} != {new_sizes}. Unable to update size for existing dimension",
+            remedy="Match the stored sizes, or pass append_dim for the dimension to extend, or "
+            "region for the part to overwrite",
+        )
+    return pieces
+
+
+def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
+    """Raise ConflictError if a region only partially covers a chunk or shard of a remote store."""
+    if not store.remote:
+        return
+    for axis, (piece, cell, size) in enumerate(
+        zip(region, node.object_shape, node.shape, strict=True)
+    ):
+        if piece.start % cell or (piece.stop % cell and piece.stop != size):
+            raise ConflictError(
+                f"the region from {piece.start} to {piece.stop} along dimension {axis} partially "
+                f"covers stored chunks of length {cell}; this store has no locks, so concurrent "
+                "writes to the same chunk could overwrite each other",
+                remedy=f"Begin and end regions at multiples of {cell}. If no other process "
+                "writes to the store, pass safe_chunks=False",
+                store=store.name,
+                variable=node.path,
+            )
+
+
+def extends_array(node: ArrayNode, region: Region, *, allowed: bool) -> bool:
+    """Return whether a region extends beyond the end of an array.
+
+    This happens if values are appended, or if the array is shorter than an unlimited dimension.
+
+    Raises
+    ------
+    ConflictError
+        If the region extends beyond the end, although this is not `allowed`.
+    """
+    beyond = any(piece.stop > size for piece, size in zip(region, node.shape, strict=False))
+    if beyond and not allowed:
+        raise ConflictError(
+            f"the new values extend beyond the end of the array, which has shape {node.shape}",
+            remedy="Write the whole variable first with mode='a'",
+        )
+    return beyond
+
+
+def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
+    """Check that no values are stored beyond the end of an array that an append would extend.
+
+    If an array is shorter than an unlimited dimension, the elements between its end and the end of
+    the dimension are read as fill values. After an append, they are part of the array.
+
+    Raises
+    ------
+    ConflictError
+        If the stored chunks contain other values there.
+    """
+    assert target.node is not None
+    node = replace(target.readable_node, stored_shape=())
+    array, whole = ChunkedArray(node, store), [slice(0, size) for size in node.shape]
+    for axis, first in enumerate(target.node.shape):
+        step, size = node.object_shape[axis], node.shape[axis]
+        for start in range(first, size, step):
+            slab = [*whole[:axis], slice(start, min(start + step, size)), *whole[axis + 1 :]]
+            values = array.read(slab)
+            fill = np.full_like(values, node.fill_value)
+            if not np.array_equal(values, fill, equal_nan=values.dtype.kind in "fcmM"):
+                raise ConflictError(
+                    f"chunks contain values beyond the end of the array, which has shape "
+                    f"{target.node.shape}; an append would make these values part of the array",
+                    remedy="Copy the store with xr_nczarr.copy (nczarr copy), and append to the "
+                    "copy",
+                    store=store.name,
+                )
+
+
+def check_equal(name: str, new: Variable, stored: Variable) -> None:
+    """Raise ConflictError if a variable without the append dimension differs from the stored one.
+
+    Floats are considered equal if they differ only by the rounding error that storing them
+    introduces.
+    """
+    rows = new.sizes[new.dims[0]] if new.dims else 1
+    step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
+    for start in range(0, rows, step):
+        piece = (slice(start, start + step),) if new.dims else ()
+        _check_piece(name, new[piece], stored[piece], start)
+
+
+def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None:
+    new_values, stored_values = np.asarray(new.values), np.asarray(stored.values)
+    if new_values.dtype.kind == "f" and stored_values.dtype.kind == "f":
+        dtype = np.dtype(stored.encoding.get("dtype", stored_values.dtype))
+        eps = 2 * np.finfo(dtype).eps if dtype.kind == "f" else 0.0
+        half_step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
+        same = np.isclose(new_values, stored_values, rtol=eps, atol=half_step, equal_nan=True)
+    else:
+        same = equal(new_values, stored_values)
+        if stored_values.dtype.kind in "OU":  # missing text is stored as an empty string
+            same = same | ((stored_values == "") & new.copy(data=new_values).isnull().to_numpy())
+    if not np.all(same):
+        place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
+        raise ConflictError(
+            f"variable {name!r} does not have the append dimension, and differs from the store: "
+            f"{np.atleast_1d(new_values)[place, *rest]} instead of "
+            f"{np.atleast_1d(stored_values)[place, *rest]} "
+            f"at {(start + place, *rest)}",
+            remedy="Append data with the same coordinates, drop the variable, or pass mode='a-'",
+        )
+
+
+def check_coordinate(
+    dim: str, stored: Variable, new_coordinate: Variable, size: int, object_size: int
+) -> None:
+    """Raise ConflictError if appended coordinate values repeat or precede stored values.
+
+    The new values are compared only with the values in the last few stored objects, so the cost of
+    an append does not depend on the length of the coordinate. If these objects contain at least two
+    values, and the values are increasing numbers or times, each new value must be greater than the
+    last stored value. Otherwise, the order is not checked.
+
+    Parameters
+    ----------
+    size
+        Number of stored values.
+    object_size
+        Number of values in a stored object (chunk or shard).
+    """
+    check_kind(new_coordinate, stored, dim)
+    values = np.asarray(new_coordinate.values)
+    first = max(0, -(-size // object_size) - _MAX_COMPARED_OBJECTS) * object_size
+    last = stored[first:size].load()
+    old, new = _comparable(last, stored, dim), _comparable(new_coordinate, stored, dim)
+    if not old.size or not new.size:
+        return
+    remedy = "If this is intended, pass allow_duplicates=True"
+    repeated = np.isin(new, old)
+    if repeated.any():
+        value = values[repeated][0]
+        raise ConflictError(
+            f"coordinate {dim} already contains the value {value}",
+            remedy=remedy,
+        )
+    increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
+    if not increasing or old.size == 1 or not new.min() < old[-1]:
+        return
+    begin = stored[:1].load()
+    if new.max() < _comparable(begin, stored, dim)[0]:
+        first, end = np.asarray(begin.values)[0], values[new.argmax()]
+        raise ConflictError(
+            f"the new data ends at {end}, before the first stored value {first} of coordinate "
+            f"{dim}",
+            remedy="To keep the order, combine the stored and the new data with xarray.concat, and "
+            "write a new store. To append out of order, pass allow_duplicates=True",
+        )
+    final, start = np.asarray(last.values)[-1], values[new.argmin()]
+    raise ConflictError(
+        f"the new data starts at {start}, before the last stored value {final} of coordinate {dim}",
+        remedy=remedy,
+    )
+
+
+def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
+    if is_time(variable) and "units" in stored.encoding:
+        encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
+        # xarray warns about times that become floats because they are not multiples of the units.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
+    values = np.asarray(variable.values)
+    if values.dtype.kind in "mM":  # the array stores NumPy times without CF encoding
+        return values.astype(stored.dtype).astype("i8")
+    return np.array(as_bytes(values)) if values.dtype.kind in "OSU" else values
