@@ -6,7 +6,7 @@ import xarray as xr
 
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.requests import GroupRequest, WriteRequest
+from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 
 
 def identity(dataset: xr.Dataset) -> str:

@@ -34,7 +34,7 @@ from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.lazy_sources import in_blocks, in_chunks, unwrapped
-from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
+from xr_nczarr.writing.write_request import growing_dimensions, unlimited_dimensions
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True to leave out unsupported content"

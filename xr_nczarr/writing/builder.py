@@ -24,8 +24,8 @@ from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 
 _log = logging.getLogger(__name__)
 

@@ -42,9 +42,9 @@ from xr_nczarr.writing.placement import (
     resolve_region,
     slices_to_write,
 )
-from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
+from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 from xr_nczarr.writing.write_target import check_no_documents
 
 

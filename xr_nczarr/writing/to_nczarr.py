@@ -20,8 +20,8 @@ from xr_nczarr.writing.options import (
     layout_of,
     resolve_mode,
 )
-from xr_nczarr.writing.requests import normalize
 from xr_nczarr.writing.transaction import Transaction
+from xr_nczarr.writing.write_request import normalize
 from xr_nczarr.writing.write_target import check_removable
 
 if TYPE_CHECKING:

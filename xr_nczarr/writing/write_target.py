@@ -23,7 +23,7 @@ from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import WRITER_LOCK, Bytes, Listing, Store, is_desktop_file
 
 if TYPE_CHECKING:
-    from xr_nczarr.writing.requests import WriteRequest
+    from xr_nczarr.writing.write_request import WriteRequest
 
 
 @dataclass
