@@ -24,8 +24,9 @@ from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
+from xr_nczarr.writing.write_target import WriteTarget
 
 _log = logging.getLogger(__name__)
 
@@ -232,13 +233,13 @@ def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
     return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
-def plan_creation(request: WriteRequest, transaction: Transaction) -> WritePlan:
+def plan_creation(request: WriteRequest, target: WriteTarget) -> WritePlan:
     """Return the plan for a new store, which replaces everything in the target."""
     tree = Tree(request.layout)
     for group in request.groups:
         tree.add_dataset(group)
-    plan = plan_tree(tree, transaction.store)
-    plan.exclusive = not request.replaces_store and transaction.target.names == ([], [])
+    plan = plan_tree(tree, target.store)
+    plan.exclusive = not request.replaces_store and target.names == ([], [])
     return plan
 
 

@@ -223,7 +223,7 @@ def to_nczarr(
                 transaction.roll_back(request.layout.consolidated)
             opened = transaction.target.open_for(request)
             if opened is None:
-                plan = plan_creation(request, transaction)
+                plan = plan_creation(request, transaction.target)
             else:
                 plan = plan_modification(request, opened)
             return transaction.execute(plan, options)
