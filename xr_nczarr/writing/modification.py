@@ -24,7 +24,7 @@ from xr_nczarr.hierarchy import (
     with_stored_separator,
     writable_format,
 )
-from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
+from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, node_name, parent_path, paths_above
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
@@ -45,7 +45,7 @@ from xr_nczarr.writing.placement import (
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
-from xr_nczarr.writing.write_target import check_no_documents
+from xr_nczarr.writing.write_target import check_no_documents, exists_error
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
@@ -53,16 +53,29 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
 
     Raises
     ------
+    ExistsError
+        If the group exists and the mode is ``"w-"``.
     ConflictError
         If the new content does not fit the stored content.
     """
-    nodes, path = opened.hierarchy.nodes, request.path
+    nodes, path, mode = opened.hierarchy.nodes, request.path, request.options.mode
+    paths = [path] if mode == "w" else [group.path for group in request.groups]
+    required = {above for group in paths for above in paths_above(group)} - {"/"}
+    for variable in opened.root.all_variables():
+        if variable.path in required:
+            raise ConflictError(
+                f"{variable.path} is a variable, not a group",
+                remedy="Choose another name",
+                store=opened.store.name,
+            )
+    groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
+    if mode == "w-" and path in groups:
+        raise exists_error(opened.store, path)
     tree = Tree(layout_within(opened, request.layout), skeleton(opened.root))
     replaced: set[str] = set()
-    if request.options.mode == "w":
-        replaced = {node for node in nodes if f"{node}/".startswith(f"{path}/")}
+    if mode == "w":
+        replaced = {node for node in nodes if path in paths_above(node)}
         tree.group(parent_path(path)).groups.pop(node_name(path), None)
-    groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
     planner = _Planner(
         request=request,
         opened=opened,
@@ -196,15 +209,13 @@ class _Planner:
     def add(self, request: GroupRequest) -> None:
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
-            if self.options.mode == "r+":
-                raise NotFoundError(
+            mode, appends = self.options.mode, self.options.append_dim is not None
+            if mode == "r+" or appends or self.options.region is not None:
+                error = NotFoundError if mode == "r+" else ConflictError
+                raise error(
                     f"no group named {path!r}",
                     remedy="Add the group first with mode='a'",
                     store=self.opened.store.name,
-                )
-            if self.options.append_dim is not None or self.options.region is not None:
-                raise ConflictError(
-                    f"no group named {path!r}", remedy="Add the group first with mode='a'"
                 )
             self._check_can_add([path])
             self._check_absent(path)
@@ -286,7 +297,7 @@ class _Planner:
                 remedy="Add these variables first with mode='a'",
             )
         self._check_can_add(new)
-        groups = [child_path(group.path, name) for name in new if name in group.groups]
+        groups = [group.groups[name].path for name in new if name in group.groups]
         if groups:
             raise ConflictError(
                 f"{groups[0]} is a group, not a variable",

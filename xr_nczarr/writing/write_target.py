@@ -77,20 +77,19 @@ class WriteTarget:
         Raises
         ------
         ExistsError
-            If the store or group exists and the mode is ``"w-"``, or if the target is not empty,
-            but contains no part of a Zarr store.
+            If the store exists, the mode is ``"w-"`` and the write is to the root, or if the target
+            is not empty, but contains no part of a Zarr store.
         NotFoundError
             If the mode is ``"r+"`` and there is no store.
         ConflictError
-            If `append_dim` is not a dimension of the new data, if a variable has the path of a
-            group to write, or if another write is in progress or was interrupted while replacing
-            chunks.
+            If `append_dim` is not a dimension of the new data, or if another write is in progress
+            or was interrupted while replacing chunks.
         """
         options, store = request.options, self.store
         if request.replaces_store:
             return None
         if options.mode == "w-" and request.path == "/" and self.shows_store:
-            raise _exists(store, request.path)
+            raise exists_error(store, request.path)
         opened = self.open(options.mode)
         if opened is None:
             if options.mode == "r+":
@@ -114,11 +113,6 @@ class WriteTarget:
                 "unchanged, or append to the store, which first rolls back the interrupted write",
                 store=store.name,
             )
-        paths = [request.path]
-        paths += [group.path for group in request.groups] if options.mode != "w" else []
-        existing = [path for path in paths if _group_exists(opened, path)]
-        if options.mode == "w-" and request.path in existing:
-            raise _exists(store, request.path)
         return opened
 
     def open(self, mode: str) -> OpenedStore | None:
@@ -201,7 +195,8 @@ def _names(store: Store) -> Listing:
     return Listing([name for name in objects if not is_desktop_file(name)], prefixes)
 
 
-def _exists(store: Store, path: str) -> ExistsError:
+def exists_error(store: Store, path: str) -> ExistsError:
+    """Return the error for mode ``"w-"`` if the group at `path` exists."""
     return ExistsError(
         "the group already exists",
         remedy="Pass mode='w' to replace the group, mode='a' to change it, or "
@@ -209,25 +204,3 @@ def _exists(store: Store, path: str) -> ExistsError:
         store=store.name,
         key=path,
     )
-
-
-def _group_exists(opened: OpenedStore, path: str) -> bool:
-    """Return whether a store has a group at `path`.
-
-    Raises
-    ------
-    ConflictError
-        If there is a variable at or above `path`.
-    """
-    group = opened.root
-    for name in filter(None, path.split("/")):
-        if name in group.variables:
-            raise ConflictError(
-                f"{group.variables[name].path} is a variable, not a group",
-                remedy="Choose another name",
-                store=opened.store.name,
-            )
-        if name not in group.groups:
-            return False
-        group = group.groups[name]
-    return True
