@@ -420,10 +420,10 @@ class _Planner:
             below = {zarr.listing_prefix(group), chunks[: chunks.rindex("/") + 1]}
             # The documents are removed before the chunks. Otherwise, a reader that opens the group
             # in the meantime would read fill values.
-            plan.removed += [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
-            plan.removed += sorted(below)
+            removed = [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
+            plan.first = WritePlan(zarr.version, removed=[*removed, *sorted(below)])
             if hierarchy.consolidated:
-                plan.leading = refresh_consolidated(hierarchy, kept, {})
+                plan.first.documents = refresh_consolidated(hierarchy, kept, {})
         added: list[str] = []
         new = [*self.tree.written, *self.tree.groups]
         if new:

@@ -65,16 +65,15 @@ class WritePlan:
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their earlier content.
-    leading
-        Documents that are written before anything is removed.
     removed
-        Keys and prefixes to remove, in this order, before the chunks are written.
+        Keys and prefixes to remove, in this order, after the documents are written.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
         Whether to raise an error if another writer creates a store at the same time.
     first
-        A plan to complete before this plan writes its first chunk; see `plan_widening`.
+        A plan to complete before this plan writes its first chunk. It rewrites text with a larger
+        width (see `plan_widening`), or removes the group that the write replaces.
     checks
         Functions that check appended coordinate values against stored values. They are called just
         before anything is written.
@@ -84,7 +83,6 @@ class WritePlan:
     writes: list[ArrayWrite] = field(default_factory=list)
     documents: dict[str, bytes] = field(default_factory=dict)
     chunks: dict[str, bytes] = field(default_factory=dict)
-    leading: dict[str, bytes] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     new: bool = False
     exclusive: bool = False
@@ -226,7 +224,7 @@ class Transaction:
                 plan = WritePlan(plan.zarr_format)
         for check in plan.checks:
             check()
-        atomic = plan.new or plan.first is not None
+        atomic = plan.new or bool(plan.first and plan.first.chunks)
         atomic |= options.compute and (options.atomic or options.mode == "w")
         in_place = False
         try:
@@ -261,8 +259,10 @@ class Transaction:
             Whether an earlier run has left this marker and some of the chunks.
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
-            if not resumed:
-                self._prepare(plan, work)
+            if plan.new and not resumed:
+                work.put([(UNFINISHED, b"{}")])
+                if work is self.store and not self.target.is_empty:
+                    self._clear()
                 if mark is not None:
                     work.put([(UNFINISHED, mark)])
             if plan.first is not None:
@@ -273,18 +273,6 @@ class Transaction:
             else:
                 yield work
                 self._put_documents(plan, work)
-
-    def _prepare(self, plan: WritePlan, work: Store) -> None:
-        if plan.new:
-            work.put([(UNFINISHED, b"{}")])
-            if work is self.store and not self.target.is_empty:
-                self._clear()
-        work.put(plan.leading.items())
-        self.target.documents.update(plan.leading)
-        for target in plan.removed:
-            work.delete(target)
-            removed = [key for key in self.target.documents if _is_below(key, target)]
-            self.target.documents.update(dict.fromkeys(removed))
 
     def _clear(self) -> None:
         """Remove all objects except the lock, the marker, and ``.DS_Store`` and similar files."""
@@ -302,7 +290,10 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the documents of a plan. The root's documents are written last, one by one."""
+        """Write the documents of a plan, and then remove the objects that it removes.
+
+        The root's documents are written last, one by one.
+        """
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
         # A change to a single object is atomic, and needs no journal. An append always has a
@@ -330,6 +321,10 @@ class Transaction:
             work.delete(JOURNAL)
         elif plan.new:
             work.delete(UNFINISHED)
+        for target in plan.removed:
+            work.delete(target)
+            removed = [key for key in self.target.documents if _is_below(key, target)]
+            self.target.documents.update(dict.fromkeys(removed))
 
     @contextmanager
     def workspace(
