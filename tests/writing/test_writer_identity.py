@@ -10,9 +10,7 @@ from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 
 
 def identity(dataset: xr.Dataset) -> str:
-    group = GroupRequest(
-        path="/", dataset=dataset, encoding={}, unlimited=set(), growing=set(), sources={}
-    )
+    group = GroupRequest(path="/", dataset=dataset, encoding={}, unlimited=set(), growing=set())
     return WriteRequest(
         path="/", groups=[group], layout=Layout(), options=WriteOptions()
     ).identity()

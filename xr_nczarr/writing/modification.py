@@ -31,7 +31,7 @@ from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.builder import Tree, check_names, layout_within, skeleton
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.lazy_sources import reading_error, whole_array
+from xr_nczarr.writing.lazy_sources import reading_error, sources_in, whole_array
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.placement import (
     check_beyond_end,
@@ -175,7 +175,7 @@ class _Planner:
         if dim is None:
             changed = {*changed, *written.values()}
         for request in self.request.groups:
-            for name, sources in request.sources.items():
+            for name, sources in sources_in(request.dataset, self.opened.store).items():
                 for path in sources & {*changed, written.get((request.path, name), "")}:
                     raise reading_error(self.opened.store, name, path)
 

@@ -21,8 +21,7 @@ from xr_nczarr.writing.options import (
     resolve_mode,
 )
 from xr_nczarr.writing.transaction import Transaction
-from xr_nczarr.writing.write_request import normalize
-from xr_nczarr.writing.write_target import check_removable
+from xr_nczarr.writing.write_request import check_replaceable, normalize
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -204,15 +203,14 @@ def to_nczarr(
     with Place(store=store.name):
         request = normalize(
             obj,
-            store,
             group=group,
             encoding=encoding,
             unlimited=unlimited_dims,
             layout=layout_of(resolved.location, zarr_format, dialect, consolidated),
             options=options,
         )
-        if request.replaces_store and not overwrite:
-            check_removable(store)
+        if request.replaces_store:
+            check_replaceable(request, store)
         with Transaction.locked(
             store,
             request.identity,

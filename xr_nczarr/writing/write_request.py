@@ -20,6 +20,7 @@ from xr_nczarr.netcdf import Layout
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.lazy_sources import in_blocks, reading_error, sources_in
 from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_target import check_removable
 
 _NUMBERS = "biufcmM"  # kinds of dtypes
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -37,9 +38,6 @@ class GroupRequest:
         Names of unlimited dimensions.
     growing
         Names of dimensions that may grow, including the unlimited ones.
-    sources
-        Maps the name of each lazy variable to the paths of its source arrays in the target store.
-        Variables that are not read from this store are left out.
     """
 
     path: str
@@ -47,7 +45,6 @@ class GroupRequest:
     encoding: Mapping[str, Mapping[str, Any]]
     unlimited: set[str]
     growing: set[str]
-    sources: Mapping[str, set[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +94,6 @@ def _tokenizable(variable: Variable) -> Any:
 
 def normalize(
     obj: Any,
-    store: Store,
     *,
     group: str | None,
     encoding: Any,
@@ -105,7 +101,7 @@ def normalize(
     layout: Layout,
     options: WriteOptions,
 ) -> WriteRequest:
-    """Return the request to write an xarray object to a store.
+    """Return the request to write an xarray object.
 
     Lazily opened values become dask arrays; see `in_blocks`.
 
@@ -122,8 +118,6 @@ def normalize(
         `unlimited` names a dimension that is not in it.
     UnsupportedError
         If a variable has a pandas extension type.
-    RefusedError
-        If the write replaces the whole store, and a lazy variable is read from this store.
     """
     base, encoding = group_path(group), encoding or {}
     if isinstance(obj, DataTree):
@@ -155,21 +149,28 @@ def normalize(
                     f"encoding contains the variable {name!r}, which is not in the dataset"
                 )
             check_encoding(name, keys)
-        dataset = in_blocks(dataset, encodings)
         group_request = GroupRequest(
             path=path,
-            dataset=dataset,
+            dataset=in_blocks(dataset, encodings),
             encoding=encodings,
             unlimited=dims,
             growing=growing,
-            sources=sources_in(dataset, store),
         )
         groups.append(group_request)
-    request = WriteRequest(path=base, groups=groups, layout=layout, options=options)
-    for name, paths in [item for group in groups for item in group.sources.items()]:
-        if request.replaces_store:
+    return WriteRequest(path=base, groups=groups, layout=layout, options=options)
+
+
+def check_replaceable(request: WriteRequest, store: Store) -> None:
+    """Raise RefusedError if a request that replaces the whole store must not remove its objects.
+
+    They must not be removed while a lazy variable is read from the store. Unless the caller passed
+    `overwrite`, the target must also be empty or contain a part of a Zarr store.
+    """
+    for group in request.groups:
+        for name, paths in sources_in(group.dataset, store).items():
             raise reading_error(store, name, min(paths))
-    return request
+    if not request.options.overwrite:
+        check_removable(store)
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
