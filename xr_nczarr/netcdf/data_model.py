@@ -9,12 +9,12 @@ a scalar of the variable's type, and exists only if the store declares it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import NczarrError
-from xr_nczarr.model import ArrayNode, GroupNode, node_name, paths_above
+from xr_nczarr.model import ArrayNode, GroupNode, node_name
 from xr_nczarr.netcdf.types import zero
 
 Kind = Literal["number", "char", "string", "other"]
@@ -176,16 +176,15 @@ class Group:
             yield from group.variables.values()
 
 
-def inherited_dimension(
-    name: str, size: int, path: str, group_at: Callable[[str], Group]
-) -> Dimension | None:
+def inherited_dimension(name: str, size: int, path: str, root: Group) -> Dimension | None:
     """Return the dimension of the given name and size that the group at `path` inherits.
 
     Only the nearest ancestor that has a dimension of this name is considered. Return None if there
-    is no such ancestor, or if the size differs. `group_at` returns the group at a path.
+    is no such ancestor, or if the size differs. `root` is the root of the group's tree.
     """
-    for ancestor in paths_above(path)[1:]:
-        dimension = group_at(ancestor).dimensions.get(name)
-        if dimension is not None:
-            return dimension if dimension.size == size else None
-    return None
+    nearest: Dimension | None = None
+    group = root
+    for child in filter(None, path.split("/")):
+        nearest = group.dimensions.get(name, nearest)
+        group = group.groups[child]
+    return nearest if nearest is not None and nearest.size == size else None

@@ -161,7 +161,7 @@ class DimensionScope:
         dimension = group.dimensions.get(name)
         if dimension is not None:
             return self.match_size(dimension, size, place, group)
-        inherited = inherited_dimension(name, size, group.path, self.groups.__getitem__)
+        inherited = inherited_dimension(name, size, group.path, self.groups["/"])
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:

@@ -199,7 +199,7 @@ class Tree:
                     remedy="Use another name for the dimension, or append along the existing one",
                 )
             return existing
-        inherited = inherited_dimension(name, size, group.path, self.group)
+        inherited = inherited_dimension(name, size, group.path, self.root)
         if inherited is not None:
             return inherited
         dimension = Dimension(name, child_path(group.path, name), size, unlimited)
