@@ -207,30 +207,30 @@ class Tree:
         return dimension
 
 
-def skeleton(root: Group) -> Group:
+def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
+    """Return a tree to which the additions to an existing store are added.
+
+    The tree has the layout of the store, with one exception. If the store has the
+    ``nczarr-preview`` layout, nodes are added in the ``nczarr`` layout. All other properties of the
+    layout are those of `requested`.
+    """
+    hierarchy, root, dialect = opened.hierarchy, _skeleton(opened.root), opened.root.dialect
+    if dialect == "nczarr-preview":
+        dialect = "nczarr"
+    elif is_universal(hierarchy.nodes["/"]):
+        dialect = "universal"
+    return Tree(replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect), root)
+
+
+def _skeleton(root: Group) -> Group:
     """Return a copy of a tree without its variables and attributes."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
         variables={},
         attributes={},
-        groups={name: skeleton(group) for name, group in root.groups.items()},
+        groups={name: _skeleton(group) for name, group in root.groups.items()},
     )
-
-
-def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout in which to add nodes to an existing store.
-
-    This is the layout of the store, with one exception. If the store has the ``nczarr-preview``
-    layout, nodes are added in the ``nczarr`` layout.
-    """
-    hierarchy, dialect = opened.hierarchy, opened.root.dialect
-    root = hierarchy.nodes["/"]
-    if dialect == "nczarr-preview":
-        dialect = "nczarr"
-    elif is_universal(root):
-        dialect = "universal"
-    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def plan_creation(request: WriteRequest, target: WriteTarget) -> WritePlan:

@@ -29,7 +29,7 @@ from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.builder import Tree, check_names, layout_within, skeleton
+from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import reading_error, sources_in, whole_array
 from xr_nczarr.writing.options import WriteOptions
@@ -71,7 +71,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
     if mode == "w-" and path in groups:
         raise exists_error(opened.store, path)
-    tree = Tree(layout_within(opened, request.layout), skeleton(opened.root))
+    tree = tree_within(opened, request.layout)
     replaced: set[str] = set()
     if mode == "w":
         replaced = {node for node in nodes if path in paths_above(node)}
