@@ -71,10 +71,9 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
     if mode == "w-" and path in groups:
         raise exists_error(opened.store, path)
+    replaced = {node for node in nodes if path in paths_above(node)} if mode == "w" else set()
     tree = tree_within(opened, request.layout)
-    replaced: set[str] = set()
     if mode == "w":
-        replaced = {node for node in nodes if path in paths_above(node)}
         tree.group(parent_path(path)).groups.pop(node_name(path), None)
     planner = _Planner(
         request=request,
@@ -85,11 +84,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
         replaced=replaced,
         kept=groups - replaced,
     )
-    planner.find_unchanged()
-    planner.check_sources()
-    for group_request in request.groups:
-        planner.add(group_request)
-    return planner.finish()
+    return planner.run()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +94,7 @@ class _Planner:
     Attributes
     ----------
     plan
-        The plan so far: the values to write, and the checks to make just before writing. `finish`
+        The plan so far: the values to write, and the checks to make just before writing. `run`
         completes the plan.
     replaced
         Paths of the stored nodes in the group that mode ``"w"`` replaces.
@@ -110,9 +105,6 @@ class _Planner:
     widened
         The arrays of fixed-width text that are too narrow for the new text. Each item is a tuple of
         the stored node and a wider copy of that node.
-    unchanged
-        Group path and name of each variable that `find_unchanged` has recorded. These variables
-        are not written.
     """
 
     request: WriteRequest
@@ -125,18 +117,26 @@ class _Planner:
     grown: dict[str, Dimension] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
-    unchanged: set[tuple[str, str]] = field(default_factory=set)
 
-    def find_unchanged(self) -> None:
-        """Record the variables that are unchanged since they were read, and need not be written.
+    def run(self) -> WritePlan:
+        unchanged = self._find_unchanged()
+        self._check_sources(unchanged)
+        for request in self.request.groups:
+            self._add(request, unchanged)
+        return self._finish()
 
-        Such a variable would only be written back to the array from which it was read.
+    def _find_unchanged(self) -> set[tuple[str, str]]:
+        """Return the group path and name of each variable that is unchanged since it was read.
+
+        Such a variable would only be written back to the array from which it was read, so it need
+        not be written.
         """
+        unchanged: set[tuple[str, str]] = set()
         # Remote stores are skipped, because the same URL can name different stores at different
         # endpoints.
         options, remote = self.options, self.opened.store.remote
         if options.append_dim is not None or options.region is not None or remote:
-            return
+            return unchanged
         for request in self.request.groups:
             if request.path not in self.kept:
                 continue
@@ -154,9 +154,10 @@ class _Planner:
                 new, old = request.dataset.variables[name], stored[name]
                 same = (new.dims, new.shape) == (old.dims, old.shape)
                 if same and is_decoded_alike(new, old):
-                    self.unchanged.add((request.path, name))
+                    unchanged.add((request.path, name))
+        return unchanged
 
-    def check_sources(self) -> None:
+    def _check_sources(self, unchanged: Collection[tuple[str, str]]) -> None:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
         Appending leaves stored values unchanged, so a variable may be read from an array that
@@ -170,7 +171,7 @@ class _Planner:
             for name, target in self.opened.group(request.path).variables.items()
             if name in request.dataset.variables
             and (dim is None or dim in request.dataset.variables[name].dims)
-            and (request.path, name) not in self.unchanged
+            and (request.path, name) not in unchanged
         }
         if dim is None:
             changed = {*changed, *written.values()}
@@ -206,7 +207,7 @@ class _Planner:
             path = parent_path(path)
         check_no_documents(self.opened, new)
 
-    def add(self, request: GroupRequest) -> None:
+    def _add(self, request: GroupRequest, unchanged: Collection[tuple[str, str]]) -> None:
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
             mode, appends = self.options.mode, self.options.append_dim is not None
@@ -232,7 +233,7 @@ class _Planner:
             self._check_append(group, dataset, new, stored, self.options.append_dim)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
-            if name in stored and (path, name) not in self.unchanged:
+            if name in stored and (path, name) not in unchanged:
                 target = group.variables[name]
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
@@ -409,7 +410,7 @@ class _Planner:
         empty = new.encoding.get("write_empty_chunks")
         self.plan.writes.append(ArrayWrite(node, written, data, dim is not None, empty))
 
-    def finish(self) -> WritePlan:
+    def _finish(self) -> WritePlan:
         self._check_all_appended()
         hierarchy, store, plan = self.opened.hierarchy, self.opened.store, self.plan
         zarr = writable_format(hierarchy, store.name)
