@@ -35,7 +35,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.storage import ByteRange, Retry, clients, parse_url
+from xr_nczarr.storage import ByteRange, RemoteStore, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FilesystemClient
@@ -538,8 +538,31 @@ def test_unknown_storage_option_error_suggests_checking_options(
     options = {"s3": s3_server.storage_options, "http": {"headers": None}}[scheme]
     assert list(open_store(server.url, storage_options=options).fetch(["x"])) == [None]
     store = open_store(server.url, storage_options={**options, "ano": True})
-    with pytest.raises(StorageError, match=r"argument 'ano'.*Check the storage options"):
-        list(store.fetch(["x"]))
+    for read in (lambda: list(store.fetch(["x"])), lambda: store.size("x")):
+        with pytest.raises(StorageError, match=r"argument 'ano'.*Check the storage options"):
+            read()
+
+
+def test_any_exception_of_a_filesystem_is_raised_as_storage_error_with_key() -> None:
+    class Broken(MemoryFileSystem):
+        def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
+            raise AttributeError("no such attribute")
+
+        info = pipe_file = ls = cat_file
+
+    client = FilesystemClient(Broken(skip_instance_cache=True), "/w")
+    store = RemoteStore(client)
+    for action in (
+        lambda: list(store.fetch(["a"])),
+        lambda: list(store.fetch_ranges([ByteRange("a", 0, 1)])),
+        lambda: store.size("a"),
+        lambda: store.put([("a", b"1")]),
+        lambda: store.create("a", b"1"),
+    ):
+        with pytest.raises(StorageError, match="no such attribute") as caught:
+            action()
+        assert (caught.value.store, caught.value.key) == (store.name, "a")
+        assert isinstance(caught.value.__cause__, AttributeError)
 
 
 def test_errors_about_storage_options_are_limited_to_keyword_arguments() -> None:

@@ -16,7 +16,7 @@ from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
-from xr_nczarr.storage.retries import foreign_errors, is_transient, status_of
+from xr_nczarr.storage.retries import is_transient, status_of
 from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
@@ -200,7 +200,7 @@ def _page(filesystem: Any, url: str) -> bytes:
 
     try:
         return bytes(filesystem.cat_file(url, trace_request_ctx=MAX_INDEX_BYTES))
-    except foreign_errors() as error:
+    except Exception as error:
         status = 404 if isinstance(error, FileNotFoundError) else status_of(error)
         if status is None or is_transient(error) or not 400 <= status < 500:
             raise
@@ -227,7 +227,7 @@ def _create(data: bytes, filesystem: Any, path: str) -> bool:
         _write(data, filesystem, path, mode="create")
     except (TypeError, ValueError) as error:  # the filesystem does not support `mode`
         raise NotImplementedError from error
-    except foreign_errors() as error:
+    except Exception as error:
         status = status_of(error)
         if isinstance(error, FileExistsError) or status in _EXISTING_STATUS:
             return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,15 +34,7 @@ CHECK_CERTIFICATE = (
 CHECK_SCHEME = "The server does not support https. Pass a URL or an endpoint with http://"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Base classes of errors that are not OSErrors, from libraries that may not be installed.
-_FOREIGN = (
-    ("aiohttp", "ClientError"),
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("gcsfs.retry", "HttpError"),
-    ("azure.core.exceptions", "AzureError"),
-)
-# Names of exception classes that these libraries raise for failed or lost connections.
+# Names of exception classes that client libraries raise for failed or lost connections.
 _BROKEN = {
     "ClientConnectionError",
     "ClientPayloadError",
@@ -119,16 +110,6 @@ class Retry:
             if attempt + 1 == self.attempts or 2 * time.monotonic() - begin + wait > end:
                 return
             time.sleep(wait)
-
-
-def foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the exception classes that fsspec filesystems raise.
-
-    These are built-in classes, and the classes from aiohttp, botocore, gcsfs and azure-core.
-    Classes from libraries that have not been imported are left out.
-    """
-    classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
-    return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
 
 def status_of(error: BaseException) -> int | None:

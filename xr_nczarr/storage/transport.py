@@ -24,7 +24,6 @@ from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import (
-    foreign_errors,
     is_missing_bucket,
     is_transient,
     page_error,
@@ -168,7 +167,7 @@ class Transport(RemoteClient):
             except NotImplementedError as error:
                 problem = "the filesystem does not support this operation"
                 raise UnsupportedError(problem, store=self.name, key=key) from error
-            except foreign_errors() as error:
+            except Exception as error:
                 failure = error
                 if not is_transient(error):
                     break
@@ -191,7 +190,7 @@ class Transport(RemoteClient):
         filesystem.invalidate_cache()  # it may contain an older listing
         try:
             info = filesystem.info(path)
-        except foreign_errors() as error:
+        except Exception as error:
             # fsspec's HTTP filesystem raises FileNotFoundError for every failure.
             cause = error.__cause__ if self.web and isinstance(error, FileNotFoundError) else None
             if not isinstance(cause, Exception):
@@ -286,7 +285,7 @@ class Transport(RemoteClient):
         try:
             with self._lock:
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
-        except foreign_errors() as error:
+        except Exception as error:
             for path in paths:
                 self._forget(path)
             if len(requests) == 1:
@@ -305,7 +304,7 @@ class Transport(RemoteClient):
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - request.length))
                 return bytes(file.read())
-        except foreign_errors() as error:
+        except Exception as error:
             self._forget(path)
             return error
 
