@@ -13,15 +13,10 @@ from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, TypeVar
 
-from xr_nczarr.errors import (
-    AccessDeniedError,
-    NczarrError,
-    NotFoundError,
-    UnsupportedError,
-)
+from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
+from xr_nczarr.storage.ranges import Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
@@ -149,12 +144,6 @@ class Transport(RemoteClient):
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
-    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        refusals: dict[int, AccessDeniedError] = {}
-        responses = self._request(requests, refusals)
-        return iter([refusals.get(index, response) for index, response in enumerate(responses)])
-
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Call `action` with the filesystem and `path`, and retry transient failures.
 
@@ -204,15 +193,10 @@ class Transport(RemoteClient):
             return None
         return -1 if info["size"] is None else int(info["size"])
 
-    def _request(
-        self,
-        requests: Sequence[Request],
-        refusals: dict[int, AccessDeniedError] | None = None,
-    ) -> list[bytes | None]:
+    def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
-        Transient failures are retried. If access is denied (401, 403), the error is stored in
-        `refusals` under the index of the request. If `refusals` is None, the error is raised.
+        Transient failures are retried.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -226,8 +210,6 @@ class Transport(RemoteClient):
                     responses[index] = b""
                 elif not self._is_missing(response):
                     failed[index] = response
-            if refusals is not None:
-                refusals |= self._take_refusals(failed, requests)
             if not failed:
                 return responses
             pending = list(failed)
@@ -238,20 +220,6 @@ class Transport(RemoteClient):
             for index, error in failed.items():
                 self._log_retry(error, requests[index].key)
         raise self._failure(failed[pending[0]], requests[pending[0]])
-
-    def _take_refusals(
-        self, failed: dict[int, Exception], requests: Sequence[Request]
-    ) -> dict[int, AccessDeniedError]:
-        """Move the errors with status 401 or 403 from `failed` to a new dictionary.
-
-        Return the new dictionary. Both dictionaries map the index of a request to its error.
-        """
-        refusals = {}
-        for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
-            error = self._failure(failed.pop(index), requests[index])
-            assert isinstance(error, AccessDeniedError)
-            refusals[index] = error
-        return refusals
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
