@@ -168,7 +168,7 @@ class ReferenceStore(Store):
         RefusedError
             If the set is not allowed to refer to a target.
         """
-        return self._fetch([ByteRange(key, 0, -1) for key in keys])
+        return self._fetch([ByteRange(key) for key in keys])
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
@@ -237,7 +237,7 @@ class ReferenceStore(Store):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the set does not declare the object."""
-        located = self._locate(ByteRange(key, 0, -1), {})
+        located = self._locate(ByteRange(key), {})
         if isinstance(located, _TargetRange) and located.length is None:
             size = located.store.size(located.path)
             return self._raise_missing(located) if size is None else size
@@ -322,8 +322,8 @@ class ReferenceStore(Store):
         """Determine where the wanted bytes of an object are stored.
 
         Return the bytes themselves if they are inline, or their byte range in a target. Return None
-        if the set does not declare the object. If the length in `wanted` is negative, the whole
-        object is wanted. `urls` caches the result of `_resolve_target` for each URL.
+        if the set does not declare the object. `urls` caches the result of `_resolve_target` for
+        each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -336,7 +336,7 @@ class ReferenceStore(Store):
             raise
         if reference is None:
             return None
-        whole = length < 0
+        whole = wanted.is_whole
         if isinstance(reference, Target) and reference.length is None:
             return _TargetRange(key, *urls[reference.url], start, None if whole else length)
         size = _declared_size(reference) or 0

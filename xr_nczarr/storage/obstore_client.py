@@ -26,13 +26,12 @@ from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.process_local import UnreachableConnection, within_process
-from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
     UNCONDITIONAL_STATUS,
     ListedObject,
     RemoteClient,
-    Request,
     Rules,
 )
 from xr_nczarr.storage.retries import page_error, page_in
@@ -145,7 +144,7 @@ class ObstoreClient(RemoteClient):
         """An identifier that is equal for all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
-    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
         While the caller processes a response, threads make the next requests in advance. To limit
@@ -157,7 +156,7 @@ class ObstoreClient(RemoteClient):
             return map(self._fetch_one, requests)
         return self._fetch_ahead(requests)
 
-    def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def _fetch_ahead(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         small = self.rules.objects_are_small
         ahead = max_ahead = _SMALL_IN_FLIGHT if small else IN_FLIGHT
         if not small and self.rules.max_object_bytes is not None:
@@ -271,10 +270,10 @@ class ObstoreClient(RemoteClient):
     def _path(self, key: str) -> str:
         return f"{self.folder}/{key}" if self.folder else key
 
-    def _fetch_one(self, request: Request) -> Versioned | None:
+    def _fetch_one(self, request: ByteRange) -> Versioned | None:
         key, start, length = request
         try:
-            if start is None:
+            if request.is_whole:
                 return self._get(key)
             with Place(place=request.place):
                 if start < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from xr_nczarr.errors import LimitError, StorageError
 
@@ -12,23 +12,29 @@ Read = Callable[[int, int], Bytes | None]
 
 
 class ByteRange(NamedTuple):
-    """A range of `length` bytes in the object at `key`.
+    """A range of `length` bytes in the object at `key`, or the whole object.
 
-    `start` is the offset of the first byte. A negative start counts from the end of the object.
+    `start` is the offset of the first byte. A negative start counts from the end of the object. A
+    negative length stands for the whole object.
     """
 
     key: str
-    start: int
-    length: int
+    start: int = 0
+    length: int = -1
 
-
-class _Sized(Protocol):
     @property
-    def length(self) -> int:
-        """Length of the range in bytes."""
+    def is_whole(self) -> bool:
+        """Whether this is the whole object."""
+        return self.length < 0
 
-
-_Range = TypeVar("_Range", bound=_Sized)
+    @property
+    def place(self) -> str | None:
+        """A description of the byte range for use in error messages, or None for a whole object."""
+        if self.is_whole:
+            return None
+        if self.start < 0:
+            return f"the last {-self.start} bytes"
+        return f"{self.length} bytes at offset {self.start}"
 
 
 class Versioned(NamedTuple):
@@ -154,17 +160,19 @@ def merge_ranges(
 
 
 def split_into_batches(
-    ranges: Sequence[_Range], *, max_count: int = 1024, max_bytes: int = 64 << 20
-) -> Iterator[Sequence[_Range]]:
+    ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
+) -> Iterator[Sequence[ByteRange]]:
     """Split `ranges` into consecutive batches that are small enough to be kept in memory.
 
-    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range.
+    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range. The
+    sizes of whole objects are unknown, and are not counted.
     """
     first, size = 0, 0
     for position, item in enumerate(ranges):
-        if position > first and (position - first >= max_count or size + item.length > max_bytes):
+        length = max(0, item.length)
+        if position > first and (position - first >= max_count or size + length > max_bytes):
             yield ranges[first:position]
             first, size = position, 0
-        size += item.length
+        size += length
     if first < len(ranges):
         yield ranges[first:]

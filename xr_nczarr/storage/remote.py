@@ -34,27 +34,6 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class Request(NamedTuple):
-    """A request for a whole object, or for a range of its bytes.
-
-    `start` is the offset of the range, or None for the whole object. A negative start counts from
-    the end of the object.
-    """
-
-    key: str
-    start: int | None = None
-    length: int = 0
-
-    @property
-    def place(self) -> str | None:
-        """A description of the byte range for use in error messages, or None for a whole object."""
-        if self.start is None:
-            return None
-        if self.start < 0:
-            return f"the last {-self.start} bytes"
-        return f"{self.length} bytes at offset {self.start}"
-
-
 class ListedObject(NamedTuple):
     """An object in a listing.
 
@@ -165,20 +144,21 @@ class RemoteClient(Connection):
         """Return a client for the same objects with different rules."""
 
     @abstractmethod
-    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        If a range extends beyond the end of the object, the response is shorter than requested.
+        A range whose start counts from the end of the object extends to that end. If a range
+        extends beyond the end of the object, the response is shorter than requested.
         """
 
-    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
+    def probe(self, requests: Sequence[ByteRange]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
         Servers deny access with status 401 or 403.
         """
         return self.map_concurrently(self._probe_one, requests)
 
-    def _probe_one(self, request: Request) -> Bytes | AccessDeniedError | None:
+    def _probe_one(self, request: ByteRange) -> Bytes | AccessDeniedError | None:
         try:
             return _data(next(self.fetch([request])))
         except AccessDeniedError as error:
@@ -319,12 +299,12 @@ class RemoteStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
-        for response in self._client.fetch([Request(key) for key in keys]):
+        for response in self._client.fetch([ByteRange(key) for key in keys]):
             yield _data(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        return self._client.probe([Request(key) for key in keys])
+        return self._client.probe([ByteRange(key) for key in keys])
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -349,7 +329,7 @@ class RemoteStore(Store):
             check_range(item, self.name)
         plans = [(len(batch), merge_ranges(batch)) for batch in split_into_batches(ranges)]
         merged_ranges = [item.range for _, merged in plans for item in merged]
-        responses = self._fetch_exactly([_request(item) for item in merged_ranges if item.length])
+        responses = self._fetch_exactly([_to_end(item) for item in merged_ranges if item.length])
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
             for item, parts in merged:
@@ -360,7 +340,7 @@ class RemoteStore(Store):
                         results[position] = Versioned(data, response.version)
             yield from results
 
-    def _fetch_exactly(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def _fetch_exactly(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         for request, response in zip(requests, self._client.fetch(requests), strict=True):
             if response is not None and len(response.data) != request.length:
                 raise StorageError(
@@ -388,7 +368,7 @@ class RemoteStore(Store):
 
         Return None if the object does not exist.
         """
-        (response,) = self._client.fetch([Request(key, -max_bytes, max_bytes)])
+        (response,) = self._client.fetch([ByteRange(key, -max_bytes, max_bytes)])
         return _data(response)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -486,14 +466,12 @@ class RemoteStore(Store):
         self._client.check_writable()
 
 
-def _request(item: ByteRange) -> Request:
-    """Return the request for a byte range.
+def _to_end(item: ByteRange) -> ByteRange:
+    """Extend a range to the end of the object if its start counts from there.
 
-    If the start counts from the end of the object, all bytes from there to the end are requested,
-    because HTTP cannot express a shorter range with such a start.
+    HTTP cannot express a shorter range with such a start.
     """
-    key, start, length = item
-    return Request(key, start, -start if start < 0 else length)
+    return item._replace(length=-item.start) if item.start < 0 else item
 
 
 def _data(response: Versioned | None) -> Bytes | None:

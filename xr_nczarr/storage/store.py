@@ -314,10 +314,7 @@ class Store(ABC):
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests that are needed to fetch `ranges`.
-
-        A range with a negative length stands for a whole object.
-        """
+        """Return the number of requests that are needed to fetch `ranges`."""
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:

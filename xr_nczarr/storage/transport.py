@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.ranges import Versioned, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules
+from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
+from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Rules
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
     is_transient,
@@ -104,7 +104,7 @@ class Transport(RemoteClient):
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
-    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing file.
 
         If a range extends beyond the end of the file, the response is shorter than requested.
@@ -112,11 +112,11 @@ class Transport(RemoteClient):
         for response in self._fetch_ahead(requests):
             yield None if response is None else Versioned(response)
 
-    def _fetch_ahead(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
+    def _fetch_ahead(self, requests: Sequence[ByteRange]) -> Iterator[bytes | None]:
         """Yield the response to each request, while threads fetch the next batches in advance."""
         largest = 0
 
-        def batches() -> Iterator[Sequence[Request]]:
+        def batches() -> Iterator[Sequence[ByteRange]]:
             first, count = 0, self._batch if len(requests) <= self._batch else self._first_batch
             while first < len(requests):
                 yield requests[first : first + count]
@@ -161,14 +161,14 @@ class Transport(RemoteClient):
                 if not is_transient(error):
                     break
                 self._log_retry(error, key)
-        raise self._failure(failure, Request(key))
+        raise self._failure(failure, ByteRange(key))
 
     def size(self, key: str) -> int | None:
         """Return the size of a file in bytes, or None if the file does not exist."""
         size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
-        (response,) = self._request([Request(key)])
+        (response,) = self._request([ByteRange(key)])
         return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
@@ -193,7 +193,7 @@ class Transport(RemoteClient):
             return None
         return -1 if info["size"] is None else int(info["size"])
 
-    def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
+    def _request(self, requests: Sequence[ByteRange]) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
         Transient failures are retried.
@@ -221,7 +221,7 @@ class Transport(RemoteClient):
                 self._log_retry(error, requests[index].key)
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
-    def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
+    def _cat(self, requests: Sequence[ByteRange]) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
 
         Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
@@ -230,8 +230,8 @@ class Transport(RemoteClient):
         max_bytes = None if self.web else self.rules.max_object_bytes
         whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
-            whole if start is None else (start, start + length or None)
-            for _, start, length in requests
+            whole if item.is_whole else (item.start, item.start + item.length or None)
+            for item in requests
         ]
         if self._lacks_suffixes:
             suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
@@ -261,7 +261,7 @@ class Transport(RemoteClient):
         # In fsspec's caching filesystems, one missing object causes the whole batch to fail.
         return [self._cat([request])[0] for request in requests]
 
-    def _cat_end(self, request: Request) -> bytes | Exception:
+    def _cat_end(self, request: ByteRange) -> bytes | Exception:
         """Return the end of a file in a cache of fsspec, or the exception that reading it raised.
 
         ``cat_ranges`` fails for such a request, because it does not know the size of a cached file.
@@ -293,7 +293,7 @@ class Transport(RemoteClient):
             with suppress(FileNotFoundError):
                 os.unlink(cached_path)
 
-    def _checked(self, response: bytes, request: Request) -> bytes:
+    def _checked(self, response: bytes, request: ByteRange) -> bytes:
         """Check the size and content of a response, and return the requested bytes.
 
         If the server sent the whole object in place of a range, the range is cut from it.
@@ -307,25 +307,24 @@ class Transport(RemoteClient):
         """
         key, start, length = request
         max_bytes = self.rules.max_object_bytes
-        if start is None and max_bytes is not None and len(response) > max_bytes:
+        if request.is_whole and max_bytes is not None and len(response) > max_bytes:
             problem = f"the object has at least {max_bytes + 1:,} bytes"
             raise too_large(problem, max_bytes, self.name, key)
-        page = "" if start is None and self.rules.returns_pages else page_in(response)
+        page = "" if request.is_whole and self.rules.returns_pages else page_in(response)
         if page:
             self._forget(self.path(key))
-            expected = "an object" if start is None else f"{length} bytes at offset {start}"
-            raise page_error(expected, page, store=self.name, key=key)
-        if start is not None and length < len(response) == self.size(key):
+            raise page_error(request.place or "an object", page, store=self.name, key=key)
+        if not request.is_whole and length < len(response) == self.size(key):
             return response[start:][:length]
         return response
 
-    def _is_empty(self, error: Exception, request: Request) -> bool:
+    def _is_empty(self, error: Exception, request: ByteRange) -> bool:
         """Return whether a request for a whole object failed only because the object is empty.
 
         A whole object is requested as a range up to the size limit. If the object is empty, S3
         responds to any such request with status 416.
         """
-        if request.start is not None or status_of(error) != 416:
+        if not request.is_whole or status_of(error) != 416:
             return False
         return self.size(request.key) == 0
 
@@ -339,7 +338,7 @@ class Transport(RemoteClient):
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.rules.missing_status
 
-    def _failure(self, error: Exception, request: Request) -> NczarrError:
+    def _failure(self, error: Exception, request: ByteRange) -> NczarrError:
         """Return the matching NczarrError for an exception from the filesystem.
 
         The exception is not chained if its message can contain secrets. An aiohttp error is never

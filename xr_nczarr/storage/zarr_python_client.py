@@ -13,8 +13,8 @@ from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.process_local import NOT_SHARED, within_process
-from xr_nczarr.storage.ranges import Bytes, Versioned, split_into_batches, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Request, Rules
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
+from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Rules
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
@@ -100,7 +100,7 @@ class ZarrPythonClient(RemoteClient):
         client._marks, client._copied = self._marks, self._copied
         return client
 
-    def fetch(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
         If a range extends beyond the end of the object, the response is shorter than requested.
@@ -111,7 +111,7 @@ class ZarrPythonClient(RemoteClient):
             for data in self._run(self._fetch_one, batch):
                 yield None if data is None else Versioned(data)
 
-    def probe(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
+    def probe(self, requests: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes for each request, or None for a missing object.
 
         Unlike other clients, this client raises an AccessDeniedError instead of yielding it.
@@ -280,11 +280,11 @@ class ZarrPythonClient(RemoteClient):
             failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
         return failure
 
-    async def _fetch_one(self, request: Request) -> Bytes | None:
+    async def _fetch_one(self, request: ByteRange) -> Bytes | None:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
-        if start is not None and self._accepts(key):
+        if not request.is_whole and self._accepts(key):
             last = start + length
             part = SuffixByteRequest(length) if start < 0 else RangeByteRequest(start, last)
             response = await self.store.get(self._path(key), _prototype(), part)
@@ -294,7 +294,7 @@ class ZarrPythonClient(RemoteClient):
             if start >= 0 or len(response) == length:
                 return _bytes(response)
         data = await self._whole(key)
-        return data if data is None or start is None else data[start:][:length]
+        return data if data is None or request.is_whole else data[start:][:length]
 
     async def _whole(self, key: str) -> Bytes | None:
         if not self._accepts(key):

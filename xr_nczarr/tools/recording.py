@@ -159,21 +159,21 @@ class _RecordingStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield empty bytes for each simulated object, and None for each missing object."""
-        return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
+        return self.fetch_ranges([ByteRange(key) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield zeros for each range of a simulated object, and None for any other range."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
-            if not self._holds_objects and item.length >= 0:
+            if not self._holds_objects and not item.is_whole:
                 self.shard_keys.add(item.key)
             if size == 0:
                 yield None
                 continue
             self.present += item.key != before  # the ranges of one object are adjacent
             before = item.key
-            length = size if item.length < 0 else item.length
+            length = size if item.is_whole else item.length
             if length is None or self.fetched_bytes is None:
                 self.fetched_bytes = None
             else:
