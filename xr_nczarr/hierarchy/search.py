@@ -460,7 +460,7 @@ class _Search:
         )
 
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
-        if self.probed.returns_pages:  # raise a more precise error if the server sent a page
+        if self.source.page_for_missing:  # raise an error that shows the page
             next(self.store.fetch(candidates[0].root_keys()[:1]))
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:

@@ -155,25 +155,20 @@ class _ObstoreConnection(Connection):
             self._client = self._connect()
         return self._client
 
-    def with_rules(self, rules: Rules) -> _ObstoreConnection:
-        connection = _ObstoreConnection(self.url, self.options, rules, self._arguments)
-        connection._client = self.client().with_rules(rules)
-        return connection
-
     def _connect(self) -> RemoteClient:
         if process.forked:
             _log.debug("%s: accessed with fsspec, because this process was forked", self.name)
-            return self._by_fsspec(self.rules)
+            return self._by_fsspec()
         arguments = self._arguments or _obstore_arguments(self.url, self.options, self.rules.retry)
         if arguments is None:
-            return self._by_fsspec(self.rules)
+            return self._by_fsspec()
         kind, place, path, keywords = arguments
         if kind == "S3Store" and "region" not in keywords["config"]:
             try:
                 region = bucket_region(place)
             except NoEquivalent as reason:
                 _log.debug(_BY_FSSPEC, self.name, reason)
-                return self._by_fsspec(self.rules)
+                return self._by_fsspec()
             config = {**keywords["config"], "region": region}
             arguments = arguments._replace(keywords={**keywords, "config": config})
         _log.debug("%s: accessed with obstore", self.name)
@@ -185,8 +180,8 @@ class _ObstoreConnection(Connection):
             substitute=self._by_fsspec if self.web else None,
         )
 
-    def _by_fsspec(self, rules: Rules) -> RemoteClient:
-        return FilesystemClient.connect(self.url, self.options, rules)
+    def _by_fsspec(self) -> RemoteClient:
+        return FilesystemClient.connect(self.url, self.options, self.rules)
 
 
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:

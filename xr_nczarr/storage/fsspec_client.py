@@ -60,12 +60,6 @@ class FilesystemClient(Transport):
         process = os.getpid() if self.filesystem.protocol == "memory" else None
         return _unpickled, (self.filesystem, self.root + self.query, rebuild, process)
 
-    def with_rules(self, rules: Rules) -> FilesystemClient:
-        """Return a client for the same files with different rules."""
-        client = type(self)(self.filesystem, self.root + self.query, rules, name=self.name)
-        client._lock = self._lock  # both clients use the same filesystem
-        return client
-
     def put(self, key: str, data: Bytes) -> None:
         """Write a file in one request, replacing any existing file."""
         self._do(partial(_write, bytes(data)), self.path(key), key)
@@ -86,8 +80,6 @@ class FilesystemClient(Transport):
         Over plain HTTP, the names are read from the index page of the folder.
         """
         if self.web:
-            if not self.rules.returns_pages:
-                raise self.listing_error(prefix)
             return self._list_by_index_page(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []

@@ -30,6 +30,7 @@ from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
     UNCONDITIONAL_STATUS,
+    Expected,
     ListedObject,
     RemoteClient,
     Rules,
@@ -85,9 +86,8 @@ class ObstoreClient(RemoteClient):
     name
         A URL for error messages, without secrets. If it is None, it is derived from `store`.
     substitute
-        For a web server, a function that takes rules, and returns an fsspec client for the same
-        objects. That client handles responses that obstore rejects, and lists folders. For any
-        other store, None.
+        For a web server, a function that returns an fsspec client for the same objects. That client
+        handles responses that obstore rejects, and lists folders. For any other store, None.
     """
 
     pooled = True
@@ -99,7 +99,7 @@ class ObstoreClient(RemoteClient):
         rules: Rules | None = None,
         *,
         name: str | None = None,
-        substitute: Callable[[Rules], RemoteClient] | None = None,
+        substitute: Callable[[], RemoteClient] | None = None,
     ) -> None:
         self.store = store
         self.folder = path.strip("/")
@@ -133,18 +133,14 @@ class ObstoreClient(RemoteClient):
             )
         return self
 
-    def with_rules(self, rules: Rules) -> ObstoreClient:
-        """Return a client for the same objects with different rules."""
-        return ObstoreClient(
-            self.store, self.folder, rules, name=self.name, substitute=self._substitute
-        )
-
     @property
     def identity(self) -> str:
         """An identifier that is equal for all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
-    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+    def fetch(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
         While the caller processes a response, threads make the next requests in advance. To limit
@@ -153,25 +149,29 @@ class ObstoreClient(RemoteClient):
         for request in requests:
             check_key(request.key, self.name)
         if len(requests) == 1 or not self.remote:
-            return map(self._fetch_one, requests)
-        return self._fetch_ahead(requests)
+            return (self._fetch_one(request, expected) for request in requests)
+        return self._fetch_ahead(requests, expected)
 
-    def _fetch_ahead(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        small = self.rules.objects_are_small
-        ahead = max_ahead = _SMALL_IN_FLIGHT if small else IN_FLIGHT
-        if not small and self.rules.max_object_bytes is not None:
-            ahead = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // self.rules.max_object_bytes))
+    def _fetch_ahead(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
+        ahead = max_ahead = _SMALL_IN_FLIGHT if expected.are_small else IN_FLIGHT
+        if not expected.are_small and expected.max_bytes is not None:
+            ahead = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
         executor, source = _threads(), iter(requests)
         pending: deque[Future[Versioned | None]] = deque()
         try:
-            pending.extend(executor.submit(self._fetch_one, item) for item in islice(source, ahead))
+            pending.extend(
+                executor.submit(self._fetch_one, item, expected) for item in islice(source, ahead)
+            )
             while pending:
                 response = pending.popleft().result()
                 size = max(1, len(response.data)) if response else 1
                 ahead = max(2, min(max_ahead, _BYTES_AHEAD // size))
                 missing = max(0, ahead - len(pending))
                 pending.extend(
-                    executor.submit(self._fetch_one, item) for item in islice(source, missing)
+                    executor.submit(self._fetch_one, item, expected)
+                    for item in islice(source, missing)
                 )
                 yield response
         finally:
@@ -265,32 +265,32 @@ class ObstoreClient(RemoteClient):
     @cached_property
     def _by_fsspec(self) -> RemoteClient:
         assert self._substitute is not None
-        return self._substitute(self.rules)
+        return self._substitute()
 
     def _path(self, key: str) -> str:
         return f"{self.folder}/{key}" if self.folder else key
 
-    def _fetch_one(self, request: ByteRange) -> Versioned | None:
+    def _fetch_one(self, request: ByteRange, expected: Expected) -> Versioned | None:
         key, start, length = request
         try:
             if request.is_whole:
-                return self._get(key)
+                return self._get(key, expected)
             with Place(place=request.place):
                 if start < 0:
-                    return self._end(key, length)
-                return self._get(key, (start, start + length))
+                    return self._end(key, length, expected)
+                return self._get(key, expected, (start, start + length))
         except StorageError as error:
             if self._is_final(error):
                 raise
-            return next(self._by_fsspec.fetch([request]))
+            return next(self._by_fsspec.fetch([request], expected))
 
-    def _end(self, key: str, max_bytes: int) -> Versioned | None:
+    def _end(self, key: str, max_bytes: int, expected: Expected) -> Versioned | None:
         if type(self.store).__name__ != "AzureStore":
-            return self._get(key, {"suffix": max_bytes})
+            return self._get(key, expected, {"suffix": max_bytes})
         size = self.size(key)  # Azure does not support suffix requests
         if not size:
             return None if size is None else Versioned(b"")
-        return self._get(key, (max(0, size - max_bytes), size))
+        return self._get(key, expected, (max(0, size - max_bytes), size))
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether to raise `error` instead of repeating the request with fsspec.
@@ -299,15 +299,15 @@ class ObstoreClient(RemoteClient):
         """
         return not self.web or self._substitute is None or type(error) is not StorageError
 
-    def _get(self, key: str, span: Any = None) -> Versioned | None:
+    def _get(self, key: str, expected: Expected, span: Any = None) -> Versioned | None:
         """Return the bytes and the version of an object, or None if the object does not exist.
 
         `span` is a range for the ``range`` option of ``obstore.get``, or None for the whole object.
         The version is the ETag of the object. A weak ETag is ignored, because it can stay the same
         when the bytes change.
         """
-        limit = self.rules.max_object_bytes
-        returns_pages = self.rules.returns_pages or span is not None
+        limit = expected.max_bytes
+        returns_pages = (self.web and expected.probing) or span is not None
 
         def get(path: str) -> tuple[Any, Any, memoryview]:
             result = self.store.get(path, options=None if span is None else {"range": span})
@@ -327,9 +327,9 @@ class ObstoreClient(RemoteClient):
         if response is None:
             return None
         meta, (first, last), data = response
-        expected = last - first
-        if len(data) != expected:
-            problem = f"the server returned {len(data)} bytes; expected {expected}"
+        length = last - first
+        if len(data) != length:
+            problem = f"the server returned {len(data)} bytes; expected {length}"
             raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
         if not returns_pages and (page := page_in(data)):
             raise page_error("an object", page, store=self.name, key=key)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError
-from xr_nczarr.storage.remote import Connection, Rules
+from xr_nczarr.storage.remote import Connection
 
 NOT_SHARED = (
     "Write to a location that all workers share, such as a directory or S3, or compute in this "
@@ -47,7 +47,6 @@ class UnreachableConnection(Connection):
     """
 
     name: str
-    rules: Rules = Rules()  # noqa: RUF009 (frozen)
 
     remote = shared = False
 
@@ -55,7 +54,3 @@ class UnreachableConnection(Connection):
         """Raise StorageError."""
         problem = "an in-memory store cannot be accessed from other processes"
         raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
-
-    def with_rules(self, rules: Rules) -> UnreachableConnection:
-        """Return a connection to the same store with different rules."""
-        return replace(self, rules=rules)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ from xr_nczarr.storage.url import normalize
 
 IN_FLIGHT = 64  # requests
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
+_SMALL_BYTES = 2 << 20
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -48,7 +49,7 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules for interpreting responses and for retrying requests.
+    """The rules of a connection for interpreting responses and for retrying requests.
 
     Attributes
     ----------
@@ -59,19 +60,31 @@ class Rules:
         does not exist.
     max_object_bytes
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
-    returns_pages
-        Whether to return a web page that the server sends in place of a whole object. Otherwise,
-        such a page raises an error.
-    objects_are_small
-        Whether the objects are small. If so, more of them can be requested at once, because many
-        fit in memory.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
     missing_status: tuple[int, ...] = (404,)
     max_object_bytes: int | None = None
-    returns_pages: bool = False
-    objects_are_small: bool = False
+
+
+class Expected(NamedTuple):
+    """What a reader expects of the objects that it requests.
+
+    Attributes
+    ----------
+    max_bytes
+        Maximum size of an object. Reading a larger object raises an error. None means no limit.
+    probing
+        Whether the reader searches for metadata; see `Store.probing`.
+    """
+
+    max_bytes: int | None = None
+    probing: bool = False
+
+    @property
+    def are_small(self) -> bool:
+        """Whether many objects can be requested at once, because they fit in memory together."""
+        return self.probing or (self.max_bytes is not None and self.max_bytes <= _SMALL_BYTES)
 
 
 class Connection(ABC):
@@ -93,7 +106,7 @@ class Connection(ABC):
     transactional
         See `Store`.
     rules
-        The rules for interpreting responses and for retrying requests.
+        See `Rules`.
     """
 
     name: str
@@ -102,15 +115,11 @@ class Connection(ABC):
     shared: bool = True
     token: str = ""
     transactional: bool = False
-    rules: Rules
+    rules: Rules = Rules()
 
     @abstractmethod
     def client(self) -> RemoteClient:
         """Return the client that makes the requests in this process."""
-
-    @abstractmethod
-    def with_rules(self, rules: Rules) -> Connection:
-        """Return a connection to the same objects with different rules."""
 
     @property
     def identity(self) -> str:
@@ -140,29 +149,30 @@ class RemoteClient(Connection):
         return self
 
     @abstractmethod
-    def with_rules(self, rules: Rules) -> RemoteClient:
-        """Return a client for the same objects with different rules."""
-
-    @abstractmethod
-    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+    def fetch(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
         A range whose start counts from the end of the object extends to that end. If a range
         extends beyond the end of the object, the response is shorter than requested.
         """
 
-    def probe(self, requests: Sequence[ByteRange]) -> Iterator[Bytes | AccessDeniedError | None]:
+    def probe(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
         Servers deny access with status 401 or 403.
         """
-        return self.map_concurrently(self._probe_one, requests)
 
-    def _probe_one(self, request: ByteRange) -> Bytes | AccessDeniedError | None:
-        try:
-            return _data(next(self.fetch([request])))
-        except AccessDeniedError as error:
-            return error
+        def probe_one(request: ByteRange) -> Bytes | AccessDeniedError | None:
+            try:
+                return _data(next(self.fetch([request], expected)))
+            except AccessDeniedError as error:
+                return error
+
+        return self.map_concurrently(probe_one, requests)
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -242,14 +252,18 @@ class RemoteClient(Connection):
 
 
 class RemoteStore(Store):
-    """A store that accesses its objects through a `Connection`."""
+    """A store that accesses its objects through a `Connection`.
 
-    def __init__(self, connection: Connection) -> None:
+    By default, the size of objects is limited by the rules of the connection.
+    """
+
+    def __init__(self, connection: Connection, expected: Expected | None = None) -> None:
         self.connection = connection
+        self.expected = expected or Expected(connection.rules.max_object_bytes)
         self.name = connection.name
         self.remote = connection.remote
         self.transactional = connection.transactional
-        self.returns_pages = connection.rules.returns_pages
+        self.returns_pages = connection.web and self.expected.probing
 
     @property
     def _client(self) -> RemoteClient:
@@ -276,35 +290,28 @@ class RemoteStore(Store):
         return IN_FLIGHT if self.remote and not self._client.sequential else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteStore, (self.connection,)
+        return RemoteStore, (self.connection, self.expected)
 
     def __dask_tokenize__(self) -> Any:
         return pickle.dumps(self.connection) if self.shared else self.connection.token
 
     def bounded(self, max_bytes: int) -> RemoteStore:
         """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
-        limit = min(max_bytes, self.connection.rules.max_object_bytes or max_bytes)
-        return self._with(max_object_bytes=limit)
+        limit = min(max_bytes, self.expected.max_bytes or max_bytes)
+        return RemoteStore(self.connection, self.expected._replace(max_bytes=limit))
 
     def probing(self) -> RemoteStore:
         """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return self._with(returns_pages=self.connection.web, objects_are_small=True)
-
-    def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store for many small objects; see `Store.of_small_objects`."""
-        return self._with(objects_are_small=True)
-
-    def _with(self, **changes: Any) -> RemoteStore:
-        return RemoteStore(self.connection.with_rules(replace(self.connection.rules, **changes)))
+        return RemoteStore(self.connection, self.expected._replace(probing=True))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
-        for response in self._client.fetch([ByteRange(key) for key in keys]):
+        for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):
             yield _data(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        return self._client.probe([ByteRange(key) for key in keys])
+        return self._client.probe([ByteRange(key) for key in keys], self.expected)
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -341,7 +348,8 @@ class RemoteStore(Store):
             yield from results
 
     def _fetch_exactly(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        for request, response in zip(requests, self._client.fetch(requests), strict=True):
+        responses = self._client.fetch(requests, self.expected)
+        for request, response in zip(requests, responses, strict=True):
             if response is not None and len(response.data) != request.length:
                 raise StorageError(
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
@@ -368,7 +376,8 @@ class RemoteStore(Store):
 
         Return None if the object does not exist.
         """
-        (response,) = self._client.fetch([ByteRange(key, -max_bytes, max_bytes)])
+        end = ByteRange(key, -max_bytes, max_bytes)
+        (response,) = self._client.fetch([end], self.expected)
         return _data(response)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -416,6 +425,8 @@ class RemoteStore(Store):
         The listing is empty if no object exists below `prefix`.
         """
         check_prefix(prefix, self.name)
+        if self.connection.web and not self.returns_pages:
+            raise self._client.listing_error(prefix)
         return self._client.children(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:

@@ -17,7 +17,7 @@ from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Rules
+from xr_nczarr.storage.remote import IN_FLIGHT, Expected, RemoteClient, Rules
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
     is_transient,
@@ -78,9 +78,6 @@ class Transport(RemoteClient):
         self.query = mark + query
         self.name = name or mask(filesystem.unstrip_protocol(root))
         self.rules = rules or Rules()
-        small = self.rules.objects_are_small
-        self._batch = _SMALL_BATCH if small else _BATCH_REQUESTS
-        self._first_batch = _SMALL_BATCH if small else _FIRST_BATCH
         # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
@@ -104,20 +101,27 @@ class Transport(RemoteClient):
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
-    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+    def fetch(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing file.
 
         If a range extends beyond the end of the file, the response is shorter than requested.
         """
-        for response in self._fetch_ahead(requests):
+        for response in self._fetch_ahead(requests, expected):
             yield None if response is None else Versioned(response)
 
-    def _fetch_ahead(self, requests: Sequence[ByteRange]) -> Iterator[bytes | None]:
+    def _fetch_ahead(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[bytes | None]:
         """Yield the response to each request, while threads fetch the next batches in advance."""
+        usual_count = _batch_size(expected)
+        is_one_batch = len(requests) <= usual_count
         largest = 0
 
         def batches() -> Iterator[Sequence[ByteRange]]:
-            first, count = 0, self._batch if len(requests) <= self._batch else self._first_batch
+            first = 0
+            count = usual_count if is_one_batch or expected.are_small else _FIRST_BATCH
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
@@ -125,20 +129,20 @@ class Transport(RemoteClient):
                     count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
         source = batches()
-        if self.sequential or len(requests) <= self._batch:
+        if self.sequential or is_one_batch:
             for batch in source:
-                yield from self._request(batch)
+                yield from self._request(batch, expected)
             return
         helpers = ThreadPoolExecutor(_HELPERS, "fetch")
         try:
             pending = deque(
-                helpers.submit(self._request, request) for request in islice(source, _HELPERS)
+                helpers.submit(self._request, batch, expected) for batch in islice(source, _HELPERS)
             )
             while pending:
                 responses = pending.popleft().result()
                 largest = max(largest, 1, *(len(response or b"") for response in responses))
                 pending.extend(
-                    helpers.submit(self._request, request) for request in islice(source, 1)
+                    helpers.submit(self._request, batch, expected) for batch in islice(source, 1)
                 )
                 yield from responses
         finally:
@@ -168,7 +172,7 @@ class Transport(RemoteClient):
         size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
-        (response,) = self._request([ByteRange(key)])
+        (response,) = self._request([ByteRange(key)], Expected(self.rules.max_object_bytes))
         return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
@@ -193,7 +197,7 @@ class Transport(RemoteClient):
             return None
         return -1 if info["size"] is None else int(info["size"])
 
-    def _request(self, requests: Sequence[ByteRange]) -> list[bytes | None]:
+    def _request(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
         Transient failures are retried.
@@ -202,10 +206,10 @@ class Transport(RemoteClient):
         pending = list(range(len(requests)))
         for _ in self.rules.retry.tries():
             failed: dict[int, Exception] = {}
-            batch = self._cat([requests[index] for index in pending])
+            batch = self._cat([requests[index] for index in pending], expected)
             for index, response in zip(pending, batch, strict=True):
                 if not isinstance(response, Exception):
-                    responses[index] = self._checked(response, requests[index])
+                    responses[index] = self._checked(response, requests[index], expected)
                 elif self._is_empty(response, requests[index]):
                     responses[index] = b""
                 elif not self._is_missing(response):
@@ -221,13 +225,13 @@ class Transport(RemoteClient):
                 self._log_retry(error, requests[index].key)
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
-    def _cat(self, requests: Sequence[ByteRange]) -> list[bytes | Exception]:
+    def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
 
         Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
         wildcards.
         """
-        max_bytes = None if self.web else self.rules.max_object_bytes
+        max_bytes = None if self.web else expected.max_bytes
         whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
             whole if item.is_whole else (item.start, item.start + item.length or None)
@@ -240,13 +244,15 @@ class Transport(RemoteClient):
                 # If the object is missing, the server says so whatever range is requested.
                 bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
-        options = {"on_error": "return", **({} if self.sequential else {"batch_size": self._batch})}
+        options: dict[str, Any] = {"on_error": "return"}
+        if not self.sequential:
+            options["batch_size"] = _batch_size(expected)
         if self.web and not self.sequential:
             # `http.SessionFactory` takes the limit from this option.
-            options["trace_request_ctx"] = self.rules.max_object_bytes
+            options["trace_request_ctx"] = expected.max_bytes
         if self._is_cache and any((start or 0) < 0 for start in starts):
             return [
-                self._cat_end(request) if (start or 0) < 0 else self._cat([request])[0]
+                self._cat_end(request) if (start or 0) < 0 else self._cat([request], expected)[0]
                 for request, start in zip(requests, starts, strict=True)
             ]
         paths = [self.path(request.key) for request in requests]
@@ -259,7 +265,7 @@ class Transport(RemoteClient):
             if len(requests) == 1:
                 return [error]
         # In fsspec's caching filesystems, one missing object causes the whole batch to fail.
-        return [self._cat([request])[0] for request in requests]
+        return [self._cat([request], expected)[0] for request in requests]
 
     def _cat_end(self, request: ByteRange) -> bytes | Exception:
         """Return the end of a file in a cache of fsspec, or the exception that reading it raised.
@@ -293,7 +299,7 @@ class Transport(RemoteClient):
             with suppress(FileNotFoundError):
                 os.unlink(cached_path)
 
-    def _checked(self, response: bytes, request: ByteRange) -> bytes:
+    def _checked(self, response: bytes, request: ByteRange, expected: Expected) -> bytes:
         """Check the size and content of a response, and return the requested bytes.
 
         If the server sent the whole object in place of a range, the range is cut from it.
@@ -306,11 +312,12 @@ class Transport(RemoteClient):
             If the server sent a web page.
         """
         key, start, length = request
-        max_bytes = self.rules.max_object_bytes
+        max_bytes = expected.max_bytes
         if request.is_whole and max_bytes is not None and len(response) > max_bytes:
             problem = f"the object has at least {max_bytes + 1:,} bytes"
             raise too_large(problem, max_bytes, self.name, key)
-        page = "" if request.is_whole and self.rules.returns_pages else page_in(response)
+        returns_pages = self.web and expected.probing and request.is_whole
+        page = "" if returns_pages else page_in(response)
         if page:
             self._forget(self.path(key))
             raise page_error(request.place or "an object", page, store=self.name, key=key)
@@ -354,6 +361,11 @@ class Transport(RemoteClient):
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure
+
+
+def _batch_size(expected: Expected) -> int:
+    """Return the number of requests that each helper thread makes concurrently."""
+    return _SMALL_BATCH if expected.are_small else _BATCH_REQUESTS
 
 
 def is_http(filesystem: Any) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -14,7 +15,7 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.process_local import NOT_SHARED, within_process
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, ListedObject, RemoteClient, Rules
+from xr_nczarr.storage.remote import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
@@ -38,8 +39,6 @@ class ZarrPythonClient(RemoteClient):
         An instance of ``zarr.abc.store.Store``.
     path
         Folder in `store`; empty for the whole store.
-    rules
-        See `Rules`. Its `retry` has no effect, because the store retries requests itself.
 
     Notes
     -----
@@ -48,11 +47,10 @@ class ZarrPythonClient(RemoteClient):
     the changes take effect only when the user commits them.
     """
 
-    def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
+    def __init__(self, store: Any, path: str = "") -> None:
         packages = {kind.__module__.partition(".")[0] for kind in type(store).__mro__}
         self.store = store
         self.folder = path.strip("/")
-        self.rules = rules or Rules()
         self.v3_only = bool(packages & _V3_PACKAGES)
         in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
         self.remote = not in_memory and type(store).__name__ != "ZipStore"
@@ -67,7 +65,7 @@ class ZarrPythonClient(RemoteClient):
         self._marks: dict[str, bytes] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = self.store, self.folder, self.rules
+        arguments = self.store, self.folder
         if self.shared:
             return ZarrPythonClient, arguments
         return within_process(self, self.token, _copy, *arguments)
@@ -94,13 +92,9 @@ class ZarrPythonClient(RemoteClient):
             _clients.add(self)
         return place
 
-    def with_rules(self, rules: Rules) -> ZarrPythonClient:
-        """Return a client for the same objects with different rules."""
-        client = ZarrPythonClient(self.store, self.folder, rules)
-        client._marks, client._copied = self._marks, self._copied
-        return client
-
-    def fetch(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+    def fetch(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
         If a range extends beyond the end of the object, the response is shorter than requested.
@@ -108,15 +102,15 @@ class ZarrPythonClient(RemoteClient):
         for request in requests:
             check_key(request.key, self.name)
         for batch in split_into_batches(requests, max_count=IN_FLIGHT):
-            for data in self._run(self._fetch_one, batch):
+            for data in self._run(partial(self._fetch_one, expected.max_bytes), batch):
                 yield None if data is None else Versioned(data)
 
-    def probe(self, requests: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+    def probe(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Bytes | None]:
         """Yield the bytes for each request, or None for a missing object.
 
         Unlike other clients, this client raises an AccessDeniedError instead of yielding it.
         """
-        return (response and response.data for response in self.fetch(requests))
+        return (response and response.data for response in self.fetch(requests, expected))
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object, replacing any existing object."""
@@ -280,7 +274,7 @@ class ZarrPythonClient(RemoteClient):
             failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
         return failure
 
-    async def _fetch_one(self, request: ByteRange) -> Bytes | None:
+    async def _fetch_one(self, max_bytes: int | None, request: ByteRange) -> Bytes | None:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
@@ -293,18 +287,17 @@ class ZarrPythonClient(RemoteClient):
             # If a suffix is longer than the object, some stores return only a part of the object.
             if start >= 0 or len(response) == length:
                 return _bytes(response)
-        data = await self._whole(key)
+        data = await self._whole(key, max_bytes)
         return data if data is None or request.is_whole else data[start:][:length]
 
-    async def _whole(self, key: str) -> Bytes | None:
+    async def _whole(self, key: str, max_bytes: int | None) -> Bytes | None:
         if not self._accepts(key):
             return self._marks.get(key)
         response = await self.store.get(self._path(key), _prototype())
         if response is None:
             return None
-        limit = self.rules.max_object_bytes
-        if limit is not None and len(response) > limit:
-            raise too_large(f"the object has {len(response):,} bytes", limit)
+        if max_bytes is not None and len(response) > max_bytes:
+            raise too_large(f"the object has {len(response):,} bytes", max_bytes)
         return _bytes(response)
 
     async def _put(self, item: tuple[str, Bytes]) -> None:
@@ -323,7 +316,7 @@ class ZarrPythonClient(RemoteClient):
         except (FileNotFoundError, KeyError):
             return None
         except NotImplementedError:
-            data = await self._whole(key)
+            data = await self._whole(key, None)
             return None if data is None else len(data)
 
     async def _list(self, prefix: str) -> Listing:
@@ -346,12 +339,12 @@ class ZarrPythonClient(RemoteClient):
             return path.rpartition("/")[2] == "zarr.json"
 
 
-def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
+def _copy(store: Any, path: str) -> ZarrPythonClient:
     """Return a client for a copy of a store that was pickled in another process.
 
     The client is read-only, because changes to the copy would be lost.
     """
-    client = ZarrPythonClient(store, path, rules)
+    client = ZarrPythonClient(store, path)
     client._copied = True
     return client
 
