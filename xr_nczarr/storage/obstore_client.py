@@ -108,6 +108,7 @@ class ObstoreClient(RemoteClient):
         self.web = kind == "HTTPStore"
         self.remote = self.pooled = kind not in ("MemoryStore", "LocalStore")
         self.shared = kind != "MemoryStore"
+        self.supports_suffixes = kind != "AzureStore"
         self.token = uuid.uuid4().hex
         self.name = name or "/".join(filter(None, (mask(_url_of(store)), self.folder)))
         self._substitute = substitute
@@ -276,21 +277,12 @@ class ObstoreClient(RemoteClient):
             if request.is_whole:
                 return self._get(key, expected)
             with Place(place=request.place):
-                if start < 0:
-                    return self._end(key, length, expected)
-                return self._get(key, expected, (start, start + length))
+                span = {"suffix": length} if start < 0 else (start, start + length)
+                return self._get(key, expected, span)
         except StorageError as error:
             if self._is_final(error):
                 raise
             return next(self._by_fsspec.fetch([request], expected))
-
-    def _end(self, key: str, max_bytes: int, expected: Expected) -> Versioned | None:
-        if type(self.store).__name__ != "AzureStore":
-            return self._get(key, expected, {"suffix": max_bytes})
-        size = self.size(key)  # Azure does not support suffix requests
-        if not size:
-            return None if size is None else Versioned(b"")
-        return self._get(key, expected, (max(0, size - max_bytes), size))
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether to raise `error` instead of repeating the request with fsspec.

@@ -113,6 +113,26 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
     return first
 
 
+def to_end(item: ByteRange) -> ByteRange:
+    """Extend a range to the end of its object if its start counts from there.
+
+    HTTP cannot express a shorter range with such a start.
+    """
+    return item._replace(length=-item.start) if item.start < 0 else item
+
+
+def end_of_object(item: ByteRange, size: int | None) -> ByteRange:
+    """Return the same range as `item`, the end of an object, with an offset from the beginning.
+
+    `size` is the size of the object in bytes, or None if the object does not exist. If there are no
+    bytes, return the range of the whole object.
+    """
+    if not size:
+        return ByteRange(item.key)
+    first = max(0, size + item.start)
+    return ByteRange(item.key, first, size - first)
+
+
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:

@@ -19,9 +19,11 @@ from xr_nczarr.storage.ranges import (
     Bytes,
     Versioned,
     check_range,
+    end_of_object,
     first_byte,
     merge_ranges,
     split_into_batches,
+    to_end,
 )
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
@@ -139,10 +141,13 @@ class RemoteClient(Connection):
         requests concurrently.
     sequential
         Whether requests must be made one at a time.
+    supports_suffixes
+        Whether a range can count from the end of an object. Azure does not support such ranges.
     """
 
     pooled: bool = False
     sequential: bool = False
+    supports_suffixes: bool = True
 
     def client(self) -> RemoteClient:
         """Return this client, or raise an error if it does not work in this process."""
@@ -336,7 +341,7 @@ class RemoteStore(Store):
             check_range(item, self.name)
         plans = [(len(batch), merge_ranges(batch)) for batch in split_into_batches(ranges)]
         merged_ranges = [item.range for _, merged in plans for item in merged]
-        responses = self._fetch_exactly([_to_end(item) for item in merged_ranges if item.length])
+        responses = self._fetch_exactly([to_end(item) for item in merged_ranges if item.length])
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
             for item, parts in merged:
@@ -348,7 +353,7 @@ class RemoteStore(Store):
             yield from results
 
     def _fetch_exactly(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        responses = self._client.fetch(requests, self.expected)
+        responses = self._client.fetch(self._supported(requests), self.expected)
         for request, response in zip(requests, responses, strict=True):
             if response is not None and len(response.data) != request.length:
                 raise StorageError(
@@ -360,6 +365,13 @@ class RemoteStore(Store):
                     key=request.key,
                 )
             yield response
+
+    def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
+        """Return requests that the client supports, for the same bytes as `requests`."""
+        if self._client.supports_suffixes:
+            return requests
+        sizes = self.sizes_of([item.key for item in requests if item.start < 0])
+        return [end_of_object(item, next(sizes)) if item.start < 0 else item for item in requests]
 
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
@@ -376,8 +388,8 @@ class RemoteStore(Store):
 
         Return None if the object does not exist.
         """
-        end = ByteRange(key, -max_bytes, max_bytes)
-        (response,) = self._client.fetch([end], self.expected)
+        requests = self._supported([ByteRange(key, -max_bytes, max_bytes)])
+        (response,) = self._client.fetch(requests, self.expected)
         return _data(response)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -475,14 +487,6 @@ class RemoteStore(Store):
     def check_writable(self) -> None:
         """Raise an error if the client cannot write, as over plain HTTP or through a cache."""
         self._client.check_writable()
-
-
-def _to_end(item: ByteRange) -> ByteRange:
-    """Extend a range to the end of the object if its start counts from there.
-
-    HTTP cannot express a shorter range with such a start.
-    """
-    return item._replace(length=-item.start) if item.start < 0 else item
 
 
 def _data(response: Versioned | None) -> Bytes | None:

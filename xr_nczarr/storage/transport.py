@@ -69,8 +69,7 @@ class Transport(RemoteClient):
         self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        # Azure does not support suffix requests.
-        self._lacks_suffixes = "abfs" in filesystem.protocol
+        self.supports_suffixes = "abfs" not in filesystem.protocol
         # Only fsspec's caching filesystems have this method.
         self._is_cache = hasattr(filesystem, "_check_file")
         base, mark, query = root.partition("?") if self.web else (root, "", "")
@@ -237,12 +236,6 @@ class Transport(RemoteClient):
             whole if item.is_whole else (item.start, item.start + item.length or None)
             for item in requests
         ]
-        if self._lacks_suffixes:
-            suffixes = {index: start for index, (start, _) in enumerate(bounds) if (start or 0) < 0}
-            sizes = self.sizes([requests[index].key for index in suffixes])
-            for (index, start), size in zip(suffixes.items(), sizes, strict=True):
-                # If the object is missing, the server says so whatever range is requested.
-                bounds[index] = (max(0, size + (start or 0)), size) if size else (0, 1)
         starts, ends = map(list, zip(*bounds, strict=True))
         options: dict[str, Any] = {"on_error": "return"}
         if not self.sequential:
