@@ -71,6 +71,27 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
     assert spec.configuration == {"cname": "lz4", "clevel": 5, "shuffle": number}
 
 
+# Regression D2
+@pytest.mark.parametrize("level", [4, -1, 0])
+@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "zstd"])
+def test_levels_that_netcdf_c_wrote_as_text_become_integers(name, level):
+    document = {"id": name, "level": str(level)}
+    node = parsed(compressor=document)
+    assert node.codecs == (CodecSpec(name, {"level": level}, "compressor"),)
+    assert json.loads(v2.render_node(node)["v/.zarray"])["compressor"] == document
+
+
+def test_blosc_parameters_that_netcdf_c_wrote_as_text_become_integers():
+    document = {"id": "blosc", "cname": "lz4", "clevel": "5", "blocksize": "0", "shuffle": "1"}
+    configuration = {"cname": "lz4", "clevel": 5, "blocksize": 0, "shuffle": 1}
+    assert parsed(compressor=document).codecs[0].configuration == configuration
+
+
+def test_text_parameters_of_codecs_that_netcdf_c_does_not_write_stay_text():
+    document = {"id": "custom", "name": "4"}
+    assert parsed(filters=[document]).codecs[0].configuration == {"name": "4"}
+
+
 def test_unknown_blosc_shuffle_name_is_rejected():
     error = broken(filters=[{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": "foo"}]).error
     assert "invalid value 'foo'; expected \"noshuffle\" or" in str(error)

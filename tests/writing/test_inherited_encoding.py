@@ -1,5 +1,7 @@
 """Inherited encodings of opened variables; attributes and strings that cannot be stored."""
 
+import zlib
+
 import dask.array as da
 import netCDF4
 import numcodecs
@@ -10,6 +12,7 @@ import zarr
 from packaging.version import Version
 
 import xr_nczarr
+from tests.stores import array_document, put
 from xr_nczarr import ConflictError, UnsupportedError
 
 NUMBERS = xr.Dataset({"v": (("y", "x"), np.arange(48).reshape(6, 8))})
@@ -245,6 +248,24 @@ def test_encoding_has_netcdf_flag_for_zstd_but_not_blosc(tmp_path):
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
     assert opened(tmp_path / "zstd").v.encoding["zstd"]
     opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": "4"}]], ids=["copy", "codecs"])
+def test_compression_level_that_is_text_is_written_as_integer(tmp_path, zarr_format, codecs):
+    """netCDF-C up to 4.9.3 wrote text. zarr-python rejects it for codecs of Zarr v3."""
+    values = np.arange(4, dtype="i4")
+    document = array_document((4,), compressor={"id": "zlib", "level": "4"})
+    documents = {".zgroup": {"zarr_format": 2}, "v/.zarray": document}
+    documents |= {"v/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}, "v/0": zlib.compress(values)}
+    encoding = {} if codecs is None else {"v": {"codecs": codecs}}
+    source = opened(put(tmp_path / "a", documents))
+    xr_nczarr.to_nczarr(source, tmp_path / "b", zarr_format=zarr_format, encoding=encoding)
+    assert opened(tmp_path / "b").v.encoding["codecs"][0]["level"] == 4
+    array = zarr.open_array(tmp_path / "b/v")
+    np.testing.assert_array_equal(array[:], values)
+    array[:] = values + 1
+    np.testing.assert_array_equal(opened(tmp_path / "b").v, values + 1)
 
 
 def test_shards_from_source_encoding_become_chunks_in_v2():

@@ -6,12 +6,15 @@ Most keys are those of netCDF and of zarr-python.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote, unknown
 from xr_nczarr.formats import Format
+from xr_nczarr.formats.documents import without
+from xr_nczarr.formats.v2 import converted
 from xr_nczarr.model import CodecSpec
 from xr_nczarr.netcdf import Layout
 
@@ -19,7 +22,6 @@ CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
 _BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
 FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
-_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zstd
     "zlib": ("level", 0, 9),
     "gzip": ("level", 0, 9),
@@ -119,7 +121,7 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
-    return encoding.get("endian") or getattr(endian, "value", endian) or "native"
+    return encoding.get("endian") or endian or "native"
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
@@ -189,7 +191,7 @@ def _configuration(codec: Any) -> dict[str, Any]:
     if isinstance(codec, str):
         codec = {"name": codec}
     if isinstance(codec, Mapping) and isinstance(codec.get("id"), str):
-        return dict(codec)
+        return {**converted(codec["id"], without(codec, ("id",)), "codecs"), "id": codec["id"]}
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
         raise UnsupportedError(
             f"the codec is {quote(repr(codec))}; expected a codec object, a name, or a mapping "
@@ -204,16 +206,13 @@ def _configuration(codec: Any) -> dict[str, Any]:
         raise UnsupportedError(
             "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
         )
-    configuration = dict(codec.get("configuration") or {})
+    configuration = {  # zarr-python accepts members of its enumerations
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in (codec.get("configuration") or {}).items()
+    }
     if name == "transpose":
         configuration["order"] = list(configuration["order"])
-    if name == "blosc":
-        configuration.pop("typesize", None)
-        shuffle = getattr(configuration.get("shuffle"), "value", configuration.get("shuffle"))
-        configuration["shuffle"] = _SHUFFLES.get(str(shuffle), shuffle)
-        cname = configuration.get("cname")
-        configuration["cname"] = getattr(cname, "value", cname)
-    return {**configuration, "id": name}
+    return {**converted(name, configuration, "codecs"), "id": name}
 
 
 def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:

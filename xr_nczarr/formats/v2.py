@@ -6,6 +6,7 @@ since 4.8.0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,9 @@ from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
+# netCDF-C up to 4.9.3 wrote the parameters of these codecs as strings.
+_NETCDF_CODECS = frozenset(("zlib", "gzip", "bz2", "zstd", "blosc", "shuffle", "szip"))
+_INTEGER = re.compile("-?[0-9]{1,19}")
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
 
@@ -212,10 +216,12 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str, Json]:
     """Convert a codec's configuration from another notation to that of numcodecs.
 
-    Two other notations are recognized: GDAL's for ``lzma``, and Zarr v3's for ``blosc``.
-    VirtualiZarr writes the latter even in v2 metadata. Any other configuration is returned
-    unchanged.
+    Three other notations are recognized: netCDF-C's integers, which are strings, GDAL's for
+    ``lzma``, and Zarr v3's for ``blosc``. VirtualiZarr writes the latter even in v2 metadata. Any
+    other configuration is returned unchanged.
     """
+    if name in _NETCDF_CODECS:
+        configuration = {key: _as_integer(value) for key, value in configuration.items()}
     if name == "lzma" and "delta" in configuration:
         delta = {"id": 3, "dist": configuration["delta"]}
         lzma = {"id": 0x21, "preset": configuration.get("preset", 6)}
@@ -227,6 +233,10 @@ def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str
             shuffle = read_text(configuration["shuffle"], place, SHUFFLES)
             configuration["shuffle"] = SHUFFLES.index(shuffle)
     return configuration
+
+
+def _as_integer(value: Json) -> Json:
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
 
 
 def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
