@@ -378,15 +378,6 @@ def test_trailing_bytes_after_compressed_stream_are_ignored(spec):
         np.testing.assert_array_equal(codec.decode(data + tail), array)
 
 
-# Regression D2
-@pytest.mark.parametrize("level", ["4", 4, "0", "-1"])
-@pytest.mark.parametrize("name", ["zlib", "gzip"])
-def test_compression_levels_can_be_strings(name, level):
-    array = np.arange(100, dtype="<f4")
-    codec = make_codec("<f4", (100,), ("shuffle", {"elementsize": "0"}), (name, {"level": level}))
-    assert_decodes(codec, bytes(codec.encode(array)), array)
-
-
 def test_zlib_decodes_same_values_without_libdeflate(monkeypatch):
 
     monkeypatch.setattr(compressors, "deflate", None)
@@ -429,9 +420,9 @@ def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeyp
         ("pickle", {}, RefusedError, "numcodecs.Pickle"),
         (
             "zlib",
-            {"level": "high"},
+            {"level": "4"},
             MetadataError,
-            "\"level\" is 'high'; expected a value of type int",
+            "\"level\" is '4'; expected a value of type int",
         ),
         ("zlib", {"level": 1.0}, MetadataError, "type int"),
         ("zlib", {"level": True}, MetadataError, "type int"),

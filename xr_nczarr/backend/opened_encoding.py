@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,7 +24,6 @@ _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
 """Codecs that every build of netCDF-C and HDF5 supports."""
-_LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
@@ -110,10 +108,10 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
         if name in _COMPRESSORS:
-            # netCDF-C writes levels as strings. An invalid level raises an error when values are
-            # read.
-            level = str(configuration.get("level", configuration.get("clevel")))
-            encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
+            # An invalid level raises an error when values are read.
+            level = configuration.get("level", configuration.get("clevel"))
+            is_usable = type(level) is int and 0 <= level < 1000
+            encoding["complevel"] = level if is_usable else _USUAL_LEVEL
         if name == "blosc":
             encoding.pop("blosc", None)
     return encoding

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -268,9 +267,6 @@ class StepRequest:
 def _like(default: Any, value: Json, name: str) -> Json:
     if default is None or type(value) is type(default):
         return value
-    # netCDF-C up to 4.9.3 wrote integers as strings.
-    if type(default) is int and isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value):
-        return int(value)
     raise MetadataError(
         f'codec parameter "{name}" is {quote(repr(value))}; expected a value of type '
         f"{type(default).__name__}"

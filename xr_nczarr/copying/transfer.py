@@ -95,7 +95,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
         (node.shape, node.stored_shape, node.chunk_shape, node.chunk_runs),
         ("raw" if raw else str(node.dtype), node.dtype.itemsize, fill),
         [
-            (spec.name, {name: str(value) for name, value in spec.configuration.items()})
+            (spec.name, dict(spec.configuration))
             for spec in node.codecs
             if spec.name != "bytes" or _swaps_bytes(spec)
         ],

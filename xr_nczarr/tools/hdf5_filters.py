@@ -53,9 +53,5 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a codec parameter as an integer, or `otherwise` if it is not an integer.
-
-    Releases of netCDF-C before 4.10 store integers as strings.
-    """
-    is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
-    return int(value) if is_number else otherwise
+    """Return a codec parameter, or `otherwise` if it is not an integer."""
+    return value if type(value) is int else otherwise

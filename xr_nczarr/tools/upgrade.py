@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -235,12 +234,8 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
     """
     if spec.place not in ("filters", "compressor"):
         return spec
-    configuration = {
-        name: int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else value
-        for name, value in spec.configuration.items()
-    }
-    same = spec.document == {"id": spec.name, **configuration}
-    return spec if same else CodecSpec(spec.name, configuration, spec.place)
+    same = spec.document == {"id": spec.name, **spec.configuration}
+    return spec if same else replace(spec, document=None)
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
