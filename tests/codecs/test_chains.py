@@ -431,6 +431,7 @@ def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeyp
         ("blosc", {"shuffle": [1]}, MetadataError, "shuffle"),
         ("blosc", {"cname": 1}, MetadataError, "cname"),
         ("shuffle", {"elementsize": -4}, MetadataError, "elementsize"),
+        ("shuffle", {}, MetadataError, "elementsize"),
         ("delta", {}, MetadataError, "dtype"),
         ("delta", {"dtype": "|O"}, MetadataError, "object"),
         ("delta", {"dtype": "nonsense"}, MetadataError, "nonsense"),

@@ -25,7 +25,7 @@ ARRAYS = [
 ]
 CHAINS = [
     *([item] for item in COMPRESSORS),
-    [("shuffle", {"elementsize": 0}), ("zlib", {"level": 4}), ("fletcher32", {})],
+    [("shuffle", {"elementsize": 4}), ("zlib", {"level": 4}), ("fletcher32", {})],
     [("blosc", {"cname": "zstd", "blocksize": 512}), ("crc32c", {})],
     [("zlib", {}), ("zstd", {}), ("lz4", {})],
     [("base64", {}), ("adler32", {}), ("jenkins_lookup3", {})],

@@ -1,14 +1,13 @@
 """Chunks written by netcdf-c decode to the values that netcdf-c reads."""
 
-import json
-
 import netCDF4
 import numpy as np
 import pytest
 
-from tests.codecs.test_chains import make_node
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import ChunkError
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.documents import Document
 
 SETTINGS = {
     "zlib": {"zlib": True, "complevel": 4, "shuffle": False},
@@ -50,12 +49,8 @@ def store(tmp_path_factory):
 
 
 def read_node(directory, name):
-    document = json.loads((directory / name / ".zarray").read_text())
-    specs = [spec for spec in [*(document["filters"] or []), document["compressor"]] if spec]
-    typestr = document["dtype"]
-    chain = [(spec["id"], {k: v for k, v in spec.items() if k != "id"}) for spec in specs]
-    dtype = "|S1" if typestr == ">S1" else typestr
-    return make_node(dtype, tuple(document["chunks"]), *chain, type_name=typestr)
+    document = Document(".zarray", (directory / name / ".zarray").read_bytes())
+    return FORMATS["2"].parse_node("/", {".zarray": document})
 
 
 NAMES = [

@@ -608,7 +608,7 @@ def test_v2_codecs_are_rendered_with_names_known_to_zarr_python():
         fill_value=np.int32(7),
         codecs=(
             CodecSpec("transpose", {"order": [1, 0]}, "order", "F"),
-            CodecSpec("shuffle", {"elementsize": 0}, "filters", {"id": "shuffle"}),
+            CodecSpec("shuffle", {"elementsize": 4}, "filters", {"id": "shuffle"}),
             CodecSpec("zlib", {"level": 4}, "compressor", {"id": "zlib", "level": 4}),
         ),
     )

@@ -16,7 +16,7 @@ DTYPES = st.one_of(
     hnp.unicode_string_dtypes(min_len=1, max_len=5),
     hnp.array_dtypes(hnp.scalar_dtypes(), max_size=3, allow_subarrays=False),
 )
-SHUFFLE = st.integers(0, 20).map(lambda size: ("shuffle", {"elementsize": size}))
+SHUFFLE = st.integers(1, 20).map(lambda size: ("shuffle", {"elementsize": size}))
 CHECKSUMS = st.sampled_from(
     [(name, {}) for name in ("crc32", "adler32", "crc32c", "fletcher32", "jenkins_lookup3")]
     + [("crc32c", {"location": "start"}), ("base64", {})]

@@ -28,9 +28,8 @@ def build_shuffle(request: StepRequest) -> Step | None:
     data.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
-    if size < 0:
+    if size < 1:
         raise MetadataError(f'codec parameter "elementsize" is {size}; expected a positive integer')
-    size = size or flow.shuffle_size  # netCDF-C stores 0
     if size < 2 or flow.bound < 2 * size:
         return None
 

@@ -67,8 +67,6 @@ class Flow:
     limited
         Whether `bound` is a limit that the caller has set. Otherwise, it follows from the shape of
         the chunk.
-    shuffle_size
-        Element size in bytes for a shuffle codec whose configuration does not specify one.
     """
 
     chunk: str
@@ -77,7 +75,6 @@ class Flow:
     size: int | None
     bound: int
     limited: bool = False
-    shuffle_size: int = 1
 
     @property
     def count(self) -> int:

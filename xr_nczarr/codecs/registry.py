@@ -56,13 +56,6 @@ _VERSION_3_CODECS: Mapping[str, Builder] = {
 }
 _BUILT_IN = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not provide, or provides only if another library is installed."""
-_CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
-"""Names of the char type in metadata from netCDF-C. ``|S1`` is a string of length one."""
-_POINTER = 8
-"""Size in bytes of a pointer to a string.
-
-netCDF-C uses this size as the element size when it shuffles strings.
-"""
 
 
 def compile_codec(
@@ -98,7 +91,7 @@ def compile_codec(
     LimitError
         If a chunk is larger than `limits.max_chunk_bytes`.
     """
-    flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
+    flow = flow_of(node.dtype, node.chunk_shape, limits)
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
@@ -165,13 +158,8 @@ def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
     )
 
 
-def flow_of(
-    dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
-) -> Flow:
-    """Return a `Flow` that describes the decoded elements of a chunk.
-
-    `dtype` and `shape` are those of the chunk, and `type_name` is the name of the data type in the
-    array's metadata.
+def flow_of(dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits) -> Flow:
+    """Return a `Flow` that describes the decoded elements of a chunk of this dtype and shape.
 
     Raises
     ------
@@ -190,10 +178,8 @@ def flow_of(
         problem = f"a {chunk} has {size:,} bytes; expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
-        return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffle_size=_POINTER)
-    text = dtype.kind == "S" and type_name not in _CHAR_TYPES
-    shuffle_size = _POINTER if text else dtype.itemsize
-    return Flow(chunk, dtype, shape, size, size, shuffle_size=shuffle_size)
+        return Flow(chunk, dtype, shape, None, max_bytes, limited=True)
+    return Flow(chunk, dtype, shape, size, size)
 
 
 def compile_chain(

@@ -35,7 +35,9 @@ BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3
 """Complete Base64 text, including its padding."""
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
-_CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
+CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
+"""Names of the char type in metadata from netCDF-C. ``|S1`` is a string of length one."""
+
 _PLACE = "fill_value"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -49,7 +51,7 @@ def parse_v2_fill_value(
     whose fill values netCDF-C writes as plain text, from byte strings. Variable-length items are
     bytes if `binary` is True, and strings otherwise.
     """
-    kind, character = dtype.kind, type_name in _CHARACTERS
+    kind, character = dtype.kind, type_name in CHARACTERS
     # netCDF-C 4.8.0 writes a list of one item.
     if isinstance(value, list) and len(value) == 1 and kind != "c":
         (value,) = value
@@ -198,7 +200,7 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
     `type_name` is the typestring in the document. A netCDF character becomes plain text if it is
     ASCII.
     """
-    if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
+    if type_name in CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
 

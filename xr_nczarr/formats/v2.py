@@ -23,7 +23,7 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
-from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
+from xr_nczarr.formats.fill_values import CHARACTERS, parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
@@ -32,6 +32,7 @@ _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".
 # netCDF-C up to 4.9.3 wrote the parameters of these codecs as strings.
 _NETCDF_CODECS = frozenset(("zlib", "gzip", "bz2", "zstd", "blosc", "shuffle", "szip"))
 _INTEGER = re.compile("-?[0-9]{1,19}")
+_POINTER_BYTES = 8
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
 
@@ -175,8 +176,11 @@ def parse_array(
     chunks = read_lengths(required(metadata, "chunks"), "chunks")
     if len(chunks) == rank:  # a chunk length of zero is valid only if the dimension has length zero
         chunks = tuple(n or int(not length) for n, length in zip(chunks, shape, strict=True))
-    filters = _parse_codecs(metadata.get("filters"), "filters")
-    codecs = (*filters, *_parse_codecs(metadata.get("compressor"), "compressor"))
+    # netCDF-C shuffles strings, but not characters, as pointers of eight bytes.
+    is_string = dtype.kind in "SO" and type_name not in CHARACTERS
+    itemsize = _POINTER_BYTES if is_string else dtype.itemsize
+    filters = parse_codecs(metadata.get("filters"), "filters", itemsize)
+    codecs = (*filters, *parse_codecs(metadata.get("compressor"), "compressor", itemsize))
     if read_text(metadata.get("order", "C"), "order", ("C", "F")) == "F":
         transpose = CodecSpec("transpose", {"order": [*reversed(range(rank))]}, "order")
         codecs = (transpose, *codecs)
@@ -201,14 +205,19 @@ def parse_array(
     )
 
 
-def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
+def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...]:
+    """Parse a codec or a list of codecs in the notation of numcodecs. None means no codecs.
+
+    `itemsize` is the element size in bytes for a shuffle codec with element size 0, which netCDF-C
+    writes. A shuffle codec without an element size has numcodecs' default.
+    """
     listed = [] if value is None else value if isinstance(value, list) else [value]
     specs = []
     for document in listed:
         name = read_text(required(read_object(document, place), "id"), place)
         configuration = converted(name, without(document, ("id",)), place)
-        if name == "shuffle":  # without this default of numcodecs, the item size would apply
-            configuration.setdefault("elementsize", 4)
+        if name == "shuffle":
+            configuration["elementsize"] = configuration.get("elementsize", 4) or itemsize
         specs.append(CodecSpec(name, configuration, place, document))
     return tuple(specs)
 

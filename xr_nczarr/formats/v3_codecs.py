@@ -146,9 +146,9 @@ def _untransposed_level(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
 
 
 def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[CodecSpec, ...]:
-    specs = []
+    specs, itemsize = [], dtype.itemsize
     for i, item in enumerate(read_list(value, place)):
-        specs.append(_parse_named(item, f"{place}[{i}]", rank, dtype))
+        specs.append(_parse_named(item, f"{place}[{i}]", rank, dtype, itemsize))
         dtype = encoded_type(specs[-1], dtype)
     return tuple(specs)
 
@@ -164,7 +164,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
         return dtype
 
 
-def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
+def _parse_named(item: Json, place: str, rank: int, dtype: DType, itemsize: int) -> CodecSpec:
     name, configuration = read_named(item, place)
     if name == "packbits":
         # The codec in the registry of v3 differs from the codec of numcodecs with the same name.
@@ -174,17 +174,18 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
         configuration = without(configuration, ("id",))
     elif name in NUMERIC_CODECS:
         configuration = NUMERIC_CODECS[name](configuration, dtype, place)
-    return parse_spec(name, configuration, place, rank, item)
+    return parse_spec(name, configuration, place, rank, itemsize, item)
 
 
 def parse_spec(
-    name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
+    name: str, configuration: dict[str, Json], place: str, rank: int, itemsize: int, document: Json
 ) -> CodecSpec:
     """Convert a v3 codec to a `CodecSpec`, which follows the notation of numcodecs.
 
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
-    array, and `document` is the codec's JSON. The ``bytes`` codec keeps its ``endian``, which
-    `move_byte_order` later moves to the dtype if possible.
+    array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items,
+    which is the default element size of the shuffle codec, as in zarr-python. The ``bytes`` codec
+    keeps its ``endian``, which `move_byte_order` later moves to the dtype if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -196,7 +197,10 @@ def parse_spec(
         check_members(configuration, ("order",), place)
         order = _parse_order(required(configuration, "order", place), rank, place)
         configuration = {"order": order}
-    return CodecSpec(name, converted(name, configuration, place), "codecs", document)
+    configuration = converted(name, configuration, place)
+    if name == "shuffle":
+        configuration["elementsize"] = configuration.get("elementsize") or itemsize
+    return CodecSpec(name, configuration, "codecs", document)
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
@@ -406,8 +410,6 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         if kind not in (0, 1, 2):  # AUTOSHUFFLE: numcodecs chooses by the item size
             kind = 2 if dtype.itemsize == 1 else 1
         configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": SHUFFLES[kind]}
-    if name == "shuffle" and not configuration.get("elementsize"):
-        configuration["elementsize"] = dtype.itemsize
     if name not in _REGISTERED and "." not in name:
         # zarr-python requires a configuration for codecs of numcodecs, even if it is empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}

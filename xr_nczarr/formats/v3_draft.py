@@ -172,7 +172,7 @@ class V3Draft(Format):
         if filters:
             attributes = fields["attributes"]
             fields["attributes"] = Attributes(without(attributes, ("filters",)), attributes.source)
-        dtype, codecs = move_byte_order(dtype, parse_codecs(members, filters, rank))
+        dtype, codecs = move_byte_order(dtype, parse_codecs(members, filters, rank, dtype.itemsize))
         chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:

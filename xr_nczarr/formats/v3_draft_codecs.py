@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
+from xr_nczarr.formats import v2
+from xr_nczarr.formats.documents import read_list, read_object, read_text, required
 from xr_nczarr.formats.v3_casts import NUMERIC_CODECS
 from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
 from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
@@ -29,11 +30,14 @@ def parse_filters(members: Mapping[str, Json]) -> list[Json]:
     return filters if all(named) else []
 
 
-def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
+def parse_codecs(
+    members: Mapping[str, Json], filters: Json, rank: int, itemsize: int
+) -> list[CodecSpec]:
     """Build the codecs of an array from its memory layout, filters, codecs and compressor.
 
     `members` is the JSON object that describes the array, `filters` is the result of
-    `parse_filters`, and `rank` is the number of dimensions.
+    `parse_filters`, `rank` is the number of dimensions, and `itemsize` is the size of an item in
+    bytes.
     """
     specs: list[CodecSpec] = []
     order = required(members, _LAYOUT)
@@ -41,11 +45,11 @@ def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[
         raise unsupported("chunk memory layout", order.get("extension"), _LAYOUT)
     if read_text(order, _LAYOUT, ("C", "F")) == "F":
         specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
-    specs += [CodecSpec(item["id"], without(item, ("id",)), "filters", item) for item in filters]
+    specs += v2.parse_codecs(filters, "filters", itemsize)
     for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
-        specs.append(_parse_codec(item, f"codecs[{i}]", rank))
+        specs.append(_parse_codec(item, f"codecs[{i}]", rank, itemsize))
     if members.get("compressor") is not None:
-        spec = _parse_codec(members["compressor"], "compressor", rank)
+        spec = _parse_codec(members["compressor"], "compressor", rank, itemsize)
         specs.append(replace(spec, place="compressor"))
     return specs
 
@@ -54,14 +58,14 @@ def _reversal(rank: int) -> dict[str, Json]:
     return {"order": [*reversed(range(rank))]}
 
 
-def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
+def _parse_codec(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
     check_members(read_object(item, place), ("type", "codec", "configuration"), place)
     uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
     match = _KNOWN_URI.fullmatch(uri)
     if match is None:
         raise unsupported("codec", uri, place)
     configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
-    return parse_spec(match[1], configuration, place, rank, item)
+    return parse_spec(match[1], configuration, place, rank, itemsize, item)
 
 
 def render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:

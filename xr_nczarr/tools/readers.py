@@ -78,17 +78,23 @@ def _exceptions(
                 "netCDF-C ignores order F and reads wrong values",
                 "Copy the store with nczarr copy",
             )
-        elif any(isinstance(v, str) and v.isdecimal() for v in _members(spec).values()):
+        elif any(isinstance(v, str) and v.isdecimal() for v in _stored_parameters(spec).values()):
             yield (
                 f"only netCDF-C accepts the codec {spec.name} with numbers written as strings",
                 upgrade,
             )
-        elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
+        elif (
+            spec.name == "shuffle"
+            and _stored_parameters(spec).get("elementsize", 4)
+            != (read.configuration["elementsize"])
+        ):
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 
 
-def _members(spec: CodecSpec) -> Mapping[str, Any]:
-    return spec.document if isinstance(spec.document, dict) else {}
+def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:
+    document = spec.document if isinstance(spec.document, dict) else {}
+    parameters: Mapping[str, Any] = document.get("configuration", document)
+    return parameters
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
