@@ -28,7 +28,7 @@ LAYERS = {
     "storage": {"model"},
     "hierarchy": {"formats", "storage", "model"},
     "chunks": {"codecs", "storage", "model"},
-    "references": {"hierarchy", "netcdf", "codecs", "storage", "model"},
+    "references": {"hierarchy", "formats", "netcdf", "codecs", "storage", "model"},
     "options": {"chunks", "hierarchy", "formats", "storage", "model"},
     "dataset": {"options", "references", "chunks", "hierarchy", "formats"} | {*BELOW} - {"codecs"},
     "backend": {"dataset", "options", "chunks", "hierarchy", "formats", *BELOW},

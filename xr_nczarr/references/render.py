@@ -6,13 +6,15 @@ import base64
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.model import Json
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.model import ArrayNode, Json, Limits
 from xr_nczarr.references.entries import (
     InlineBytes,
     Reference,
@@ -30,6 +32,7 @@ _MIN_REFERENCES = 16
 _MAX_SLICES = 64
 """Maximum number of generators per array. The limit is low, because lookups try them one by one."""
 
+_UNLIMITED = Limits(max_chunk_bytes=2**63)
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
 
@@ -102,28 +105,29 @@ def portable(references: ReferenceSet) -> ReferenceSet:
 
     - The compressor becomes the last filter, as in kerchunk's own sets, because VirtualiZarr
       before 2.8 supports no other form.
-    - Codec parameters that netCDF-C writes as strings become numbers.
-    - The element size of the shuffle codec, which netCDF-C writes as 0, is replaced with the
-      actual size.
+    - Codec parameters become those of numcodecs. In particular, numbers that netCDF-C writes as
+      strings become integers, and the actual element size of the shuffle codec replaces 0.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
       converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
       use the fill value in the array metadata.
 
-    Metadata from netCDF-C that is not valid JSON stays unchanged.
+    Metadata that cannot be parsed stays unchanged, and so do attributes that are not valid JSON.
     """
     entries = dict(references.entries)
     for key, text in references.entries.items():
         if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
             continue
-        members = _members(text)
-        codecs = [*(members.get("filters") or []), members.get("compressor")]
-        filters = [_with_numbers(codec, members) for codec in codecs if codec is not None]
-        if filters and filters != members.get("filters"):
-            entries[key] = json.dumps({**members, "filters": filters, "compressor": None})
+        document = Document(key, text)
+        node = FORMATS["2"].parse_node("/", {".zarray": document}, limits=_UNLIMITED)
+        if not isinstance(node, ArrayNode):
+            continue
+        codecs = [spec for spec in node.codecs if spec.place != "order"]
+        filters = [{"id": spec.name, **spec.configuration} for spec in codecs]
+        if filters and filters != document.value.get("filters"):
+            entries[key] = json.dumps({**document.value, "filters": filters, "compressor": None})
         attributes_key = key.removesuffix(".zarray") + ".zattrs"
         attributes = entries.get(attributes_key)
-        is_float = re.fullmatch("[<>|]f[248]", str(members.get("dtype")))
-        if is_float and members.get("fill_value") is not None and isinstance(attributes, str):
+        if node.dtype.kind == "f" and node.fill_value is not None and isinstance(attributes, str):
             entries[attributes_key] = _with_encoded_fill(attributes)
     return replace(references, entries=entries)
 
@@ -134,24 +138,6 @@ def _members(text: str) -> dict[str, Json]:
     except ValueError:
         return {}
     return members if isinstance(members, dict) else {}
-
-
-def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Correct the numbers in a codec configuration that netCDF-C wrote.
-
-    netCDF-C writes numbers as strings, and the element size of the shuffle codec as 0. The actual
-    element size is the item size of the dtype in `members`, which is the array metadata.
-    """
-    if not isinstance(codec, dict):
-        return codec
-    codec = {
-        name: int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else value
-        for name, value in codec.items()
-    }
-    dtype = members.get("dtype")
-    if codec.get("id") == "shuffle" and codec.get("elementsize") == 0 and isinstance(dtype, str):
-        codec["elementsize"] = np.dtype(dtype).itemsize
-    return codec
 
 
 def _with_encoded_fill(attributes: str) -> str:
