@@ -19,6 +19,7 @@ from tests.stores import array_document, put
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 from xr_nczarr.options import OpenOptions
+from xr_nczarr.references import write
 from xr_nczarr.storage.trust import Trust
 
 MIB = 1 << 20
@@ -160,6 +161,22 @@ def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tm
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
     with pytest.raises(RefusedError, match="link"):
         values(store)
+
+
+@pytest.mark.parametrize("prefix", ["", "reference::"])
+@pytest.mark.parametrize("name", [".zmetadata", "v/refs.0.parq"])
+def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
+    name, prefix, folder, tmp_path
+):
+    records = folder / "set.parq"
+    write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
+    target = f"{prefix}{records}"
+    assert values(target) == [0, 1, 2, 3]
+    (records / name).rename(tmp_path / "moved")
+    os.symlink(tmp_path / "moved", records / name)
+    assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RefusedError, match="link points outside"):
+        values(target)
 
 
 def test_untrusted_stores_have_strict_default_limits(tmp_path):

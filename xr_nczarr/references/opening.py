@@ -161,7 +161,7 @@ def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
 
 
 def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
-    store = _folder(url, options)
+    store = _folder(url, options, follow_symlinks=options.access.trusted)
     document = record_document(store)
     if document is None:
         raise NotFoundError("the reference set does not exist")
@@ -176,12 +176,18 @@ def record_document(store: Store) -> bytes | None:
     return None
 
 
-def _folder(url: str, options: ReferenceOptions) -> Store:
+def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True) -> Store:
+    """Return the folder that contains a set.
+
+    `follow_symlinks` is whether symbolic links may lead out of a local folder. The caller names a
+    document, which may therefore be such a link. The record files of a set may be links only if the
+    set is trusted.
+    """
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
-    if path is not None:
-        return LocalStore(path, max_object_bytes=max_bytes)
-    trust = None if options.access.trusted else Trust.below(url)
     access = options.access
+    if path is not None:
+        return LocalStore(path, follow_symlinks=follow_symlinks, max_object_bytes=max_bytes)
+    trust = None if access.trusted else Trust.below(url)
     rules = Rules(
         retry=access.retry, missing_status=access.missing_status, max_object_bytes=max_bytes
     )
