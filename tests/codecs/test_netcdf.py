@@ -102,4 +102,4 @@ def test_fletcher32_mismatch_error_names_codec(store, name):
     data[len(data) // 2] ^= 16
     with pytest.raises(ChunkError, match="fletcher32") as caught:
         codec.decode(bytes(data))
-    assert caught.value.place == "codec fletcher32 (filters)"
+    assert caught.value.place == "codec fletcher32 (compressor)"
