@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Hierarchy
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode
 
 
 def group(path="/", attributes=(), literals=None, **fields):
@@ -25,4 +27,4 @@ def array(path, shape=(), type_name="<i4", attributes=(), literals=None, **field
 
 
 def hierarchy(*nodes, zarr_format="2"):
-    return Hierarchy(nodes={node.path: node for node in nodes}, zarr_format=zarr_format)
+    return Hierarchy(nodes={node.path: node for node in nodes}, zarr=FORMATS[zarr_format])

@@ -15,9 +15,9 @@ from typing import Any
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
-from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
-from xr_nczarr.model import Hierarchy, group_path
+from xr_nczarr.model import group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
@@ -239,7 +239,7 @@ def open_netcdf(
             if variable.node is not None:
                 dtype = variable.node.dtype.newbyteorder(options.assume_endian)
                 variable.node = replace(variable.node, dtype=dtype)
-    required = FORMATS[hierarchy.zarr_format].requires_fill_value
+    required = hierarchy.zarr.requires_fill_value
     if not (zero_masks or required) and masks is None:
         _log_unmasked_zeros(root, store)
     for note in (note for item in root.walk() for note in item.reports):

@@ -1,9 +1,8 @@
 """Define dataclasses for the groups and arrays of a store, independently of the Zarr version.
 
-All Zarr versions are parsed into the same dataclasses, and `Hierarchy.zarr_format` records the
-version. Instances contain plain values, can be pickled, are compared by value, and are never
-modified. `ArrayNode` is nevertheless not frozen, because creating an instance of a frozen dataclass
-takes three times as long.
+All Zarr versions are parsed into the same dataclasses. Instances contain plain values, can be
+pickled, are compared by value, and are never modified. `ArrayNode` is nevertheless not frozen,
+because creating an instance of a frozen dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -360,37 +359,6 @@ class BrokenNode:
 
 
 Node = ArrayNode | GroupNode | BrokenNode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hierarchy:
-    """All groups and arrays of a store. Parents come before their children.
-
-    Attributes
-    ----------
-    nodes
-        Mapping from paths to nodes. The path of the root is ``"/"``.
-    zarr_format
-        ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
-    consolidated
-        Whether the nodes were read from consolidated metadata.
-    before
-        For an unfinished write of chunks: the earlier content of all objects that the write
-        replaces, including metadata documents. Maps keys to bytes, or to None for an object that
-        did not exist. Empty if there is no such write, or if the earlier content must not be
-        restored.
-    documents
-        The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
-        for a document that does not exist.
-    """
-
-    nodes: Mapping[str, Node]
-    zarr_format: str
-    consolidated: bool = False
-    before: Mapping[str, bytes | None] = field(default_factory=dict)
-    documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
-        default_factory=dict, repr=False
-    )
 
 
 def key_prefix(path: str) -> str:

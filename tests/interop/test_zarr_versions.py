@@ -281,6 +281,23 @@ def test_draft_store_supports_write_append_and_update(dialect, tmp_path):
     assert not list(path.glob("*/root*"))
 
 
+def test_draft_store_with_another_suffix_supports_append_and_update(tmp_path):
+    path = tmp_path / "x"
+    to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr", unlimited_dims=["t"])
+    for file in [*path.glob("meta/**/*.json")]:
+        file.rename(file.with_suffix(".metadata"))
+    entry = json.loads((path / "zarr.json").read_text())
+    entry["metadata_encoding"]["metadata_key_suffix"] = ".metadata"
+    (path / "zarr.json").write_text(json.dumps(entry))
+    to_nczarr(series(2, 5), path, append_dim="t")
+    to_nczarr(xr.Dataset({"extra": ("z", [1, 2])}), path, mode="a")
+    to_nczarr(series(0, 3), path, group="g/h", mode="a")
+    groups = xr.open_groups(path, engine="nczarr")
+    xr.testing.assert_identical(groups["/"].load(), series(0, 5).assign(extra=("z", [1, 2])))
+    xr.testing.assert_identical(groups["/g/h"].load(), series(0, 3))
+    assert not list(path.glob("meta/**/*.json"))
+
+
 def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr")
@@ -296,7 +313,7 @@ def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
 def test_writing_to_foreign_draft_stores_is_rejected(name, tmp_path):
     store, _ = recorded(name)
     path = put(store, tmp_path)
-    with pytest.raises(UnsupportedError, match="cannot be written"):
+    with pytest.raises(UnsupportedError, match="are read-only"):
         to_nczarr(xr.Dataset({"new": ("z", [1, 2])}), path, mode="a")
     result = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     assert result == set(store)

@@ -24,7 +24,6 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import LimitError, NczarrError
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -93,7 +92,7 @@ class StoredGroup:
         self.group = group
         self.reading = opened.options.reading
 
-        required = FORMATS[opened.hierarchy.zarr_format].requires_fill_value
+        required = opened.hierarchy.zarr.requires_fill_value
         self.independent_fill = required and group.dialect == "zarr"
         self.arrays: dict[Hashable, LazyArray] = {}
         self.as_stored: dict[Hashable, Variable] = {}
@@ -125,7 +124,7 @@ class StoredGroup:
         return {
             "unlimited_dims": self._unlimited,
             "dialect": self.group.dialect,
-            "zarr_format": self.opened.hierarchy.zarr_format,
+            "zarr_format": self.opened.hierarchy.zarr.version,
             "source": self.opened.store.name,
             OPENING_KEY: Opening(self.opened.target, self.opened.options),
         }

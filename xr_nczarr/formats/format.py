@@ -1,4 +1,7 @@
-"""Define `Format`, the common interface to the documents and keys of every Zarr version."""
+"""Define `Format`, the common interface to the documents and keys of every Zarr version.
+
+The nodes that a format parses form a `Hierarchy`.
+"""
 
 from __future__ import annotations
 
@@ -62,15 +65,13 @@ class Format(ABC):
     Attributes
     ----------
     version
-        Name of the version, as in `Hierarchy.zarr_format`.
+        Name of the version: ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated_key
         Key of the consolidated metadata, or None if the version has no such metadata.
     consolidated_by_default
         Whether new stores get consolidated metadata unless the caller opts out.
     is_rare
         Whether a store is checked for this version only after the common versions are ruled out.
-    has_variants
-        Whether the version has several variants with different keys. `resolved` chooses one.
     has_groups
         Whether groups have documents.
     implies_groups
@@ -102,7 +103,6 @@ class Format(ABC):
     consolidated_key: ClassVar[str | None] = None
     consolidated_by_default: ClassVar[bool] = False
     is_rare: ClassVar[bool] = False
-    has_variants: ClassVar[bool] = False
     has_groups: ClassVar[bool] = True
     implies_groups: ClassVar[bool] = False
     has_filters: ClassVar[bool] = True
@@ -221,13 +221,17 @@ class Format(ABC):
         Raises
         ------
         UnsupportedError
-            If the version cannot express the node.
+            If the version cannot express the node, or cannot be written.
         NczarrError
             If the node is a BrokenNode. Its `error` is the error that is raised.
         """
         if isinstance(node, BrokenNode):
             raise node.error
+        self.check_writable()
         return {key: render_json(value) for key, value in self._render(node).items()}
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedError if stores of this version, or of this variant, are read-only."""
 
     @abstractmethod
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
@@ -257,3 +261,34 @@ class Format(ABC):
         ``"array-bytes"`` or ``"bytes-bytes"``. For any other name, it returns None.
         """
         return tuple(specs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """All groups and arrays of a store. Parents come before their children.
+
+    Attributes
+    ----------
+    nodes
+        Mapping from paths to nodes. The path of the root is ``"/"``.
+    zarr
+        The Zarr version of the documents, in the variant that the store uses.
+    consolidated
+        Whether the nodes were read from consolidated metadata.
+    before
+        For an unfinished write of chunks: the earlier content of all objects that the write
+        replaces, including metadata documents. Maps keys to bytes, or to None for an object that
+        did not exist. Empty if there is no such write, or if the earlier content must not be
+        restored.
+    documents
+        The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
+        for a document that does not exist.
+    """
+
+    nodes: Mapping[str, Node]
+    zarr: Format
+    consolidated: bool = False
+    before: Mapping[str, bytes | None] = field(default_factory=dict)
+    documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
+        default_factory=dict, repr=False
+    )

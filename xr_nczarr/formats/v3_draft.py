@@ -66,7 +66,6 @@ class V3Draft(Format):
     version = "3-draft"
     is_rare = True
     implies_groups = True
-    has_variants = True
 
     released: bool = False
     suffix: str = ".json"
@@ -190,6 +189,14 @@ class V3Draft(Format):
             **fields,
         )
 
+    def check_writable(self) -> None:
+        if self.released:
+            raise UnsupportedError(
+                "stores that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft are "
+                "read-only",
+                remedy="Write the data to a new store",
+            )
+
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         """Return a dict from keys to the JSON values of a node's documents.
 
@@ -198,15 +205,8 @@ class V3Draft(Format):
         Raises
         ------
         UnsupportedError
-            If the store uses the variant of zarr-python 2 and GDAL, or the draft cannot express the
-            node's metadata.
+            If the draft cannot express the node's metadata.
         """
-        if self.released:
-            raise UnsupportedError(
-                "stores that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft are "
-                "read-only",
-                remedy="Write the data to a new store",
-            )
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}
         members = {"attributes": dict(node.attributes), **node.members}

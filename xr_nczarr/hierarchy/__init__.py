@@ -6,7 +6,6 @@ from xr_nczarr.hierarchy.changes import (
     is_consolidated,
     refresh_consolidated,
     rendered,
-    writable_format,
 )
 from xr_nczarr.hierarchy.fetching import RecordSetError, is_record_document
 from xr_nczarr.hierarchy.implied_keys import (
@@ -34,5 +33,4 @@ __all__ = [
     "refresh_consolidated",
     "rendered",
     "with_stored_separator",
-    "writable_format",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from xr_nczarr.errors import Place, UnsupportedError
-from xr_nczarr.formats import FORMATS, Format
+from xr_nczarr.errors import Place
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
-from xr_nczarr.model import Hierarchy, Json
+from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.model import Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
@@ -18,7 +18,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     all other nodes. An interrupted write therefore does not look like a complete dataset. If
     `consolidated` is True, the dict includes consolidated metadata.
     """
-    zarr = FORMATS[hierarchy.zarr_format]
+    zarr = hierarchy.zarr
     documents: dict[str, bytes] = {}
     for path in sorted(hierarchy.nodes, key=children_first):
         with Place(key=path):
@@ -35,7 +35,7 @@ def children_first(path: str) -> tuple[bool, int]:
 
 def is_consolidated(hierarchy: Hierarchy) -> bool:
     """Return whether an opened hierarchy has consolidated metadata."""
-    zarr = FORMATS[hierarchy.zarr_format]
+    zarr = hierarchy.zarr
     key = zarr.consolidated_key or ""
     data = hierarchy.documents.get(key)
     if data is None:
@@ -44,35 +44,12 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
         return zarr.expand_consolidated(Document(key, data, consolidated=True)) is not None
 
 
-def writable_format(hierarchy: Hierarchy, store: str) -> Format:
-    """Return the format in which to render new nodes of an existing hierarchy.
-
-    `store` is the name of the store, for error messages.
-
-    Raises
-    ------
-    UnsupportedError
-        If the store uses a variant of the format that cannot be written.
-    """
-    zarr = FORMATS[hierarchy.zarr_format]
-    if zarr.has_variants:
-        stored = ((key, hierarchy.documents[key]) for key in zarr.root_keys())
-        documents = {key: Document(key, data) for key, data in stored if data is not None}
-        if zarr.resolved(documents) != zarr:
-            raise UnsupportedError(
-                f"the store uses a variant of Zarr {zarr.version} that cannot be written",
-                remedy="Write the data to a new store",
-                store=store,
-            )
-    return zarr
-
-
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
     """Apply changes to stored documents, and return a dict from keys to the changed documents.
 
     The dict has the order of `changes`. Unchanged members of a document keep their exact text.
     """
-    zarr = FORMATS[hierarchy.zarr_format]
+    zarr = hierarchy.zarr
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
     for change in changes:
         key, member = locate(change, zarr)
@@ -93,7 +70,7 @@ def refresh_consolidated(
     from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr version
     has no consolidated metadata.
     """
-    zarr = FORMATS[hierarchy.zarr_format]
+    zarr = hierarchy.zarr
     if zarr.consolidated_key is None:
         return {}
     documents: dict[str, bytes] = {}

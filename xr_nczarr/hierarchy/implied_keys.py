@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress, islice, product
 
-from xr_nczarr.formats import FORMATS
-from xr_nczarr.model import ArrayNode, ChunkKeys, Hierarchy, key_prefix
+from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.model import ArrayNode, ChunkKeys, key_prefix
 from xr_nczarr.storage import Store
 
 _BATCH_KEYS = 1024
@@ -21,7 +21,7 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
     `sidecars` contains the names of additional documents that each node can have.
     """
-    zarr, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
+    zarr, nodes = hierarchy.zarr, hierarchy.nodes
     keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
     keys += [key_prefix(path) + name for path in nodes for name in sidecars]
     return list(dict.fromkeys(keys))

@@ -17,7 +17,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.format import NodeKind
+from xr_nczarr.formats.format import Hierarchy, NodeKind
 from xr_nczarr.hierarchy.fetching import DocumentSource, are_absent, refused
 from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, has_chunks, parse_journal
 from xr_nczarr.model import (
@@ -26,7 +26,6 @@ from xr_nczarr.model import (
     BrokenNode,
     Consolidated,
     GroupNode,
-    Hierarchy,
     Limits,
     Node,
     child_path,
@@ -167,7 +166,7 @@ class _Search:
         self._walk(documents)
         if not zarr.has_groups and not any(isinstance(n, ArrayNode) for n in self.nodes.values()):
             raise self._nothing_found(candidates)
-        return Hierarchy(nodes=self.nodes, zarr_format=zarr.version, before=self.replaced)
+        return Hierarchy(nodes=self.nodes, zarr=self.zarr, before=self.replaced)
 
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
@@ -243,7 +242,7 @@ class _Search:
             self.nodes[path] = node or GroupNode(path=path, explicit=False)
         return Hierarchy(
             nodes=self.nodes,
-            zarr_format=self.zarr.version,
+            zarr=self.zarr,
             consolidated=True,
             before=self.replaced,
         )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import NczarrError, Place
-from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
+from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
     SCALAR_DIMENSION,
@@ -39,9 +40,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
     NczarrError
         If a variable has no array. The error raised is the variable's `error`, if that is set.
     """
-    return Hierarchy(
-        nodes=dict(_Writer(layout).nodes_of(group, {})), zarr_format=layout.zarr.version
-    )
+    return Hierarchy(nodes=dict(_Writer(layout).nodes_of(group, {})), zarr=layout.zarr)
 
 
 class _Writer:

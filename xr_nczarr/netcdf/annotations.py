@@ -398,8 +398,6 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
     Return None if the document cannot be determined.
     """
-    if zarr.has_variants:
-        return None
     document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
     attributes = zarr.attributes_key(node.path)
     if attributes is None:

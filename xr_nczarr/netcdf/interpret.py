@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
-from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
     CodecSpec,
     GroupNode,
-    Hierarchy,
     Node,
     child_path,
     is_within,
@@ -95,7 +94,7 @@ class _Interpreter:
     annotations: dict[str, GroupAnnotation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.zarr = FORMATS[self.hierarchy.zarr_format]
+        self.zarr = self.hierarchy.zarr
         self.scope = DimensionScope(self.groups, self.annotations)
 
     def run(self) -> Group:

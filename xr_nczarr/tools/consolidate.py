@@ -9,7 +9,6 @@ from typing import Any
 
 from xr_nczarr.dataset import OpenedStore, resolve
 from xr_nczarr.errors import NotFoundError, UnsupportedError
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import refresh_consolidated
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Access, Bytes
@@ -61,8 +60,7 @@ def consolidate(
     change = change_store(target, storage_options, "consolidate", progress=progress)
     with change as (transaction, opened):
         store = transaction.store
-        nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
-        key = FORMATS[zarr_format].consolidated_key
+        nodes, zarr = opened.hierarchy.nodes, opened.hierarchy.zarr
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
                 "consolidated metadata cannot contain the NCZarr metadata of netCDF-C 4.8.0",
@@ -70,13 +68,13 @@ def consolidate(
                 store=store.name,
             )
         documents = refresh_consolidated(opened.hierarchy, nodes, {})
-        if not documents or key is None:
+        if not documents or zarr.consolidated_key is None:
             raise UnsupportedError(
-                f"Zarr version {zarr_format} does not support consolidated metadata",
+                f"Zarr version {zarr.version} does not support consolidated metadata",
                 store=store.name,
             )
-        transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
-    return ConsolidateResult(store=store.name, key=key, nodes=len(nodes))
+        transaction.execute(WritePlan(zarr, documents=documents), WriteOptions())
+    return ConsolidateResult(store=store.name, key=zarr.consolidated_key, nodes=len(nodes))
 
 
 class _CountedDocuments(dict[str, Bytes | None]):

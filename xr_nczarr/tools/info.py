@@ -278,7 +278,7 @@ def info(
         counted = count_stored_chunks(opened, progress=bar) if count_chunks else ()
     return StoreInfo(
         name,
-        hierarchy.zarr_format,
+        hierarchy.zarr.version,
         hierarchy.consolidated,
         opened.root.dialect,
         top,

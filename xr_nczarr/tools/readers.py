@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.formats import FORMATS, Format
+from xr_nczarr.formats import Format
 from xr_nczarr.model import ArrayNode, BrokenNode, CodecSpec
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS, releases_of
@@ -34,7 +34,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     documents
         The store's metadata documents, keyed by object key. None stands for a missing document.
     """
-    zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
+    zarr, root = opened.hierarchy.zarr, opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")
     if releases := releases_of(root.dialect, root.node):
         problem = f"NCZarr metadata is in the layout of {releases}"
@@ -116,7 +116,7 @@ def _in_documents(
 
     Documents that this package cannot read are skipped, because `verify` itself reports them.
     """
-    zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
+    zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     for key in (key for path in whole for key in zarr.node_keys(path)):
         data = bytes(documents.get(key) or b"null")

@@ -11,10 +11,10 @@ import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, quote
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.hierarchy import open_hierarchy, rendered, writable_format
-from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Json, Node
+from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.hierarchy import open_hierarchy, rendered
+from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Json, Node
 from xr_nczarr.netcdf import Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
     SIDECARS,
@@ -120,7 +120,7 @@ def upgrade(
         stale = [key for key in sidecars if key not in documents]
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
-            key = FORMATS[source.zarr_format].consolidated_key
+            key = source.zarr.consolidated_key
             with transaction.workspace() as work:
                 for phase in _phases(changed, key, after in ("nczarr-4.9.3", "nczarr-preview")):
                     work.put((key, changed[key]) for key in phase)
@@ -148,16 +148,14 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
         If the dialect cannot express all metadata of the store.
     """
     source = opened.hierarchy
-    zarr_format, consolidated = source.zarr_format, source.consolidated
-    writable_format(source, opened.store.name)
-    layout = Layout(zarr=FORMATS[zarr_format], dialect=dialect)
+    layout = Layout(zarr=source.zarr, dialect=dialect)
     root = _with_source_encoding(opened.root, source, layout)
     hierarchy = annotate(root, layout)
     hierarchy = replace(hierarchy, nodes=_with_source_metadata(hierarchy, source))
-    documents = rendered(hierarchy, consolidated=consolidated)
+    documents = rendered(hierarchy, consolidated=source.consolidated)
     again = open_hierarchy(
         MemoryStore(documents),
-        zarr_format=zarr_format,
+        zarr_format=source.zarr.version,
         consolidated=False,
         listed_children=listed_children,
     )

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
 from xr_nczarr.model import ArrayNode, Consolidated, Limits, paths_above
@@ -166,7 +165,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
     """Yield a finding for each document that differs from its copy in the consolidated metadata."""
-    zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
+    zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
     store = MemoizingStore(opened.store, documents)
     if key is None or opened.options.consolidated is True:
@@ -344,7 +343,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     `keys` contains the keys of all objects that are not chunks. Documents are skipped, and so are
     objects below a group or array that cannot be read.
     """
-    zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
+    zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
     broken |= {item.path for item in opened.root.all_variables() if item.error is not None}

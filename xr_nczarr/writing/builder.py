@@ -15,9 +15,10 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.array_nodes import make_node
 from xr_nczarr.encoding.variables import EncodedVariable, encode_dataset, stored_name
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
-from xr_nczarr.formats import FORMATS, Format
+from xr_nczarr.formats import Format
+from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.hierarchy import rendered
-from xr_nczarr.model import ArrayNode, Hierarchy, Node, child_path
+from xr_nczarr.model import ArrayNode, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Layout, Variable, annotate
 from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.netcdf.attributes import substitute_type
@@ -219,7 +220,7 @@ def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
         dialect = "nczarr"
     elif is_universal(hierarchy.nodes["/"]):
         dialect = "universal"
-    return Tree(replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect), root)
+    return Tree(replace(requested, zarr=hierarchy.zarr, dialect=dialect), root)
 
 
 def _skeleton(root: Group) -> Group:
@@ -254,7 +255,7 @@ def plan_tree(tree: Tree, store: Store) -> WritePlan:
     check_names(store, zarr, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.report_changes()
-    return WritePlan(zarr.version, tree.writes(hierarchy), documents, new=True)
+    return WritePlan(zarr, tree.writes(hierarchy), documents, new=True)
 
 
 def check_names(

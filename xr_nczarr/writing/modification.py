@@ -22,7 +22,6 @@ from xr_nczarr.hierarchy import (
     edit_documents,
     refresh_consolidated,
     with_stored_separator,
-    writable_format,
 )
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, node_name, parent_path, paths_above
 from xr_nczarr.netcdf import Dimension, Group
@@ -79,7 +78,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
         request=request,
         opened=opened,
         options=request.options,
-        plan=WritePlan(opened.hierarchy.zarr_format),
+        plan=WritePlan(opened.hierarchy.zarr),
         tree=tree,
         replaced=replaced,
         kept=groups - replaced,
@@ -413,7 +412,8 @@ class _Planner:
     def _finish(self) -> WritePlan:
         self._check_all_appended()
         hierarchy, store, plan = self.opened.hierarchy, self.opened.store, self.plan
-        zarr = writable_format(hierarchy, store.name)
+        zarr = hierarchy.zarr
+        zarr.check_writable()
         kept = [path for path in hierarchy.nodes if path not in self.replaced]
         if self.options.mode == "w":
             group = self.request.path
@@ -422,7 +422,7 @@ class _Planner:
             # The documents are removed before the chunks. Otherwise, a reader that opens the group
             # in the meantime would read fill values.
             removed = [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
-            plan.first = WritePlan(zarr.version, removed=[*removed, *sorted(below)])
+            plan.first = WritePlan(zarr, removed=[*removed, *sorted(below)])
             if hierarchy.consolidated:
                 plan.first.documents = refresh_consolidated(hierarchy, kept, {})
         added: list[str] = []

@@ -34,7 +34,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
-from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.hierarchy import (
     JOURNAL,
     UNFINISHED,
@@ -79,7 +79,7 @@ class WritePlan:
         before anything is written.
     """
 
-    zarr_format: str
+    zarr: Format
     writes: list[ArrayWrite] = field(default_factory=list)
     documents: dict[str, bytes] = field(default_factory=dict)
     chunks: dict[str, bytes] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Transaction:
     def _finish_creation(self, consolidated: bool | None) -> None:
         opened = self.target.open("a")
         if opened is not None:
-            default = FORMATS[opened.hierarchy.zarr_format].consolidated_by_default
+            default = opened.hierarchy.zarr.consolidated_by_default
             if default if consolidated is None else consolidated:
                 documents = refresh_consolidated(opened.hierarchy, opened.hierarchy.nodes, {})
                 self.store.put(documents.items())
@@ -221,7 +221,7 @@ class Transaction:
             repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
             self.store.delete(JOURNAL)
             if repeated:  # the killed writer had already written everything
-                plan = WritePlan(plan.zarr_format)
+                plan = WritePlan(plan.zarr)
         for check in plan.checks:
             check()
         atomic = plan.new or bool(plan.first and plan.first.chunks)
@@ -308,7 +308,7 @@ class Transaction:
         work.flush()
         if not work.transactional:
             work.put(plan.chunks.items())
-        last = FORMATS[plan.zarr_format].root_keys()[::-1]
+        last = plan.zarr.root_keys()[::-1]
         work.put((key, data) for key, data in plan.documents.items() if key not in last)
         for key in last:
             if key in plan.documents:

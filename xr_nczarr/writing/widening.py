@@ -15,8 +15,9 @@ import numpy as np
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.formats import Format
 from xr_nczarr.formats.editing import Change
-from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.hierarchy import edit_documents, refresh_consolidated
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.annotations import WIDTH
 from xr_nczarr.storage import Store
@@ -60,7 +61,7 @@ def plan_widening(
         If the chunks do not fit in a journal.
     """
     hierarchy, store = opened.hierarchy, opened.store
-    plan = WritePlan(hierarchy.zarr_format)
+    plan = WritePlan(hierarchy.zarr)
     for node, wider in arrays:
         with Place(variable=node.path):
             plan.chunks.update(_widened_chunks(node, wider, store))
@@ -74,16 +75,15 @@ def plan_widening(
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
-    changes = [change for pair in arrays for change in _width_changes(opened, *pair)]
+    changes = [change for pair in arrays for change in _width_changes(hierarchy.zarr, *pair)]
     plan.documents |= edit_documents(hierarchy, changes)
     if consolidated or hierarchy.consolidated:
         plan.documents |= refresh_consolidated(hierarchy, hierarchy.nodes, plan.documents)
     return plan
 
 
-def _width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
+def _width_changes(zarr: Format, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the changes that turn the document of `node` into that of `wider`."""
-    zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])

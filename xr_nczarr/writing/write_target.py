@@ -166,7 +166,7 @@ def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
 
     Such a group exists if a group above it has no document.
     """
-    zarr = FORMATS[opened.hierarchy.zarr_format]
+    zarr = opened.hierarchy.zarr
     sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
     for path, size in zip(paths, sizes, strict=True):
         if size is not None:
