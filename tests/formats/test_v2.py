@@ -572,7 +572,7 @@ def test_expanded_consolidated_metadata_keeps_order_and_literals():
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
     )
-    result = v2.expand_consolidated(Document(".zmetadata", text))
+    result = v2.expand_consolidated({".zmetadata": Document(".zmetadata", text)})
     assert list(result) == ["b/.zattrs", ".zgroup", "b/.other", "c/.zgroup"]
     assert all(document.key == key for key, document in result.items())
     assert result["b/.zattrs"].attributes().literal("a") == "001"
@@ -595,8 +595,8 @@ def test_expanded_consolidated_metadata_keeps_order_and_literals():
 )
 def test_damaged_consolidated_metadata_is_rejected(value, place):
     with pytest.raises(MetadataError) as raised:
-        v2.expand_consolidated(Document(".zmetadata", json.dumps(value).encode()))
-    assert raised.value.place == place  # the caller adds the key
+        v2.expand_consolidated(documents(**{".zmetadata": value}))
+    assert (raised.value.key, raised.value.place) == (".zmetadata", place)
 
 
 def test_consolidated_metadata_keeps_json_literals():
@@ -606,7 +606,7 @@ def test_consolidated_metadata_keeps_json_literals():
         ".zmetadata": b'{"metadata": {".zgroup": {"zarr_format": 2}, ".zattrs": {"a": 001}}, '
         b'"zarr_consolidated_format": 1}'
     }
-    again = v2.expand_consolidated(Document(".zmetadata", rendered[".zmetadata"]))
+    again = v2.expand_consolidated({".zmetadata": Document(".zmetadata", *rendered.values())})
     assert again[".zattrs"].literal("a") == "001"
     with pytest.raises(MetadataError, match=r"\.zattrs"):
         v2.render_consolidated({".zattrs": b"{"})

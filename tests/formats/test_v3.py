@@ -808,7 +808,7 @@ def written_group(tmp_path):
 def test_zarr_python_consolidated_metadata_expands_to_separate_documents(tmp_path):
     written_group(tmp_path)
     root = Document("zarr.json", (tmp_path / "zarr.json").read_bytes())
-    assert v3.expand_consolidated(root) is None
+    assert v3.expand_consolidated({"zarr.json": root}) is None
     single = {
         str(file.relative_to(tmp_path)): v3.parse_node(
             "/" + str(file.parent.relative_to(tmp_path)).strip("."),
@@ -818,7 +818,7 @@ def test_zarr_python_consolidated_metadata_expands_to_separate_documents(tmp_pat
     }
     zarr.consolidate_metadata(tmp_path)
     root = Document("zarr.json", (tmp_path / "zarr.json").read_bytes())
-    expanded = v3.expand_consolidated(root)
+    expanded = v3.expand_consolidated({"zarr.json": root})
     assert set(expanded) == {"zarr.json", "s/zarr.json", "s/x/zarr.json"}
     for key, document in expanded.items():
         path = "/" + key.removesuffix("zarr.json").strip("/")
@@ -851,4 +851,4 @@ def test_invalid_paths_in_consolidated_metadata_are_rejected(path):
     inline = {"kind": "inline", "must_understand": False, "metadata": {path: {}}}
     document = Document("zarr.json", json.dumps({"consolidated_metadata": inline}).encode())
     with pytest.raises(MetadataError, match="not a plain relative path"):
-        v3.expand_consolidated(document)
+        v3.expand_consolidated({"zarr.json": document})

@@ -240,6 +240,6 @@ def test_arbitrary_json_member_yields_node_or_error_that_includes_key(module, pa
 def test_consolidated_documents_round_trip_in_order(held):
     data = {key: render_json(value) for key, value in held.items()}
     (key,) = v2.render_consolidated(data)
-    expanded = v2.expand_consolidated(Document(key, v2.render_consolidated(data)[key]))
+    expanded = v2.expand_consolidated({key: Document(key, v2.render_consolidated(data)[key])})
     assert {name: document.value for name, document in expanded.items()} == held
     assert list(expanded) == list(held)

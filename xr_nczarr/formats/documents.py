@@ -316,12 +316,12 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
     return members[name]
 
 
-def check_key(key: str, place: str, document: str) -> None:
+def check_consolidated_key(key: str, place: str) -> None:
     """Raise MetadataError if a key in consolidated metadata could lead outside the store.
 
     No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
-    and `document` is the key of the consolidated metadata. Both appear in the error message.
+    for the error message.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"
-        raise MetadataError(problem, place=place, key=document)
+        raise MetadataError(problem, place=place)

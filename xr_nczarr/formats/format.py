@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from xr_nczarr.errors import NczarrError
+from xr_nczarr.errors import NczarrError, Place
 from xr_nczarr.formats.documents import Document, render_json
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -237,11 +237,25 @@ class Format(ABC):
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         """Return a dict from keys to the JSON values of a node's documents, in write order."""
 
-    def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
+    def expand_consolidated(self, documents: Mapping[str, Document]) -> dict[str, Document] | None:
         """Split consolidated metadata into a dict from keys to documents.
 
-        Return None if `document` does not contain consolidated metadata.
+        `documents` maps keys to the root documents. Return None if they do not contain consolidated
+        metadata.
+
+        Raises
+        ------
+        MetadataError
+            If the consolidated metadata is invalid.
         """
+        document = documents.get(self.consolidated_key or "")
+        if document is None:
+            return None
+        with Place(key=document.key):
+            return self._expand_consolidated(document)
+
+    def _expand_consolidated(self, document: Document) -> dict[str, Document] | None:
+        """Split the document whose key is `consolidated_key`; see `expand_consolidated`."""
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:

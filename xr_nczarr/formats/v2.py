@@ -13,7 +13,7 @@ from typing import Any
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     Document,
-    check_key,
+    check_consolidated_key,
     read_chunk_shape,
     read_lengths,
     read_members,
@@ -104,7 +104,7 @@ class V2(Format):
         members |= node.members
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
-    def expand_consolidated(self, document: Document) -> dict[str, Document]:
+    def _expand_consolidated(self, document: Document) -> dict[str, Document]:
         """Split ``.zmetadata`` into a dict from keys to documents, in stored order.
 
         Raises
@@ -294,7 +294,7 @@ def _inexpressible(feature: str, node: ArrayNode, version: str) -> UnsupportedEr
 
 
 def _parse_member(inner: Document, key: str, value: Json) -> Document:
-    check_key(key, "metadata", inner.key)
+    check_consolidated_key(key, "metadata")
     # Some writers store each document as a JSON string.
     document = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
     if key.endswith(_GROUP) and isinstance(value, dict) and "consolidated_metadata" in value:

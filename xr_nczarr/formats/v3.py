@@ -12,7 +12,7 @@ from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
     Document,
-    check_key,
+    check_consolidated_key,
     content_of,
     read_chunk_shape,
     read_integer,
@@ -94,7 +94,7 @@ class V3(Format):
         (key,) = self.node_keys(node.path)
         return {key: {"zarr_format": 3, **members, "attributes": dict(node.attributes)}}
 
-    def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
+    def _expand_consolidated(self, document: Document) -> dict[str, Document] | None:
         members = document.value
         consolidated = members.get(_CONSOLIDATED) if isinstance(members, dict) else None
         if consolidated is None or read_object(consolidated, _CONSOLIDATED).get("kind") != "inline":
@@ -103,7 +103,7 @@ class V3(Format):
         inline = document.member(_CONSOLIDATED).member("metadata")
         documents = {_DOCUMENT: document}
         for name, node in nodes.items():
-            check_key(name, _CONSOLIDATED, _DOCUMENT)
+            check_consolidated_key(name, _CONSOLIDATED)
             key = f"{name}/{_DOCUMENT}"
             documents[key] = inline.member(name, key=key)
             if isinstance(node, dict) and _CONSOLIDATED in node:

@@ -35,13 +35,10 @@ def children_first(path: str) -> tuple[bool, int]:
 
 def is_consolidated(hierarchy: Hierarchy) -> bool:
     """Return whether an opened hierarchy has consolidated metadata."""
-    zarr = hierarchy.zarr
-    key = zarr.consolidated_key or ""
+    key = hierarchy.zarr.consolidated_key or ""
     data = hierarchy.documents.get(key)
-    if data is None:
-        return False
-    with Place(key=key):
-        return zarr.expand_consolidated(Document(key, data, consolidated=True)) is not None
+    documents = {} if data is None else {key: Document(key, data, consolidated=True)}
+    return hierarchy.zarr.expand_consolidated(documents) is not None
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:

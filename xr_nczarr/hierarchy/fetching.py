@@ -192,10 +192,8 @@ def are_absent(
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True
-    possible = [(zarr, documents.get(zarr.consolidated_key or "")) for zarr in candidates]
     return consolidated and any(
-        document is not None and zarr.expand_consolidated(document) is not None
-        for zarr, document in possible
+        zarr.expand_consolidated(documents) is not None for zarr in candidates
     )
 
 

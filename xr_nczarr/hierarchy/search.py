@@ -149,14 +149,16 @@ class _Search:
         if self.zarr != zarr or self.with_sidecars:
             documents |= self._fetch(key for key in self._node_keys("/") if key not in documents)
         if journal is not None and (
-            has_chunks(journal) or consolidated is False or self._expanded(documents) is None
+            has_chunks(journal)
+            or consolidated is False
+            or self.zarr.expand_consolidated(documents) is None
         ):
             interrupted = parse_journal(journal)
             self.source.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
             self.replaced = self.source.before if interrupted.chunks else {}
             documents = self._fetch(documents)
         if consolidated is not False:
-            members = self._expanded(documents)
+            members = self.zarr.expand_consolidated(documents)
             if members is not None:
                 if consolidated == "check":
                     self._check(members)
@@ -211,19 +213,12 @@ class _Search:
         documents = self._fetch(filter(None, (zarr.consolidated_key for zarr in usual)), refusals)
         for zarr in usual:
             self.zarr = zarr
-            members = self._expanded(documents)
+            members = zarr.expand_consolidated(documents)
             if members is not None:
                 return self._from_documents(members)
         for error in refusals.values():
             raise error
         raise self._not_consolidated(candidates)
-
-    def _expanded(self, documents: dict[str, Document]) -> dict[str, Document] | None:
-        document = documents.get(self.zarr.consolidated_key or "")
-        if document is None:
-            return None
-        with Place(key=document.key):
-            return self.zarr.expand_consolidated(document)
 
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
         by_path: dict[str, dict[str, Document]] = {"/": {}}

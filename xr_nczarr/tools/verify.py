@@ -174,7 +174,8 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     if not any(root) or data is None:  # there is only one kind of metadata
         return
     try:
-        held = zarr.expand_consolidated(Document(key, data, limits=limits, consolidated=True))
+        document = Document(key, data, limits=limits, consolidated=True)
+        held = zarr.expand_consolidated({key: document})
     except MetadataError as error:
         yield replace(_error(key, error), remedy=_CONSOLIDATE)
         return
