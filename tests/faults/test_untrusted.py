@@ -8,6 +8,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import fsspec
 import numcodecs
 import numpy as np
 import pytest
@@ -176,6 +177,20 @@ def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
     os.symlink(tmp_path / "moved", records / name)
     assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
     with pytest.raises(RefusedError, match="link points outside"):
+        values(target)
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+@pytest.mark.parametrize("as_mapper", [False, True])
+def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
+    as_mapper, cache, folder, tmp_path
+):
+    store = put(folder / "store", MEMBERS)
+    os.symlink(tmp_path / "secret.bin", store / "v" / "0")
+    url = f"{cache}::file://{store}"
+    target = fsspec.get_mapper(url) if as_mapper else url
+    assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RefusedError, match="caches follow symbolic links"):
         values(target)
 
 

@@ -13,6 +13,7 @@ from xr_nczarr.storage.location import Location
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
 from xr_nczarr.storage.trust import Trust, is_below, origin_of
 from xr_nczarr.storage.url import (
+    CACHES,
     absolute_path,
     is_filesystem,
     is_protocol,
@@ -21,7 +22,7 @@ from xr_nczarr.storage.url import (
     plain_filesystem,
 )
 
-_CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
+_LEADING_CACHES = re.compile(f"^(?:(?:{'|'.join(CACHES)})(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Protocols whose URLs contain a bucket, but no host to which credentials could be sent."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
@@ -33,7 +34,6 @@ _IGNORED = frozenset(
         *("listings_expiry_time", "max_paths"),
     }
 )
-_CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class ReferenceOptions:
                 by_location[name] = remaining.pop(name)
             elif name in _IGNORED:
                 del remaining[name]
-        if options.get("remote_protocol") in _CACHING:
+        if options.get("remote_protocol") in CACHES:
             raise UnsupportedError(
                 f'the storage option "remote_protocol" is {options["remote_protocol"]!r}, which is '
                 "a cache; expected the protocol of the referenced files",
@@ -128,7 +128,7 @@ class ReferenceOptions:
         `document` is the path or URL of the set, or None if the set is in memory.
         """
         # A cache for the document does not apply to the document's targets.
-        place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
+        place = f"{absolute_path('.')}/" if document is None else _LEADING_CACHES.sub("", document)
         options = _by_prefix(
             {self.remote_protocol or "": self.remote_options or {}, **self.by_location}
         )

@@ -9,11 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    ConflictError,
+    MetadataError,
+    RefusedError,
+    UnsupportedError,
+    quote,
+)
 from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask, plain_filesystem
+from xr_nczarr.storage.url import (
+    CACHES,
+    absolute_path,
+    is_filesystem,
+    local_path,
+    mask,
+    plain_filesystem,
+)
 
 Medium = Literal["file", "zip", "s3"]
 Format = Literal["nczarr", "zarr"]
@@ -102,6 +115,25 @@ class Location:
                 f"the URL fragment has mode={self.medium}, which contradicts the rest of the URL",
                 remedy=f"Leave out mode={self.medium}",
                 store=mask(self.url) or None,
+            )
+
+    def check_confined(self) -> None:
+        """Check that symbolic links in a local folder cannot lead out of it unnoticed.
+
+        Raises
+        ------
+        RefusedError
+            If the folder is read through one of fsspec's caches, which follow all symbolic links.
+        """
+        *links, last = self.url.split("::")
+        is_cached = any(link.partition("://")[0] in CACHES for link in links)
+        is_local = is_cached and local_path(last) is not None
+        cached = getattr(self.filesystem, "fs", None)
+        if is_local or (cached is not None and _is_local_filesystem(cached)):
+            raise RefusedError(
+                "fsspec's caches follow symbolic links that lead out of the folder",
+                remedy="Pass the path of the folder, or open it without trust='none'",
+                store=mask(self.url),
             )
 
     @property
@@ -211,11 +243,15 @@ def _locate_filesystem(target: Any) -> Location:
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
     if filesystem.protocol == "reference":
         return Location("reference::", group=path.strip("/"), filesystem=filesystem)
-    from fsspec.implementations.local import LocalFileSystem
-
-    if isinstance(filesystem, LocalFileSystem):
+    if _is_local_filesystem(filesystem):
         return Location(absolute_path(path), folder=folder)
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
+
+
+def _is_local_filesystem(filesystem: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(filesystem, LocalFileSystem)
 
 
 def _locate_zarr_object(target: Any) -> Location:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.storage import system
-from xr_nczarr.storage.url import local_path, mask
+from xr_nczarr.storage.url import CACHES, local_path, mask
 
 # NUL and surrogates, except the surrogates that represent undecodable bytes in Python.
 _INVALID_CHARACTERS = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
@@ -22,8 +22,7 @@ _TRANSFER_PROTOCOLS = frozenset(
     {
         *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
         *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
-        *("hdfs", "webhdfs", "github", "zip", "tar", "cached", "simplecache", "filecache"),
-        "blockcache",
+        *("hdfs", "webhdfs", "github", "zip", "tar", *CACHES),
     }
 )
 

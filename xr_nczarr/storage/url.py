@@ -11,6 +11,8 @@ from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
 
+CACHES = ("simplecache", "filecache", "blockcache", "cached")
+"""The protocols of fsspec's caches."""
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 # A scheme has at least two letters, because a single letter is a Windows drive. A slash or a second
 # colon must follow the first colon, except in "data:", because a file name may contain a colon.
