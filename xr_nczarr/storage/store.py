@@ -63,8 +63,9 @@ class Store(ABC):
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
-        Whether changes are invisible until the caller commits them. If so, metadata is written
-        before chunks, because icechunk rejects chunks of unknown arrays.
+        Whether changes are invisible until the caller commits them. If so, unfinished changes are
+        not marked in the store. Metadata is written before chunks, because icechunk rejects chunks
+        of unknown arrays.
     returns_pages
         Whether to return a web page that a server sends in place of an object, instead of raising
         an error; see `probing`.

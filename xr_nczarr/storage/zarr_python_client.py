@@ -39,12 +39,6 @@ class ZarrPythonClient(RemoteClient):
         An instance of ``zarr.abc.store.Store``.
     path
         Folder in `store`; empty for the whole store.
-
-    Notes
-    -----
-    Stores that support only Zarr v3, such as icechunk stores, reject the objects that mark an
-    unfinished write. The client keeps these objects in memory instead. That is sufficient, because
-    the changes take effect only when the user commits them.
     """
 
     def __init__(self, store: Any, path: str = "") -> None:
@@ -62,7 +56,6 @@ class ZarrPythonClient(RemoteClient):
         self.name = "/".join(filter(None, (_name(store), self.folder)))
         self._place = self._shared_place()
         self._copied = False
-        self._marks: dict[str, bytes] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.store, self.folder
@@ -119,20 +112,14 @@ class ZarrPythonClient(RemoteClient):
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
         """Write objects concurrently in the event loop, replacing existing ones.
 
-        If the store rejects the key of an object that marks an unfinished write, the object is kept
-        in memory.
-
         Raises
         ------
         UnsupportedError
-            If the store rejects any other key.
+            If the store supports only Zarr v3, and a key does not occur in Zarr v3.
         """
         for key, _ in items:
-            check_key(key, self.name)
-            if not self._accepts(key):
-                self._check_mark(key)
-        self._run(self._put, [item for item in items if self._accepts(item[0])])
-        self._marks.update((key, bytes(data)) for key, data in items if not self._accepts(key))
+            self._check_accepted(key)
+        self._run(self._put, items)
 
     def create(self, key: str, data: Bytes) -> bool:
         """Write an object unless it already exists. Always return False.
@@ -140,12 +127,9 @@ class ZarrPythonClient(RemoteClient):
         zarr-python does not report whether this call created the object. The caller must therefore
         compare the stored object with `data`.
         """
-        check_key(key, self.name)
-        if self._accepts(key):
-            action = self.store.set_if_not_exists
-            self._run(lambda _: action(self._path(key), _buffer(data)), [key])
-        else:
-            self._marks.setdefault(key, bytes(data))
+        self._check_accepted(key)
+        action = self.store.set_if_not_exists
+        self._run(lambda _: action(self._path(key), _buffer(data)), [key])
         return False
 
     def children(self, prefix: str) -> Listing:
@@ -157,9 +141,7 @@ class ZarrPythonClient(RemoteClient):
                 store=self.name,
             )
         ((objects, prefixes),) = self._run(self._list, [prefix])
-        marks = [key for key in self._marks if f"{key.rpartition('/')[0]}/".lstrip("/") == prefix]
-        names = (key.rpartition("/")[2] for key in marks)
-        return Listing(sorted({*objects, *names}), sorted(prefixes))
+        return Listing(sorted(objects), sorted(prefixes))
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every object below `prefix`."""
@@ -174,8 +156,6 @@ class ZarrPythonClient(RemoteClient):
     def remove(self, keys: Sequence[str]) -> None:
         """Remove the objects at `keys`, ignoring those that do not exist."""
         self._run(self._delete, [key for key in keys if self._accepts(key)])
-        for key in keys:
-            self._marks.pop(key, None)
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
@@ -217,16 +197,13 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _accepts(self, key: str) -> bool:
-        """Return whether the store accepts a key. An object at a rejected key is kept in memory."""
+        """Return whether the store accepts a key. Other keys are treated as missing objects."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
-    def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless the object at `key` marks an unfinished write.
-
-        Call this method for each key that the store rejects because the store supports only Zarr
-        v3. An object at such a key is kept in memory only if it marks an unfinished write.
-        """
-        if not key.rpartition("/")[2].startswith(".nczarr"):
+    def _check_accepted(self, key: str) -> None:
+        """Raise UnsupportedError if the store does not accept a key."""
+        check_key(key, self.name)
+        if not self._accepts(key):
             raise UnsupportedError(
                 f"stores of type {type(self.store).__name__} support only Zarr v3",
                 remedy="Pass zarr_format=3",
@@ -278,7 +255,9 @@ class ZarrPythonClient(RemoteClient):
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
-        if not request.is_whole and self._accepts(key):
+        if not self._accepts(key):
+            return None
+        if not request.is_whole:
             last = start + length
             part = SuffixByteRequest(length) if start < 0 else RangeByteRequest(start, last)
             response = await self.store.get(self._path(key), _prototype(), part)
@@ -291,8 +270,6 @@ class ZarrPythonClient(RemoteClient):
         return data if data is None or request.is_whole else data[start:][:length]
 
     async def _whole(self, key: str, max_bytes: int | None) -> Bytes | None:
-        if not self._accepts(key):
-            return self._marks.get(key)
         response = await self.store.get(self._path(key), _prototype())
         if response is None:
             return None
@@ -310,7 +287,7 @@ class ZarrPythonClient(RemoteClient):
 
     async def _size(self, key: str) -> int | None:
         if not self._accepts(key):
-            return len(self._marks[key]) if key in self._marks else None
+            return None
         try:
             return int(await self.store.getsize(self._path(key)))
         except (FileNotFoundError, KeyError):

@@ -20,6 +20,7 @@ The methods of `Transaction` are the steps of this protocol, in order:
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
+No marker and no journal are written, because readers see either all changes or none.
 """
 
 from __future__ import annotations
@@ -260,10 +261,11 @@ class Transaction:
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
             if plan.new and not resumed:
-                work.put([(UNFINISHED, b"{}")])
+                if not work.transactional:
+                    work.put([(UNFINISHED, b"{}")])
                 if work is self.store and not self.target.is_empty:
                     self._clear()
-                if mark is not None:
+                if mark is not None and not work.transactional:
                     work.put([(UNFINISHED, mark)])
             if plan.first is not None:
                 self._put_documents(plan.first, work)
@@ -298,7 +300,8 @@ class Transaction:
         objects = {**plan.chunks, **plan.documents}
         # A change to a single object is atomic, and needs no journal. An append always has a
         # journal, which records its regions.
-        journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
+        journaled = work is self.store and not plan.new and not work.transactional
+        journaled &= len(objects) > 1 or bool(appended)
         if journaled:
             unread = [key for key in objects if key not in self.target.documents]
             stored = {**self.target.documents, **dict(zip(unread, work.fetch(unread), strict=True))}
