@@ -531,6 +531,35 @@ def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
         make_codec("<i4", (4,), ("inverted", {"key": 1}))
 
 
+class Failing(numcodecs.abc.Codec):
+    codec_id = "failing"
+
+    def __init__(self, error):
+        self.error = error
+
+    def encode(self, buf):
+        raise self.error
+
+    def decode(self, buf, out=None):
+        raise self.error
+
+
+def test_every_failure_of_codec_names_codec_and_chunk():
+    class LibraryError(Exception):
+        pass
+
+    spec, custom = ("failing", {"error": LibraryError("why")}), {"failing": Failing}
+    codec = make_codec("<i4", (4,), spec, custom=custom)
+    words = r"codec failing \(filters\): the data cannot be .* shape \(4,\).*LibraryError: why"
+    with pytest.raises(ChunkError, match=words):
+        codec.decode(bytes(16))
+    with pytest.raises(ChunkError, match=words):
+        codec.encode(np.zeros(4, "<i4"))
+    codec = make_codec("<i4", (4,), ("failing", {"error": MemoryError()}), custom=custom)
+    with pytest.raises(MemoryError):
+        codec.decode(bytes(16))
+
+
 def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
     def fail():
         raise ImportError("no such module")
