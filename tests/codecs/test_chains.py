@@ -365,6 +365,8 @@ def test_zstd_frame_without_declared_size_must_decode_to_size_of_chunk():
     text = make_codec(object, (1,), ("vlen-utf8", {}), ("zstd", {}))
     data = numcodecs.VLenUTF8().encode(np.array(["abc"], dtype=object))
     assert text.decode(zstd_without_size(bytes(data))).tolist() == ["abc"]
+    frames = [zstd_without_size(part) for part in (bytes(data[:6]), bytes(data[6:]))]
+    assert text.decode(b"".join(frames)).tolist() == ["abc"]
 
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])

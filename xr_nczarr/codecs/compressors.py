@@ -331,12 +331,12 @@ def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, i
 
     Return three byte counts: the total decoded size that the frames declare, an upper bound for it,
     and the offset in `data` at which the frames end. The total is None if any of the frames does
-    not declare a size. Once the total reaches `expected`, any remaining bytes are ignored. The
-    format is described in RFC 8878, section 3.1.
+    not declare a size. Once the total reaches `expected`, any remaining bytes are ignored. If
+    `expected` is None, all frames are read. The format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0
-    while at < len(data) and (not at or declared != expected):
+    while at < len(data) and (not at or expected is None or declared != expected):
         magic = _number(data, at, 4)
         if magic in _ZSTD_SKIPPABLE:
             at += 8 + _number(data, at + 4, 4)
