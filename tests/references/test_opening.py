@@ -21,6 +21,7 @@ from tests.servers import HttpServer
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
     AccessDeniedError,
+    ChunkError,
     LimitError,
     NczarrError,
     NotFoundError,
@@ -173,6 +174,13 @@ class TestTargets:
         path.write_bytes(pack(b" " * 1_000_000))
         with pytest.raises(LimitError, match="max_consolidated_bytes"):
             open_store(path, limits=Limits(max_consolidated_bytes=100_000))
+
+    @pytest.mark.parametrize("pack", [gzip.compress, lambda text: numcodecs.Zstd().encode(text)])
+    def test_truncated_compressed_reference_document_raises_chunk_error(self, tmp_path, pack):
+        path = tmp_path / "refs.json"
+        path.write_bytes(pack(json.dumps(version0("data.bin")).encode())[:-9])
+        with pytest.raises(ChunkError, match=r"refs\.json.*Create the document again"):
+            open_store(path)
 
     def test_storage_options_set_template_language_and_overrides(self, tmp_path, data):
         document = {

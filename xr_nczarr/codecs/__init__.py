@@ -1,13 +1,14 @@
 """Decode and encode chunks, without decoding more data than the metadata declares."""
 
 from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
-from xr_nczarr.codecs.compressors import crc32, decompressed
+from xr_nczarr.codecs.compressors import crc32
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
     check_codec,
     check_fill,
     check_known,
     compile_codec,
+    decompressed,
     registered_kind,
 )
 from xr_nczarr.codecs.shard_index import ShardIndex

@@ -13,7 +13,7 @@ from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import casts, codec_plugins, compressors, filters, serializers
-from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Step, StepRequest, wrap
+from xr_nczarr.codecs.pipeline import RAISE_LIMIT, UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
@@ -56,6 +56,8 @@ _VERSION_3_CODECS: Mapping[str, Builder] = {
 }
 _BUILT_IN = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not provide, or provides only if another library is installed."""
+_DOCUMENT_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""The first bytes of compressed documents, and the codecs that decompress them."""
 
 
 def compile_codec(
@@ -215,6 +217,31 @@ def compile_chain(
                 )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)
+
+
+def decompressed(data: bytes, max_bytes: int) -> bytes:
+    """Decompress a gzip file or Zstandard frames. Return any other data unchanged.
+
+    Raises
+    ------
+    LimitError
+        If the decompressed data has more than `max_bytes` bytes.
+    ChunkError
+        If the gzip file or Zstandard frame is damaged.
+    """
+    name = next((name for start, name in _DOCUMENT_CODECS.items() if data.startswith(start)), None)
+    if name is None:
+        return data
+    flow = Flow("document", UINT8, None, None, max_bytes, limited=True)
+    codec = compile_chain([CodecSpec(name, place="document")], flow, DEFAULT_LIMITS, {})
+    try:
+        return bytes(codec.decode_buffer(data))
+    except LimitError as error:
+        error.remedy = "If you trust the store, pass limits=Limits(max_consolidated_bytes=…)"
+        raise
+    except ChunkError as error:
+        error.remedy = "Create the document again; it is damaged or truncated"
+        raise
 
 
 def _place(spec: CodecSpec) -> str:
