@@ -196,10 +196,14 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     >>> print(unknown("dimension", "tme", ["time", "lat"]))
     no dimension named 'tme'. Did you mean time? The dimensions are lat, time
     """
+    listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
+    known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
+    return NotFoundError(f"no {what} named {quote(name)!r}", remedy=suggestion(name, names) + known)
+
+
+def suggestion(name: str, names: Collection[str]) -> str:
+    """Return a question that suggests those of `names` that resemble `name`, or an empty string."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, names, 3)
-    hint = f"Did you mean {' or '.join(map(quote, close))}? " if close else ""
-    listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
-    known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
-    return NotFoundError(f"no {what} named {quote(name)!r}", remedy=hint + known)
+    return f"Did you mean {' or '.join(map(quote, close))}? " if close else ""

@@ -24,7 +24,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
     quote,
     reason_of,
-    unknown,
+    suggestion,
 )
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
@@ -299,23 +299,17 @@ def registered_kind(name: str) -> str | None:
 
 def check_known(name: str) -> None:
     """Raise UnsupportedError if no installed package provides a codec with this name."""
-    known = {
-        *_VERSION_3_CODECS,
-        *_BUILT_IN,
-        *numcodecs_registry.codec_registry,
-        *numcodecs_registry.entries,
-    }
-    if name not in known and codec_plugins.kind_of(name) is None:
-        remedy = unknown("codec", name, known).remedy
-        raise UnsupportedError(f"no codec named {quote(name)!r}", remedy=remedy)
+    _find_builder(CodecSpec(name, document={"name": name}), {}, plugins=True)
 
 
 def _load_class(spec: CodecSpec) -> Any:
     quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
+        known = {*_VERSION_3_CODECS, *_BUILT_IN, *numcodecs_registry.codec_registry}
+        hint = suggestion(spec.name, known | numcodecs_registry.entries.keys())
         remedy = (
-            "Install the package that registers it with numcodecs, or open the store in Python "
-            f"with codecs={{{quoted}: CodecClass}}"
+            f"{hint}Install the package that registers it with numcodecs, or open the store in "
+            f"Python with codecs={{{quoted}: CodecClass}}"
         )
         raise UnsupportedError(f"no codec named {quoted}", remedy=remedy, place=_place(spec))
     try:

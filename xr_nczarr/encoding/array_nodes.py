@@ -91,7 +91,7 @@ def make_node(
             dtype=encoded.dtype,
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
-            codecs=zarr.complete(leading, registered_kind),
+            codecs=leading,
             chunk_keys=zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr)),
             shards=shards,
         )
