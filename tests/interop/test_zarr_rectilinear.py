@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xr_nczarr import to_nczarr
+from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import ArrayNode, BrokenNode
+from xr_nczarr.storage import MemoryStore
 
 v2 = FORMATS["2"]
 v3 = FORMATS["3"]
@@ -44,6 +47,18 @@ def test_rectilinear_arrays_are_read_with_stored_chunks(dataset, name):
     assert chunked.chunks == CHUNKS[name]
     np.testing.assert_array_equal(chunked, VALUES)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@pytest.mark.parametrize("length", [11, 13, 25])
+def test_elements_beyond_rectilinear_grid_are_fill_values(name, length):
+    key = f"{name}/zarr.json"
+    node = v3.parse_node(f"/{name}", {key: Document(key, STORE[key])})
+    node = replace(node, shape=(length, 6), stored_shape=node.shape)
+    values = np.full((length, 6), -1)
+    values[:10] = VALUES
+    read = ChunkedArray(node, MemoryStore(STORE)).read((slice(None), slice(None)))
+    np.testing.assert_array_equal(read, values)
 
 
 def test_references_to_many_rectilinear_chunks_are_read(tmp_path):

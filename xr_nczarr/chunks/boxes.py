@@ -120,7 +120,8 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
     """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
     `lengths` contains pairs of a chunk length and the number of consecutive chunks with that
-    length. Elements beyond the last chunk form a final run of missing chunks.
+    length. Elements beyond the last chunk form a final run of missing chunks, which are as long as
+    the longest stored chunk. In a sharded array, such a shard contains whole inner chunks.
     """
     first = start = 0
     for length, number in lengths:
@@ -128,7 +129,8 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
         yield _Run(first, length, start, stop)
         first, start = first + number, stop
     if start < size:
-        yield _Run(first, size - start, start, size)
+        longest = max(length for length, _ in lengths)
+        yield _Run(first, longest, start, size)
 
 
 def _selector_parts(
