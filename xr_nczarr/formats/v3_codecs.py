@@ -219,11 +219,11 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 def move_byte_order(
     dtype: DType, specs: Sequence[CodecSpec]
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the ``bytes`` codec to the dtype of that codec's input.
+    """Move the byte order from the ``bytes`` codec to the dtype of the array.
 
-    Return the array's dtype and the codecs. If a codec before ``bytes`` converts the data type, the
-    byte order becomes part of that codec's output type. Otherwise, it becomes part of the array's
-    dtype. Nothing changes if there is no ``bytes`` codec, or if an unknown codec precedes it.
+    Return the array's dtype and the codecs. Nothing changes if there is no ``bytes`` codec, or if a
+    codec before it converts the data type or is unknown. In these cases, the ``bytes`` codec swaps
+    the bytes.
 
     Raises
     ------
@@ -237,10 +237,9 @@ def move_byte_order(
     at = names.index("bytes") if "bytes" in names else None
     if at is None or not _ARRAY_TO_ARRAY.issuperset(names[:at]):
         return dtype, tuple(specs)  # an unknown codec may change the data type
-    changed, stored, last = list(specs), dtype, None
-    for number, spec in enumerate(specs):
-        if spec.name in _RETYPING:
-            stored, last = encoded_type(spec, stored), number
+    stored = dtype
+    for spec in specs[:at]:
+        stored = encoded_type(spec, stored)
     endian = specs[at].configuration.get("endian")
     # zarr-python omits `endian` for structures, and stores their bytes as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
@@ -249,17 +248,11 @@ def move_byte_order(
             f'a configuration with "endian" for data type {stored.name}',
             "codecs",
         )
-    if not is_numpy_dtype(stored):
+    if not is_numpy_dtype(dtype) or not _RETYPING.keys().isdisjoint(names[:at]):
         return dtype, tuple(specs)
-    in_order = stored.newbyteorder(">" if endian == "big" else "<")
-    changed[at] = replace(specs[at], configuration={})
-    if last is None:
-        dtype = in_order
-    elif in_order != stored:
-        spec = specs[last]
-        made = {_RETYPING[spec.name]: in_order.str}
-        changed[last] = replace(spec, configuration={**spec.configuration, **made})
-    return dtype, tuple(changed)
+    without_order = replace(specs[at], configuration={})
+    dtype = dtype.newbyteorder(">" if endian == "big" else "<")
+    return dtype, (*specs[:at], without_order, *specs[at + 1 :])
 
 
 def byte_order(dtype: DType) -> str | None:
