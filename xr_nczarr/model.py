@@ -8,6 +8,7 @@ because creating an instance of a frozen dataclass takes three times as long.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError, unknown
+from xr_nczarr.errors import LimitError, NczarrError, quote, unknown
 
 Json = Any
 """A JSON value: None, a bool, int, float or str, or a list or dict of JSON values."""
@@ -124,6 +125,23 @@ STRICT_LIMITS = Limits(
     max_index_bytes=16 << 20,
 )
 """The limits for untrusted stores, which ``trust="none"`` applies."""
+
+
+def check_chunk_size(
+    shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limits, place: str | None = None
+) -> None:
+    """Raise LimitError if a chunk of this shape and dtype is larger than `max_chunk_bytes`.
+
+    `place` is the location of the chunk shape in its document, for the error message.
+    """
+    size, max_bytes = math.prod(shape) * dtype.itemsize, limits.max_chunk_bytes
+    if size > max_bytes:
+        problem = f"a chunk of shape {shape} and dtype {quote(dtype)} has {size:,} bytes"
+        raise LimitError(
+            f"{problem}; expected at most {max_bytes:,}",
+            remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
+            place=place,
+        )
 
 
 class Attributes(dict[str, Json]):

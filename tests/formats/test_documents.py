@@ -18,7 +18,7 @@ from xr_nczarr.formats.documents import (
     render_json,
     required,
 )
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Limits, check_chunk_size
 
 # netcdf-c 4.10.1 writes text attributes that are valid JSON without quotes.
 BARE = {
@@ -157,13 +157,19 @@ def test_read_lengths_rejects_excessive_rank_or_element_count():
         read_lengths([0], "chunks", least=1)
 
 
-def test_read_chunk_shape_rejects_chunks_above_byte_limit():
-    arguments = {"dtype": np.dtype("f8"), "rank": 1, "limits": Limits(max_chunk_bytes=800)}
-    assert read_chunk_shape([100], "chunks", **arguments) == (100,)
-    with pytest.raises(LimitError, match="max_chunk_bytes"):
-        read_chunk_shape([101], "chunks", **arguments)
+def test_chunk_lengths_can_be_zero_only_for_empty_dimensions():
+    assert read_chunk_shape([100, 0], "chunks", (3, 0)) == (100, 1)
+    with pytest.raises(MetadataError, match="at least 1"):
+        read_chunk_shape([0], "chunks", (3,))
     with pytest.raises(MetadataError, match="1 lengths"):
-        read_chunk_shape([1, 1], "chunks", **arguments)
+        read_chunk_shape([1, 1], "chunks", (3,))
+
+
+def test_chunks_above_byte_limit_are_rejected():
+    limits = Limits(max_chunk_bytes=800)
+    check_chunk_size((100,), np.dtype("f8"), limits)
+    with pytest.raises(LimitError, match=r"chunks: .*max_chunk_bytes"):
+        check_chunk_size((101,), np.dtype("f8"), limits, "chunks")
 
 
 def test_wrong_member_type_error_includes_path():

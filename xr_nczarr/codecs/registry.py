@@ -13,7 +13,7 @@ from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import casts, codec_plugins, compressors, filters, serializers
-from xr_nczarr.codecs.pipeline import RAISE_LIMIT, UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
+from xr_nczarr.codecs.pipeline import UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
@@ -26,7 +26,7 @@ from xr_nczarr.errors import (
     reason_of,
     suggestion,
 )
-from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits, check_chunk_size
 
 Builder = Callable[[StepRequest], Step | None]
 
@@ -174,11 +174,9 @@ def flow_of(dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits) -> Flo
         raise UnsupportedError(
             f"dtype {quote(dtype)} has variable-length fields, which are not supported"
         )
+    check_chunk_size(shape, dtype, limits)
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
     chunk = f"chunk of shape {shape} and dtype {quote(dtype)}"
-    if size > max_bytes:
-        problem = f"a {chunk} has {size:,} bytes; expected at most {max_bytes:,}"
-        raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
         return Flow(chunk, dtype, shape, None, max_bytes, limited=True)
     return Flow(chunk, dtype, shape, size, size)

@@ -11,9 +11,6 @@ import marshal
 import math
 import re
 from collections.abc import Collection, Hashable, Mapping
-from typing import Any
-
-import numpy as np
 
 from xr_nczarr.errors import LimitError, MetadataError, Place, quote, unexpected
 from xr_nczarr.formats.json_text import StrictText, parse_json, strict_text
@@ -257,31 +254,23 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
     return lengths
 
 
-def read_chunk_shape(
-    value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
-) -> tuple[int, ...]:
-    """Parse the chunk shape of an array with `rank` dimensions and elements of `dtype`.
+def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Parse the chunk shape of an array of the given `shape`.
 
-    `place` is the location of `value` in its document, for error messages.
+    A chunk length may be zero only if the dimension has length zero. It then becomes one. `place`
+    is the location of `value` in its document, for error messages.
 
     Raises
     ------
     MetadataError
-        If `value` is not a list of `rank` positive lengths.
-    LimitError
-        If a chunk is larger than ``max_chunk_bytes``.
+        If `value` is not a list of suitable lengths, one for each dimension.
     """
-    chunk_shape = read_lengths(value, place, least=1)
-    if len(chunk_shape) != rank:
-        raise unexpected(value, f"{rank} lengths, one for each dimension", place)
-    size = math.prod(chunk_shape) * dtype.itemsize
-    if size > limits.max_chunk_bytes:
-        raise LimitError(
-            f"a chunk has {size:,} bytes; expected at most {limits.max_chunk_bytes:,}",
-            remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
-            place=place,
-        )
-    return chunk_shape
+    lengths = read_lengths(value, place)
+    if len(lengths) != len(shape):
+        raise unexpected(value, f"{len(shape)} lengths, one for each dimension", place)
+    if any(size and not length for size, length in zip(shape, lengths, strict=True)):
+        raise unexpected(value, "lengths of at least 1", place)
+    return tuple([length or 1 for length in lengths])
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:

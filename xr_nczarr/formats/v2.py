@@ -26,7 +26,16 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import CHARACTERS, parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
+from xr_nczarr.model import (
+    ArrayNode,
+    ChunkKeys,
+    CodecSpec,
+    GroupNode,
+    Json,
+    Limits,
+    check_chunk_size,
+    key_prefix,
+)
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 # netCDF-C up to 4.9.3 wrote the parameters of these codecs as strings.
@@ -171,18 +180,16 @@ def parse_array(
     Members that netCDF-C 4.8.0 omits are optional, because the array can be read without them.
     `fields` contains the values of additional `ArrayNode` fields.
     """
-    rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
-    chunks = read_lengths(required(metadata, "chunks"), "chunks")
-    if len(chunks) == rank:  # a chunk length of zero is valid only if the dimension has length zero
-        chunks = tuple(n or int(not length) for n, length in zip(chunks, shape, strict=True))
+    chunks = read_chunk_shape(required(metadata, "chunks"), "chunks", shape)
+    check_chunk_size(chunks, dtype, limits, "chunks")
     # netCDF-C shuffles strings, but not characters, as pointers of eight bytes.
     is_string = dtype.kind in "SO" and type_name not in CHARACTERS
     itemsize = _POINTER_BYTES if is_string else dtype.itemsize
     filters = parse_codecs(metadata.get("filters"), "filters", itemsize)
     codecs = (*filters, *parse_codecs(metadata.get("compressor"), "compressor", itemsize))
     if read_text(metadata.get("order", "C"), "order", ("C", "F")) == "F":
-        transpose = CodecSpec("transpose", {"order": [*reversed(range(rank))]}, "order")
+        transpose = CodecSpec("transpose", {"order": [*reversed(range(len(shape)))]}, "order")
         codecs = (transpose, *codecs)
     separator = ""
     if "dimension_separator" in metadata:
@@ -191,7 +198,7 @@ def parse_array(
         path=path,
         shape=shape,
         dtype=dtype,
-        chunk_shape=read_chunk_shape(list(chunks), "chunks", dtype=dtype, rank=rank, limits=limits),
+        chunk_shape=chunks,
         type_name=type_name,
         fill_value=parse_v2_fill_value(
             metadata.get("fill_value"),

@@ -34,7 +34,16 @@ from xr_nczarr.formats.v3_data_types import (
     render_data_type,
     unsupported,
 )
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
+from xr_nczarr.model import (
+    ArrayNode,
+    ChunkKeys,
+    CodecSpec,
+    GroupNode,
+    Json,
+    Limits,
+    check_chunk_size,
+    key_prefix,
+)
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 
@@ -166,7 +175,6 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = read_named(item, "storage_transformers")
         raise unsupported("storage transformer", name, "storage_transformers")
-    rank = len(shape)
     dtype, type_name = parse_data_type(required(members, "data_type"))
     cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
     chain = parse_chain(required(members, "codecs"), dtype, cells)
@@ -179,7 +187,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
                 )
     place = "codecs" if chain.shards else "chunk_grid"
     for chunks in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
-        read_chunk_shape(list(chunks), place, dtype=dtype, rank=rank, limits=limits)
+        check_chunk_size(chunks, dtype, limits, place)
     return ArrayNode(
         path="/",
         shape=shape,
@@ -193,7 +201,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
         chunk_keys=_parse_chunk_keys(required(members, "chunk_key_encoding")),
         shards=chain.shards,
         chunk_runs=runs,
-        dimension_names=_parse_dimension_names(members.get("dimension_names"), rank),
+        dimension_names=_parse_dimension_names(members.get("dimension_names"), len(shape)),
         members=extra,
     )
 
@@ -217,12 +225,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
         return tuple([max(length for length, _ in lengths) for lengths in runs]), runs
     if name != "regular":
         raise unsupported("chunk grid", name, "chunk_grid")
-    cells = read_lengths(required(configuration, "chunk_shape", place), place)
-    if len(cells) != len(shape):
-        raise unexpected(list(cells), f"{len(shape)} lengths, one for each dimension", place)
-    if any(length and not cell for length, cell in zip(shape, cells, strict=True)):
-        raise unexpected(list(cells), "lengths of at least 1", place)
-    return tuple(cell or 1 for cell in cells), ()
+    return read_chunk_shape(required(configuration, "chunk_shape", place), place, shape), ()
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:

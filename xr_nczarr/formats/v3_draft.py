@@ -33,7 +33,15 @@ from xr_nczarr.formats.v3_codecs import move_byte_order
 from xr_nczarr.formats.v3_data_types import check_members, unsupported
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
-from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json, Limits
+from xr_nczarr.model import (
+    ArrayNode,
+    Attributes,
+    ChunkKeys,
+    GroupNode,
+    Json,
+    Limits,
+    check_chunk_size,
+)
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"
@@ -158,7 +166,7 @@ class V3Draft(Format):
     def _parse_array(
         self, path: str, members: dict[str, Json], limits: Limits, fields: dict[str, Any]
     ) -> ArrayNode:
-        rank = len(fields["shape"])
+        shape: tuple[int, ...] = fields["shape"]
         for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
             raise unsupported("storage transformer", item, "storage_transformers")
         data_type = required(members, "data_type")
@@ -171,8 +179,11 @@ class V3Draft(Format):
         if filters:
             attributes = fields["attributes"]
             fields["attributes"] = Attributes(without(attributes, ("filters",)), attributes.source)
-        dtype, codecs = move_byte_order(dtype, parse_codecs(members, filters, rank, dtype.itemsize))
-        chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
+        specs = parse_codecs(members, filters, len(shape), dtype.itemsize)
+        dtype, codecs = move_byte_order(dtype, specs)
+        place = "chunk_grid.chunk_shape"
+        chunks = read_chunk_shape(required(grid, "chunk_shape", "chunk_grid"), place, shape)
+        check_chunk_size(chunks, dtype, limits, place)
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
             fill = ""  # zarr-python writes 0 as the default fill value of every type
@@ -181,7 +192,7 @@ class V3Draft(Format):
         return ArrayNode(
             path=path,
             dtype=dtype,
-            chunk_shape=read_chunk_shape(chunks, place, dtype=dtype, rank=rank, limits=limits),
+            chunk_shape=chunks,
             type_name=type_name,
             fill_value=parse_fill_value(fill, dtype, text=text, raw=raw),
             codecs=codecs,
