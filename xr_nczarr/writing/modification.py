@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +38,7 @@ from xr_nczarr.writing.placement import (
     check_coordinate,
     check_equal,
     check_shared_objects,
-    extends_array,
+    check_within_array,
     resolve_region,
     slices_to_write,
 )
@@ -369,14 +370,8 @@ class _Planner:
                 "chunks of a rectilinear grid cannot be written",
                 remedy="Write the dataset to a new store",
             )
-        if new.dims != stored.dims:
-            if set(new.dims) != set(stored.dims):
-                raise ConflictError(
-                    f"variable {name!r} already exists with different dimension names "
-                    f"{stored.dims} != {new.dims}"
-                )
-            new = new.transpose(*stored.dims)
         pieces = slices_to_write(name, new, stored, region, dim)
+        new = new.transpose(*stored.dims)
         if dim is not None and dim not in new.dims:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
@@ -399,7 +394,9 @@ class _Planner:
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
         written = tuple([pieces[str(name)] for name in new.dims])
-        if extends_array(node, written, allowed=whole):
+        if not whole:
+            check_within_array(node, written)
+        elif any(map(operator.gt, shape, node.shape)):
             self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
         # Encoding adds a dimension for the string length to variables of characters.

@@ -113,8 +113,14 @@ def slices_to_write(
     Raises
     ------
     ConflictError
-        If the sizes of the new variable differ from those of the slices.
+        If the dimensions of the new variable have other names than the stored ones, or other sizes
+        than the slices. Their order may differ.
     """
+    if set(new.dims) != set(stored.dims):
+        raise ConflictError(
+            f"variable {name!r} already exists with different dimension names "
+            f"{stored.dims} != {new.dims}"
+        )
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -153,23 +159,16 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
             )
 
 
-def extends_array(node: ArrayNode, region: Region, *, allowed: bool) -> bool:
-    """Return whether a region extends beyond the end of an array.
+def check_within_array(node: ArrayNode, region: Region) -> None:
+    """Raise ConflictError if a region extends beyond the end of an array.
 
     This happens if values are appended, or if the array is shorter than an unlimited dimension.
-
-    Raises
-    ------
-    ConflictError
-        If the region extends beyond the end, although this is not `allowed`.
     """
-    beyond = any(piece.stop > size for piece, size in zip(region, node.shape, strict=False))
-    if beyond and not allowed:
+    if any(piece.stop > size for piece, size in zip(region, node.shape, strict=False)):
         raise ConflictError(
             f"the new values extend beyond the end of the array, which has shape {node.shape}",
             remedy="Write the whole variable first with mode='a'",
         )
-    return beyond
 
 
 def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
