@@ -196,7 +196,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
 
 
 def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
-    """Write a small store, open it with xarray and compute a mean."""
+    """Open a small store with xarray and compute a mean."""
 
     def run(_: argparse.Namespace) -> None:
         from xr_nczarr.cli import demo
