@@ -59,14 +59,7 @@ WRONG = {
     # ---- arguments
     "unknown command": ("infoo s", "no command named 'infoo'. Did you mean info?"),
     "unknown option before": ("--jsn info s", "no option named '--jsn'. The options are --completion"),
-    "limits given twice": (
-        "info s --limit max_depth=9 --option limits={}",
-        "limits is set twice, by --option and by --limit",
-    ),
-    "storage options given twice": (
-        "info s --storage-option anon=true --option storage_options={}",
-        "storage_options is set twice, by --option and by --storage-option",
-    ),
+    "limits as an option of the engine": ("info s --option limits={}", "no option named 'limits'"),
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
     "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
     "too many targets": ("info s more", f"unexpected argument 'more'. {USAGE.format('info', '')}"),

@@ -172,27 +172,21 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Convert the parsed options from `add_target` to keyword arguments for a function.
+    """Convert the values of ``--option`` to keyword arguments for a function.
 
     Raises
     ------
     UsageError
-        If an option is unknown, is set twice, or has an invalid value.
+        If an option is unknown, has its own flag, or has an invalid value.
     """
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
     options = dict(parsed.options)
-    allowed = [name for name in OPEN_OPTIONS if name in (function.__kwdefaults__ or ())]
+    keywords = function.__kwdefaults__ or ()
+    allowed = [name for name in OPEN_OPTIONS if name in keywords and name not in parsed]
     for name in options:
         if name not in allowed:
             raise UsageError(str(unknown("option", name, allowed)))
-    flags = {"storage_options": "--storage-option", "limits": "--limit"}
-    for name in flags:
-        if getattr(parsed, name):
-            if name in options:
-                flag = flags[name]
-                raise UsageError(f"{name} is set twice, by --option and by {flag}")
-            options[name] = getattr(parsed, name)
     try:
         OpenOptions(**options)
     except ValueError as error:
