@@ -244,8 +244,8 @@ def open_netcdf(
     required = hierarchy.zarr.requires_fill_value
     if not (zero_masks or required) and masks is None:
         _log_unmasked_zeros(root, store)
-    for note in (note for item in root.walk() for note in item.reports):
-        _log.warning("%s: %s", store.name, note)
+    for defect in (defect for item in root.walk() for defect in item.defects):
+        _log.warning("%s: %s", store.name, defect)
     return OpenedStore(store, hierarchy, root, options, target, location.group)
 
 

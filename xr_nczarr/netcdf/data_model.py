@@ -140,7 +140,10 @@ class Group:
         Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
         a group without annotations.
     reports
-        Descriptions of the defects found in the metadata of this group, one sentence each.
+        Descriptions of the defects found in the metadata of this group, one sentence each, without
+        `error`.
+    warnings
+        Descriptions of harmless defects in the metadata of this group, one sentence each.
     node
         Node of the group in the hierarchy. None if the node is broken, or if the group was not
         converted from a hierarchy.
@@ -155,8 +158,15 @@ class Group:
     groups: dict[str, Group] = field(default_factory=dict)
     dialect: str = "zarr"
     reports: list[str] = field(default_factory=list, compare=False)
+    warnings: list[str] = field(default_factory=list, compare=False)
     node: GroupNode | None = field(default=None, compare=False, repr=False)
     error: NczarrError | None = field(default=None, compare=False)
+
+    @property
+    def defects(self) -> list[str]:
+        """All defects of this group: its error, its reports and its warnings."""
+        error = [] if self.error is None else [str(self.error)]
+        return [*error, *self.reports, *self.warnings]
 
     @property
     def is_unreadable(self) -> bool:

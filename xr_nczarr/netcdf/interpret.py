@@ -1,7 +1,7 @@
 """Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
 Defects in the metadata never make the whole conversion fail. If a variable cannot be used, its
-`error` says why. Other defects are described in the `reports` of their group.
+`error` says why. Other defects are described in the `reports` and `warnings` of their group.
 """
 
 from __future__ import annotations
@@ -164,10 +164,8 @@ class _Interpreter:
             path=path,
             attributes=_attributes(node),
             node=node if isinstance(node, GroupNode) else None,
+            error=node.error if isinstance(node, BrokenNode) else None,
         )
-        if isinstance(node, BrokenNode):
-            group.error = node.error
-            group.reports.append(str(node.error))
         self.groups[path] = group
         if parent is not None:
             parent.groups[node_name(path)] = group
@@ -180,8 +178,10 @@ class _Interpreter:
             self.scope.define(group, Dimension(name, child_path(path, name), size, unlimited))
         for problem in annotation.problems:
             self.locate(problem, node)
-            group.error = group.error or problem
-            group.reports.append(str(problem))
+            if group.error is None:
+                group.error = problem
+            else:
+                group.reports.append(str(problem))
 
     def add_variable(self, node: ArrayNode | BrokenNode) -> None:
         path = node.path
@@ -319,14 +319,14 @@ class _Interpreter:
                 error = NotFoundError(
                     f"the group {quote(path)} is listed in {place}, but is missing from the store"
                 )
-                group.groups[name] = Group(path=path, error=error, reports=[str(error)])
+                group.groups[name] = Group(path=path, error=error)
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
             if listed is None:
                 continue
             for name in sorted(set(present).difference(listed)):
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)} exists, but is not listed in {place}")
+                group.warnings.append(f"{quote(path)} exists, but is not listed in {place}")
             _reorder(present, listed)
 
 

@@ -186,7 +186,7 @@ class StoreInfo(Result):
         zeros = [item for item in incomplete if item.node and item.node.fill_value is None]
         coordinates = [item for item in incomplete if item.is_coordinate]
         return [
-            *group.reports,
+            *group.defects,
             *_note("chunks of coordinates are missing; nczarr verify lists them", coordinates),
             *_note("without a fill value, missing chunks are read as zero", zeros),
         ]

@@ -33,7 +33,6 @@ _BYTES_IN_FLIGHT = 256 << 20  # total size of these chunks after decoding
 _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as in reading, because threads slow down smaller chunks
 _MAX_KEYS = 5
-_LISTED = "exists, but is not listed"
 _EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise, remove the object"
 _ORPHAN = "Remove the object, unless the metadata document of its array or group is missing"
 _CONSOLIDATE = "Run nczarr consolidate, unless the document in the store is wrong"
@@ -126,10 +125,8 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
     for group in opened.root.walk():
         if group.error is not None:
             yield _error(group.path, group.error)
-        for report in group.reports:
-            if report == str(group.error):
-                continue
-            yield Finding("warning" if _LISTED in report else "error", group.path, report)
+        yield from (Finding("error", group.path, report) for report in group.reports)
+        yield from (Finding("warning", group.path, warning) for warning in group.warnings)
         for variable in group.variables.values():
             if variable.error is not None:
                 yield _error(variable.path, variable.error)
