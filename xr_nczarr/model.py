@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal
@@ -315,8 +315,7 @@ class ArrayNode:
         """Number of stored objects along each dimension."""
         if self.chunk_runs:
             return tuple([sum(number for _, number in runs) for runs in self.chunk_runs])
-        pairs = zip(self.shape, self.object_shape, strict=True)
-        return tuple([-(-size // length) for size, length in pairs])
+        return grid_shape(self.shape, self.object_shape)
 
     def placed(self, path: str, **changes: Any) -> ArrayNode:
         """Return a copy of this array at another path.
@@ -340,6 +339,14 @@ class ArrayNode:
     def __reduce__(self) -> tuple[Any, ...]:
         # Leave out field names, because every dask task would contain them.
         return _array_node, tuple([getattr(self, name) for name in self.__slots__])
+
+
+def grid_shape(shape: Sequence[int], chunk_shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of chunks along each dimension of an array.
+
+    A partial chunk at the end of a dimension counts as one.
+    """
+    return tuple([-(-size // length) for size, length in zip(shape, chunk_shape, strict=True)])
 
 
 def _array_node(*values: Any) -> ArrayNode:

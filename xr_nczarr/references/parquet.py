@@ -18,7 +18,7 @@ from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
-from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, grid_shape
 from xr_nczarr.references.entries import (
     InlineBytes,
     Reference,
@@ -329,7 +329,7 @@ def _grid(text: str) -> tuple[int, ...] | None:
         or any(extent and not chunk for extent, chunk in zip(shape, chunks, strict=True))
     ):
         return None
-    return tuple(-(-extent // (chunk or 1)) for extent, chunk in zip(shape, chunks, strict=True))
+    return grid_shape(shape, [chunk or 1 for chunk in chunks])
 
 
 def _no_grid(key: str) -> ReferenceSetError:

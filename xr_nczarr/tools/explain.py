@@ -15,14 +15,13 @@ from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
-from xr_nczarr.model import Consolidated, Limits
+from xr_nczarr.model import Consolidated, Limits, grid_shape
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.results import Result
-from xr_nczarr.tools.slabs import grid_shape
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 from xr_nczarr.tools.subset import positions_of
 from xr_nczarr.tools.text import byte_text, columns, shape_text

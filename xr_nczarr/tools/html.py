@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from xr_nczarr.errors import quote
-from xr_nczarr.tools.slabs import grid_shape
+from xr_nczarr.model import grid_shape
 
 _MAX_CELLS = 48  # along each side of a drawn grid; if there are more chunks, they share cells
 _MAX_SIDE, _MIN_SIDE = 220, 14

@@ -8,14 +8,6 @@ from collections.abc import Iterator, Sequence
 _BYTES = 32 << 20
 
 
-def grid_shape(shape: Sequence[int], chunk_shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of chunks along each dimension of an array.
-
-    A partial chunk at the end of a dimension counts as one.
-    """
-    return tuple([-(-size // length) for size, length in zip(shape, chunk_shape, strict=True)])
-
-
 def slabs(
     shape: Sequence[int],
     chunk_shape: Sequence[int],
