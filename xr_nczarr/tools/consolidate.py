@@ -67,12 +67,12 @@ def consolidate(
                 remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                 store=store.name,
             )
-        documents = refresh_consolidated(opened.hierarchy, nodes, {})
-        if not documents or zarr.consolidated_key is None:
+        if zarr.consolidated_key is None:
             raise UnsupportedError(
                 f"Zarr version {zarr.version} does not support consolidated metadata",
                 store=store.name,
             )
+        documents = refresh_consolidated(opened.hierarchy, nodes, {})
         transaction.execute(WritePlan(zarr, documents=documents), WriteOptions())
     return ConsolidateResult(store=store.name, key=zarr.consolidated_key, nodes=len(nodes))
 
