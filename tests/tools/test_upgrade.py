@@ -279,6 +279,15 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
+def test_error_in_consolidate_describes_state_of_store() -> None:
+    store = Dying({}, 1000)
+    xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
+    store.left[0] = 0
+    with pytest.raises(InterruptedError) as caught:
+        xr_nczarr.consolidate(store)
+    assert "without the change or with all of it" in caught.value.__notes__[0]
+
+
 def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
     with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.0"):

@@ -436,8 +436,8 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
         )
     if plan.documents and all(write.appended for write in plan.writes):
         return (
-            "Readers see the store either without the append or with all of it. Run the write "
-            "again; otherwise, the next write rolls the append back"
+            "Readers see the store either without the change or with all of it. Run the write "
+            "again; otherwise, the next write rolls the change back"
         )
     return (
         "Each chunk to be overwritten may be old or new: fix the problem and run the write again."
