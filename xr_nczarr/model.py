@@ -317,6 +317,18 @@ class ArrayNode:
             return tuple([sum(number for _, number in runs) for runs in self.chunk_runs])
         return grid_shape(self.shape, self.object_shape)
 
+    @property
+    def key_notations(self) -> list[ChunkKeys]:
+        """The mappings from indices to keys to look up stored objects with, in this order.
+
+        If the separator of a multi-dimensional array is only implied, the second mapping uses the
+        alternative separator.
+        """
+        keys = self.chunk_keys
+        if not keys.alternative or len(self.shape) < 2:
+            return [keys]
+        return [keys, replace(keys, separator=keys.alternative)]
+
     def placed(self, path: str, **changes: Any) -> ArrayNode:
         """Return a copy of this array at another path.
 

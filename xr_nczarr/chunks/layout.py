@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
@@ -26,18 +25,14 @@ _BLOCK_ITEMS = 64
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    `keys[0]` uses the separator that the metadata declares or implies. If the separator of a
-    multi-dimensional array is only implied, `keys[1]` uses the alternative separator, which some
-    writers use without declaring it. A chunk that is missing under the first key is looked up under
-    the second. This is decided for each chunk, because some arrays have keys of both kinds: a
-    program that did not find the old chunks wrote new ones.
+    A chunk that is missing under its first key is looked up under the second; see
+    `ArrayNode.key_notations`. This is decided for each chunk, because some arrays have keys of both
+    kinds: a program that did not find the old chunks wrote new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
-        self.keys = [node.chunk_keys]
-        if len(node.shape) > 1 and node.chunk_keys.alternative:
-            self.keys.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
+        self.keys = node.key_notations
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Yield the parts in lists of `size` parts. Each part is in a different stored object."""

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.progress import Progress
@@ -137,9 +136,8 @@ def _copy_batch(
     array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]
 ) -> Sequence[Index]:
     """Copy objects, and return the indices of those that are missing from the source."""
-    layout = array.layout
     missing = wanted
-    for keys in [array.node.chunk_keys] if isinstance(layout, Shards) else layout.keys:
+    for keys in array.node.key_notations:
         pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
         copied = store.copy_from(array.store, pairs)
         missing = [index for index, done in zip(missing, copied, strict=True) if not done]

@@ -5,12 +5,12 @@ The store is listed only if these keys do not show which separator the chunk key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import compress, islice, product
 
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.model import ArrayNode, ChunkKeys, key_prefix
+from xr_nczarr.model import ArrayNode, key_prefix
 from xr_nczarr.storage import Store
 
 _BATCH_KEYS = 1024
@@ -35,9 +35,9 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     alternative separator is chosen only if there are chunks and all of them have it, because a
     stored chunk with the implied separator would hide a new chunk with the alternative one.
     """
-    keys = node.chunk_keys
-    if not keys.alternative or len(node.shape) < 2:
+    if len(node.key_notations) == 1:
         return node
+    keys = node.chunk_keys
     extents = zip(node.shape, node.object_shape, strict=True)
     last = tuple([max(size - 1, 0) // length for size, length in extents])
     sizes = store.sizes_of([keys.key((0,) * len(last)), keys.key(last)])
@@ -49,27 +49,15 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     return replace(node, chunk_keys=keys)
 
 
-def existing_chunks(
-    store: Store, keys: ChunkKeys, extent: Sequence[int]
-) -> Iterator[tuple[str, int | None]]:
+def existing_chunks(store: Store, node: ArrayNode) -> Iterator[tuple[str, int | None]]:
     """Yield the key and the size in bytes of each existing chunk or shard of an array.
 
     Each possible key takes one request.
-
-    Parameters
-    ----------
-    keys
-        The mapping from the indices of stored objects (chunks or shards) to keys.
-    extent
-        Number of possible objects along each dimension.
     """
-    key_encodings = [keys]
-    if keys.alternative and len(extent) > 1:
-        key_encodings.append(replace(keys, separator=keys.alternative))
-    indices = product(*map(range, extent))
+    indices = product(*map(range, node.object_counts))
     while batch := [*islice(indices, _BATCH_KEYS)]:
-        for notation in key_encodings:
-            names = [notation.key(index) for index in batch]
+        for keys in node.key_notations:
+            names = [keys.key(index) for index in batch]
             sizes = [*store.sizes_of(names)]
             exists = [size is not None for size in sizes]
             yield from zip(compress(names, exists), compress(sizes, exists), strict=True)

@@ -258,8 +258,7 @@ def _all_keys(store: Store) -> Iterator[str]:
         yield from (key for key, _ in store.fetch_present(document_keys(hierarchy, SIDECARS)))
         for node in hierarchy.nodes.values():
             if isinstance(node, ArrayNode):
-                objects = existing_chunks(store, node.chunk_keys, node.object_counts)
-                yield from (key for key, _ in objects)
+                yield from (key for key, _ in existing_chunks(store, node))
         return
     yield from first
     yield from keys

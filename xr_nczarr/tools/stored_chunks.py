@@ -142,7 +142,7 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
     for stored in _expected(opened).values():
-        yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
+        yield from existing_chunks(opened.store, stored.node)
 
 
 def _owner(
