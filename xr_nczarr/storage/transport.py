@@ -13,10 +13,10 @@ from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, TypeVar
 
-from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, Expected, RemoteClient, Rules
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
@@ -147,6 +147,19 @@ class Transport(RemoteClient):
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
+    def probe(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
+
+        Making all requests in one batch takes half the processor time of separate calls.
+        """
+        denied: dict[int, Exception] = {}
+        responses: list[Any] = [*self._request(requests, expected, denied)]
+        for index, error in denied.items():
+            responses[index] = self._failure(error, requests[index])
+        return iter(responses)
+
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Call `action` with the filesystem and `path`, and retry transient failures.
 
@@ -196,10 +209,16 @@ class Transport(RemoteClient):
             return None
         return -1 if info["size"] is None else int(info["size"])
 
-    def _request(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | None]:
+    def _request(
+        self,
+        requests: Sequence[ByteRange],
+        expected: Expected,
+        denied: dict[int, Exception] | None = None,
+    ) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
-        Transient failures are retried.
+        Transient failures are retried. If access is denied (401, 403), the exception is stored in
+        `denied` under the index of the request. If `denied` is None, an error is raised.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -211,7 +230,11 @@ class Transport(RemoteClient):
                     responses[index] = self._checked(response, requests[index], expected)
                 elif self._is_empty(response, requests[index]):
                     responses[index] = b""
-                elif not self._is_missing(response):
+                elif self._is_missing(response):
+                    continue
+                elif denied is not None and status_of(response) in (401, 403):
+                    denied[index] = response
+                else:
                     failed[index] = response
             if not failed:
                 return responses
