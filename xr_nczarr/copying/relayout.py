@@ -55,7 +55,7 @@ def relayout(
         If the layout does not support the type.
     """
     assert variable.node is not None
-    attributes, dtype = dict(variable.attributes), variable.node.dtype
+    dtype, attributes = data.dtype, dict(variable.attributes)
     kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
     # Values encoded as JSON or msgpack are usually text.
     unknown = dtype.hasobject and all(spec.name != "vlen-bytes" for spec in variable.node.codecs)
@@ -63,19 +63,17 @@ def relayout(
         return _encode_with_xarray(variable, data, layout, encoding, explicit)
     fill = _fill_value(variable, layout, complete)
     if variable.kind == "string":
-        data, dtype = _strings(variable, data, layout, default_width)
-        fill = None if fill is None else fill_scalar(fill, dtype)
+        data = _strings(variable, data, layout, default_width)
+        fill = None if fill is None else fill_scalar(fill, data.dtype)
         if "_FillValue" in attributes:
-            attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
+            attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], data.dtype)
     elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
-        dtype = dtype.newbyteorder("=")
-        data = data.astype(dtype)
-    if layout.is_plain_zarr and not dtype.hasobject:
+        data = data.astype(dtype.newbyteorder("="))
+    if layout.is_plain_zarr and not data.dtype.hasobject:
         kind = "other"
     return EncodedVariable(
         dimensions=tuple([dimension.name for dimension in variable.dimensions]),
         data=data,
-        dtype=dtype,
         kind=kind,
         attributes=attributes,
         fill_value=fill,
@@ -84,12 +82,10 @@ def relayout(
     )
 
 
-def _strings(
-    variable: Variable, data: Any, layout: Layout, default_width: Any
-) -> tuple[Any, np.dtype[Any]]:
+def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) -> Any:
     is_fixed = data.dtype.kind == "S"
     if layout.zarr.has_filters and is_fixed is not layout.is_plain_zarr:
-        return data, data.dtype
+        return data
     if layout.is_plain_zarr:
         return string_data(unpadded(data, _OBJECT) if is_fixed else data, None, layout, None)
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH

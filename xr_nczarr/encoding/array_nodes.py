@@ -65,20 +65,22 @@ def make_node(
     encoding, explicit = encoded.encoding, encoded.explicit
     zarr = layout.zarr
     shape = tuple(encoded.data.shape)
+    dtype = encoded.data.dtype
+    dtype = np.dtype(object) if dtype.kind == "O" else dtype  # without xarray's metadata
     blocks = getattr(encoded.data, "chunks", None)
     if encoded.kind == "char":
         encoding = _with_character_length(encoding, shape)
     items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
     place = "filters" if zarr.separates_compressor else "codecs"
-    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
-    itemsize = encoded.dtype.itemsize
-    if encoded.kind == "string" and not encoded.dtype.hasobject:
+    leading = (CodecSpec(items, {}, place),) if dtype.hasobject else ()
+    itemsize = dtype.itemsize
+    if encoded.kind == "string" and not dtype.hasobject:
         itemsize = _POINTER_BYTES
     fitted = dropped = ""
     with Place(variable=path):
         if not explicit:
             encoding, fitted = _fit_inherited_chunks(encoding, encoded.dimensions, shape, growing)
-        chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
+        chunk = chunk_shape(encoding, shape, dtype, blocks=blocks, lengthened=lengthened)
         if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
         # If the Zarr version has no shards, those inherited from the opened store are ignored.
@@ -88,7 +90,7 @@ def make_node(
         uncompressed = ArrayNode(
             path=path,
             shape=shape,
-            dtype=encoded.dtype,
+            dtype=dtype,
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
             codecs=leading,
@@ -96,8 +98,8 @@ def make_node(
             shards=shards,
         )
         try:
-            codecs = requested_codecs(encoding, zarr, shuffles=not encoded.dtype.hasobject)
-            check_codecs(codecs, encoded.dtype, len(shape), layout)
+            codecs = requested_codecs(encoding, zarr, shuffles=not dtype.hasobject)
+            check_codecs(codecs, dtype, len(shape), layout)
             specs = (*leading, *codec_specs(codecs, itemsize, zarr))
             node = replace(uncompressed, codecs=zarr.complete(specs, registered_kind))
             check_codec(node)

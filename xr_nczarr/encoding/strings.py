@@ -105,25 +105,21 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
     return encode_strings(texts, dtype.itemsize)
 
 
-def string_data(
-    data: Any, width: int | None, layout: Layout, fill: Any
-) -> tuple[Any, np.dtype[Any]]:
-    """Convert strings to the dtype of a layout, and return the array and its dtype.
+def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
+    """Convert strings to the dtype of a layout.
 
-    Depending on the layout, the array contains objects or fixed-width strings of `width` bytes. In
+    Depending on the layout, the result contains objects or fixed-width strings of `width` bytes. In
     Zarr v1, its dtype is of kind ``U``, and `width` is ignored. If `width` is None, the width is
     that of the longest string or of the fill value, whichever is longer.
     """
     if not layout.zarr.has_filters:  # Zarr v1 has neither filters nor variable-length strings
-        data = np.asarray(data).astype(str)
-        return data, data.dtype
+        return np.asarray(data).astype(str)
     if layout.is_plain_zarr or (width is None and layout.has_vlen_strings):
-        return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
+        return data if data.dtype.kind == "O" else data.astype(object)
     if width is None:
         filled = [] if fill is None else [fill]
         width = max(largest(measured_width, data), measured_width(np.array(filled, object)))
-    dtype = np.dtype(f"S{int(width)}")
-    return padded(data, dtype), dtype
+    return padded(data, np.dtype(f"S{int(width)}"))
 
 
 @blockwise

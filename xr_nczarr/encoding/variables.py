@@ -43,7 +43,7 @@ class EncodedVariable:
     Attributes
     ----------
     data
-        A NumPy or dask array. Its dtype is `dtype`, except for strings of variable length.
+        A NumPy or dask array in the stored dtype.
     fill_value
         The value of elements in chunks that are not stored, or None if this value is undefined.
     encoding
@@ -55,7 +55,6 @@ class EncodedVariable:
 
     dimensions: tuple[str, ...]
     data: Any
-    dtype: np.dtype[Any]
     kind: Kind
     attributes: dict[str, Any]
     fill_value: Any
@@ -302,7 +301,8 @@ def encode_variable(
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
         width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
-        data, dtype = string_data(data, width, layout, attributes.get("_FillValue"))
+        data = string_data(data, width, layout, attributes.get("_FillValue"))
+        dtype = data.dtype
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
@@ -327,7 +327,6 @@ def encode_variable(
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
         data=data,
-        dtype=dtype,
         kind=kind,
         attributes=attributes,
         fill_value=fill_value,
