@@ -50,7 +50,9 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
 
 
 class Transport(RemoteClient):
-    """A base class for clients that read files through fsspec's public batch methods.
+    """The part of `FilesystemClient` that reads files, and retries transient failures.
+
+    Files are read with fsspec's public batch methods.
 
     Parameters
     ----------
@@ -105,15 +107,8 @@ class Transport(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing file.
 
-        If a range extends beyond the end of the file, the response is shorter than requested.
+        While the caller processes a response, threads fetch the next batches in advance.
         """
-        for response in self._fetch_ahead(requests, expected):
-            yield None if response is None else Versioned(response)
-
-    def _fetch_ahead(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[bytes | None]:
-        """Yield the response to each request, while threads fetch the next batches in advance."""
         usual_count = _batch_size(expected)
         is_one_batch = len(requests) <= usual_count
         largest = 0
@@ -130,7 +125,7 @@ class Transport(RemoteClient):
         source = batches()
         if self.sequential or is_one_batch:
             for batch in source:
-                yield from self._request(batch, expected)
+                yield from map(_versioned, self._request(batch, expected))
             return
         helpers = ThreadPoolExecutor(_HELPERS, "fetch")
         try:
@@ -143,7 +138,7 @@ class Transport(RemoteClient):
                 pending.extend(
                     helpers.submit(self._request, batch, expected) for batch in islice(source, 1)
                 )
-                yield from responses
+                yield from map(_versioned, responses)
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
@@ -377,6 +372,10 @@ class Transport(RemoteClient):
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure
+
+
+def _versioned(response: bytes | None) -> Versioned | None:
+    return None if response is None else Versioned(response)
 
 
 def _batch_size(expected: Expected) -> int:
