@@ -478,7 +478,7 @@ def test_derived_stores_keep_client_even_if_environment_variables_change(
     store.put([("x", b"123")])
     monkeypatch.setenv("AWS_UNKNOWN_SETTING", "1")
     bounded = store.bounded(3)
-    assert type(bounded._client) is type(store._client)
+    assert bounded._client is store._client
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
@@ -635,6 +635,19 @@ def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str)
     http_server.fault("together", path="*/v/*", times=32)
     np.testing.assert_array_equal(opened.v.values, values)
     assert http_server.most_in_flight == 32
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_many_small_objects_are_requested_concurrently(
+    http_server: HttpServer, client: str
+) -> None:
+    keys = [str(index) for index in range(100)]
+    for key in keys:
+        Path(http_server.root, key).write_bytes(b"1")
+    store = open_store(http_server.url, storage_options={"client": client}).bounded(1000)
+    http_server.fault("together", path="*", times=100)
+    assert [bytes(data or b"") for data in store.fetch(keys)] == [b"1"] * 100
+    assert http_server.most_in_flight == 100
 
 
 def test_number_of_concurrent_requests_for_large_chunks_is_limited(http_server: HttpServer) -> None:
