@@ -463,7 +463,7 @@ def test_staged_store_replaces_any_existing_target(
         os.chmod(real.root, 0o750)
         if there == "link":
             os.symlink("real", target.root)
-    staging = target.staging()
+    staging = target.staging(empty=True)
     staging.put([("a/new", b"2")])
     if there in ("store", "link"):
         assert fetch(target, "old") == b"1"
@@ -478,7 +478,7 @@ def test_failed_replacement_restores_old_store(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("old", b"1")])
-    staging = store.staging()
+    staging = store.staging(empty=True)
     rename = os.rename
 
     def fail_once(source: str, target: str) -> None:
@@ -633,7 +633,7 @@ def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> 
 def test_discarded_staging_store_is_removed_even_if_worker_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging = open_store(tmp_path / "s", must_exist=False).staging()
+    staging = open_store(tmp_path / "s", must_exist=False).staging(empty=True)
     staging.put([("a/0", b"1")])
     remove, late = shutil.rmtree, [f"{staging.root}/late"]
 

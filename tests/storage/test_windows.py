@@ -245,7 +245,7 @@ def _empty_directory() -> None:
     xr.testing.assert_identical(opened(r"C:\data\empty"), values(0, 2))
     for name in ("store", "file"):
         store = LocalStore(f"C:/data/{name}")
-        staging = store.staging()
+        staging = store.staging(empty=True)
         staging.put([("a", b"1")])
         if name == "store":
             store.put([("b", b"2")])

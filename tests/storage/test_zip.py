@@ -264,7 +264,7 @@ def test_reading_remote_zip_file_sends_one_request_plus_one_per_object(
 def test_packed_zip_files_have_folder_entries_and_unique_names(tmp_path: Path) -> None:
     path = tmp_path / "data.zip"
     store = open_store(path, must_exist=False)
-    staging = store.staging()
+    staging = store.staging(empty=False)
     staging.put([("g/a/0", b"1"), (".zgroup", b"{}"), ("g/.zgroup", b"{}"), ("g/a/0", b"2")])
     assert not path.exists()
     store.commit(staging)
@@ -282,7 +282,7 @@ def test_zarr_python_reads_packed_zip_file(tmp_path: Path) -> None:
     store = open_store(tmp_path / "data.zip", must_exist=False)
     with zarr.storage.LocalStore(tmp_path / "plain") as plain:
         zarr.create_array(plain, name="a", shape=4, dtype="i4", fill_value=7, zarr_format=2)
-    staging = store.staging()
+    staging = store.staging(empty=False)
     for parent, _, names in os.walk(tmp_path / "plain"):
         inside = os.path.relpath(parent, tmp_path / "plain")
         keys = [name if inside == "." else f"{inside}/{name}" for name in names]
@@ -296,7 +296,7 @@ def test_append_replaces_zip_file_only_after_writing_all_data(tmp_path: Path) ->
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
     store = open_store(path, must_exist=False)
-    staging = store.staging()
+    staging = store.staging(empty=False)
     assert isinstance(staging, LocalStore)
     staging.put([("a/1", b"2")])
     assert path.read_bytes() == old

@@ -33,12 +33,12 @@ from xr_nczarr.storage.replacing import (
     concurrent_creation_error,
     copy_tree,
     desktop_files,
+    discard_tree,
     existing_folder,
     hidden_path,
     is_hidden,
     link_or_copy,
     remove,
-    remove_tree,
     replace_directory,
     write_file,
 )
@@ -284,7 +284,7 @@ class LocalStore(Store):
                 held.enter_context(system.locked(path))
             yield
 
-    def staging(self, *, empty: bool = True) -> LocalStore:
+    def staging(self, *, empty: bool) -> LocalStore:
         """Return a new staging store beside this one, for use with `commit`.
 
         If `empty` is true, the staging store initially contains only ``.DS_Store`` and similar
@@ -302,7 +302,7 @@ class LocalStore(Store):
                 else:
                     copy_tree(os.path.realpath(self.root), root, sync=sync)
         except BaseException:
-            remove_tree(root)
+            discard_tree(root)
             raise
         return replace(self, root=root, must_exist=True)
 
@@ -332,7 +332,7 @@ class LocalStore(Store):
 
     def discard(self) -> None:
         """Remove the directory of this staging store, unless `commit` has already moved it."""
-        remove_tree(self.root)
+        discard_tree(self.root)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Map each key to the path of the file that contains its object."""

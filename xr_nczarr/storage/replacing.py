@@ -198,7 +198,7 @@ def remove(path: str) -> None:
         system.unlink(path)
 
 
-def remove_tree(path: str) -> None:
+def discard_tree(path: str) -> None:
     """Remove a directory, and try again if another process adds files to it in the meantime.
 
     For example, dask workers finish writing their current chunks even after a write has failed. No

@@ -170,7 +170,7 @@ class ZipStore(Store):
         with self.in_one_step(empty=False) as staging:
             staging.delete(prefix)
 
-    def staging(self, *, empty: bool = False) -> LocalStore:
+    def staging(self, *, empty: bool) -> LocalStore:
         """Return a new staging directory beside the zip file, for use with `commit`.
 
         The directory initially contains the objects of the zip file, or no objects if `empty` is
@@ -178,7 +178,7 @@ class ZipStore(Store):
         """
         target = self._target()
         # Only the packed file is flushed to disk.
-        staging = LocalStore(target, "none").staging()
+        staging = LocalStore(target, "none").staging(empty=True)
         if not empty and os.path.lexists(target):
             try:
                 staging.check_new_keys(self._contents.entries, ())
