@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.errors import AccessDeniedError, MetadataError, UnsupportedError
@@ -53,9 +53,6 @@ class DocumentSource:
     ----------
     probed
         A variant of `store` that returns HTML pages instead of raising errors; see `Store.probing`.
-    before
-        Earlier content of the documents that an interrupted write has changed, by key. It is
-        returned instead of the stored content. None stands for a document that did not exist.
     page_for_missing
         HTML page that the server sends for missing objects. Empty if the server sends no such page,
         and None if this is not yet known.
@@ -63,7 +60,6 @@ class DocumentSource:
 
     store: Store
     limits: Limits
-    before: Mapping[str, bytes | None] = field(default_factory=dict)
     page_for_missing: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -98,12 +94,11 @@ class DocumentSource:
         for store, requested in batches:
             responses = store.fetch(requested) if refusals is None else store.probe(requested)
             for key, response in zip(requested, responses, strict=True):
-                data = self.before.get(key, response)
-                if isinstance(data, AccessDeniedError):
+                if isinstance(response, AccessDeniedError):
                     assert refusals is not None
-                    refusals[key] = data
-                elif data is not None:
-                    present[key] = data
+                    refusals[key] = response
+                elif response is not None:
+                    present[key] = response
         if self.probed.returns_pages:
             present = self._without_pages(present, requested=names)
         records = present.get(_RECORDS)

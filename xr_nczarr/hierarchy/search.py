@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -35,7 +35,7 @@ from xr_nczarr.model import (
     parent_path,
     paths_above,
 )
-from xr_nczarr.storage import Listing, Store, fold_name, name_collisions
+from xr_nczarr.storage import Listing, RolledBackStore, Store, fold_name, name_collisions
 
 Kinds = Mapping[str, NodeKind | None]
 """Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
@@ -135,8 +135,6 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.source = DocumentSource(self.store, self.limits)
-        self.probed = self.source.probed
-        self._fetch = self.source.fetch
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -147,16 +145,19 @@ class _Search:
         self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
         # A variant may store the root's documents under other keys.
         if self.zarr != zarr or self.with_sidecars:
-            documents |= self._fetch(key for key in self._node_keys("/") if key not in documents)
+            documents |= self.source.fetch(
+                key for key in self._node_keys("/") if key not in documents
+            )
         if journal is not None and (
             has_chunks(journal)
             or consolidated is False
             or self.zarr.expand_consolidated(documents) is None
         ):
             interrupted = parse_journal(journal)
-            self.source.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
-            self.replaced = self.source.before if interrupted.chunks else {}
-            documents = self._fetch(documents)
+            before = interrupted.before(self.source.probed.fetch(interrupted.keys)) or {}
+            self.source = replace(self.source, store=RolledBackStore(self.store, before))
+            self.replaced = before if interrupted.chunks else {}
+            documents = self.source.fetch(documents)
         if consolidated is not False:
             members = self.zarr.expand_consolidated(documents)
             if members is not None:
@@ -187,7 +188,7 @@ class _Search:
                     candidates, keys, refusals, consolidated_first=self.consolidated_first
                 )
             else:
-                documents |= self._fetch(keys, refusals)
+                documents |= self.source.fetch(keys, refusals)
             if refusals and not are_absent(documents, candidates, consolidated):
                 raise refused(refusals, keys)
             for zarr in batch:
@@ -200,17 +201,19 @@ class _Search:
 
     def _has_arrays(self, zarr: Format) -> bool:
         try:
-            listing = self.probed.list_names("")
+            listing = self.source.probed.list_names("")
         except UnsupportedError:
             return False
         paths = [f"/{name}" for name in zarr.child_names(*listing)[:_PROBED]]
-        documents = self._fetch(zarr.document_key(path, "array") for path in paths)
+        documents = self.source.fetch(zarr.document_key(path, "array") for path in paths)
         return any(zarr.recognizes(documents, path) for path in paths)
 
     def _consolidated_only(self, candidates: Sequence[Format]) -> Hierarchy:
         usual = sorted(candidates, key=lambda zarr: not zarr.consolidated_by_default)
         refusals: dict[str, AccessDeniedError] = {}
-        documents = self._fetch(filter(None, (zarr.consolidated_key for zarr in usual)), refusals)
+        documents = self.source.fetch(
+            filter(None, (zarr.consolidated_key for zarr in usual)), refusals
+        )
         for zarr in usual:
             self.zarr = zarr
             members = zarr.expand_consolidated(documents)
@@ -243,7 +246,7 @@ class _Search:
         )
 
     def _check(self, members: dict[str, Document]) -> None:
-        single = self._fetch(members)
+        single = self.source.fetch(members)
         consolidated_key = self.zarr.consolidated_key
         for key, document in members.items():
             stored = single.get(key)
@@ -312,7 +315,7 @@ class _Search:
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
         keys = {path: self._node_keys(path, kind or first) for path, kind in kinds.items()}
-        documents = self._fetch(key for names in keys.values() for key in names)
+        documents = self.source.fetch(key for names in keys.values() for key in names)
         if local:
             # A second batch is cheap here: fetch group documents only for paths without an array.
             groups = {
@@ -320,7 +323,7 @@ class _Search:
                 for path, kind in kinds.items()
                 if kind is None and self.zarr.document_key(path, "array") not in documents
             }
-            documents |= self._fetch(groups.values())
+            documents |= self.source.fetch(groups.values())
             for path, key in groups.items():
                 keys[path].append(key)
         nodes = {
@@ -337,7 +340,7 @@ class _Search:
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(
-            zip(unnamed, self.probed.map_concurrently(self._listing, unnamed), strict=True)
+            zip(unnamed, self.source.probed.map_concurrently(self._listing, unnamed), strict=True)
         )
         for group in groups:
             kinds = listed[group.path]
@@ -354,7 +357,7 @@ class _Search:
 
     def _listing(self, path: str) -> Listing | NczarrError:
         try:
-            return self.probed.list_names(self.zarr.listing_prefix(path))
+            return self.source.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 

@@ -203,7 +203,37 @@ def cache_error(store: str) -> UnsupportedError:
     return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 
-class PrefetchingStore(_WrapperStore):
+class _OverlayStore(_WrapperStore):
+    """A store that knows some objects, and reads all others from `source`."""
+
+    @abstractmethod
+    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
+        """Return a mapping that contains the known objects among those at `keys`.
+
+        The value of a missing object is None.
+        """
+
+    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
+        known = self._known(keys)
+        others = request([key for key in keys if key not in known])
+        for key in keys:
+            yield known[key] if key in known else next(others)
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield the bytes of each range, or None for a range of a missing object.
+
+        The ranges of known objects are cut from these objects.
+        """
+        known = self._known([item.key for item in ranges])
+        others = self.source.fetch_ranges([item for item in ranges if item.key not in known])
+        for item in ranges:
+            if item.key in known:
+                yield from cut_ranges([item], [known[item.key]], self.name)
+            else:
+                yield next(others)
+
+
+class PrefetchingStore(_OverlayStore):
     """A store that prefetches the objects of `group`, and reads all other objects from `source`.
 
     Only `source` is pickled, so that prefetched objects are not sent to other processes.
@@ -223,20 +253,8 @@ class PrefetchingStore(_WrapperStore):
     def _wrap(self, source: Store) -> PrefetchingStore:
         return PrefetchingStore(source, self.group)
 
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
-        fetched = self.group.fetch(keys)
-        return request(keys) if fetched is None else iter(fetched)
-
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of a missing object.
-
-        If the objects of all ranges belong to `group`, the ranges are cut from the prefetched
-        objects instead of being requested.
-        """
-        fetched = self.group.fetch([item.key for item in ranges])
-        if fetched is None:
-            return self.source.fetch_ranges(ranges)
-        return cut_ranges(ranges, fetched, self.name)
+    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
+        return self.group.fetch(keys)
 
 
 class PrefetchGroup:
@@ -253,14 +271,14 @@ class PrefetchGroup:
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()
 
-    def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
-        """Return the objects at `keys`, with None for each missing object.
+    def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
+        """Return all objects of the group by key, with None for each missing object.
 
-        If any key is not in this group, or the group could not be fetched, return None instead of a
-        list.
+        If any of the `keys` is not in this group, or the group could not be fetched, the mapping is
+        empty.
         """
         if not self._keys.issuperset(keys):
-            return None
+            return {}
         with self._lock:
             if self._fetched is None:
                 group = sorted(self._keys)
@@ -268,8 +286,7 @@ class PrefetchGroup:
                     self._fetched = dict(zip(group, self._store.fetch(group), strict=True))
                 except NczarrError:
                     self._fetched = {}
-            fetched = self._fetched
-        return [fetched[key] for key in keys] if fetched else None
+            return self._fetched
 
 
 class MemoizingStore(_WrapperStore):
@@ -295,7 +312,7 @@ class MemoizingStore(_WrapperStore):
         yield from (responses[key] if key in responses else self.objects[key] for key in keys)
 
 
-class RolledBackStore(_WrapperStore):
+class RolledBackStore(_OverlayStore):
     """A store that shows some objects as they were before an interrupted write.
 
     `before` maps the keys of these objects to their earlier bytes. The value is None for an object
@@ -312,19 +329,8 @@ class RolledBackStore(_WrapperStore):
     def _wrap(self, source: Store) -> RolledBackStore:
         return RolledBackStore(source, self.before)
 
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
-        current = request([key for key in keys if key not in self.before])
-        for key in keys:
-            yield self.before[key] if key in self.before else next(current)
-
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of a missing object."""
-        current = self.source.fetch_ranges([item for item in ranges if item.key not in self.before])
-        for item in ranges:
-            if item.key in self.before:
-                yield from cut_ranges([item], [self.before[item.key]], self.name)
-            else:
-                yield next(current)
+    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:  # noqa: ARG002
+        return self.before
 
 
 def _same_store(store: Store) -> Store:
