@@ -7,6 +7,7 @@ specifications define, and raise ChunkError where the specifications require an 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from xr_nczarr.model import Json
 Array = npt.NDArray[Any]
 
 _EXACT_IN_DOUBLES = 1 << 53
+_SPECIAL = ("NaN", "Infinity", "+Infinity", "-Infinity")
 
 
 def _round_half_away(values: Array) -> Array:
@@ -43,11 +45,9 @@ def build_scale_offset(request: StepRequest) -> Step:
     """Build the `Step` that stores ``(value - offset) * scale`` without changing the dtype."""
     flow = request.flow
     dtype = _number_type(flow)
-    settings = request.settings(offset=None, scale=None)
-    offset, scale = (
-        _scalar(default if settings[name] is None else settings[name], dtype, name)
-        for name, default in (("offset", 0), ("scale", 1))
-    )
+    request.settings(offset=None, scale=None)  # raises an error for unknown parameters
+    offset = _scalar(request.spec.configuration.get("offset", 0), dtype, "offset")
+    scale = _scalar(request.spec.configuration.get("scale", 1), dtype, "scale")
     if not scale:
         raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
     whole = dtype.kind in "iu"
@@ -142,7 +142,7 @@ def build_cast_value(request: StepRequest) -> Step:
             f'codec parameter "out_of_range" is "wrap", which requires an integer data type, not '
             f"{stored.name}"
         )
-    maps = settings["scalar_map"] or {}
+    maps = {} if settings["scalar_map"] is None else settings["scalar_map"]
     if not isinstance(maps, dict) or not maps.keys() <= {"encode", "decode"}:
         raise MetadataError(
             f'codec parameter "scalar_map" is {quote(maps)}; expected an object with only the '
@@ -317,24 +317,29 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
-    range_ = np.iinfo(dtype) if dtype.kind in "iu" else None
-    fits = type(number) in (int, float)
-    if fits and range_ is not None:
-        fits = (
-            math.isfinite(number) and int(number) == number and range_.min <= number <= range_.max
-        )
-    if not fits:
+    """Convert the value of a parameter to a scalar of `dtype`.
+
+    The value is a number, the name of a special float, or a bit pattern such as ``"0x7fc00000"``.
+    """
+    native = dtype.newbyteorder("=")
+    try:
+        if isinstance(value, str) and value.startswith("0x"):
+            (bits,) = np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">"))
+            return native.type(bits)
+        number = float(value) if value in _SPECIAL else value
+        if type(number) not in (int, float):
+            raise ValueError
+        if dtype.kind == "f":
+            struct.pack(f"<{dtype.char}", number)  # fails for numbers that round to infinity
+            return native.type(number)
+        if not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max or number != int(number):
+            raise ValueError
+        return native.type(int(number))
+    except (OverflowError, ValueError, struct.error) as error:
+        problem = f"expected a number that {dtype} can represent"
         raise MetadataError(
-            f'codec parameter "{name}" is {quote(repr(value))}; expected a number that {dtype} can '
-            "represent"
-        )
-    return dtype.newbyteorder("=").type(int(number) if range_ is not None else number)
+            f'codec parameter "{name}" is {quote(repr(value))}; {problem}'
+        ) from error
 
 
 def _pairs(

@@ -177,7 +177,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
         raise unsupported("storage transformer", name, "storage_transformers")
     dtype, type_name = parse_data_type(required(members, "data_type"))
     cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
-    chain = parse_chain(required(members, "codecs"), dtype, cells)
+    dtype, chain = parse_chain(required(members, "codecs"), dtype, cells)
     if runs and chain.shards:
         inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
         for cell, lengths in zip(inner, runs, strict=True):
@@ -191,11 +191,11 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
     return ArrayNode(
         path="/",
         shape=shape,
-        dtype=chain.dtype,
+        dtype=dtype,
         chunk_shape=chain.chunk_shape,
         type_name=type_name,
         fill_value=parse_fill_value(
-            required(members, "fill_value"), chain.dtype, text=type_name == "string"
+            required(members, "fill_value"), dtype, text=type_name == "string"
         ),
         codecs=chain.codecs,
         chunk_keys=_parse_chunk_keys(required(members, "chunk_key_encoding")),

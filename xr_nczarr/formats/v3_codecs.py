@@ -5,29 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
-from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
+from xr_nczarr.formats.documents import (
+    read_lengths,
+    read_list,
+    read_text,
+    render_float,
+    required,
+    without,
+)
 from xr_nczarr.formats.typestrings import is_numpy_dtype
 from xr_nczarr.formats.v2 import SHUFFLES, converted
-from xr_nczarr.formats.v3_casts import NUMERIC_CODECS, render_parameter
-from xr_nczarr.formats.v3_data_types import DType, check_members, read_named, unsupported
+from xr_nczarr.formats.v3_data_types import (
+    DType,
+    check_members,
+    parse_data_type,
+    read_named,
+    unsupported,
+)
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
+NUMERIC_CODECS = frozenset(("scale_offset", "cast_value"))
+"""Codecs whose parameters are numbers of the data type, including NaN and infinities."""
+
 _DECODED_DTYPES = {
     **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
     "astype": "decode_dtype",
 }
 """A mapping from codecs to the parameter with the dtype of the decoded numbers."""
 
-_ELEMENTWISE = frozenset(
-    ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
-)
+_ELEMENTWISE = NUMERIC_CODECS | {"fixedscaleoffset", "quantize", "bitround", "astype"}
 _ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
 # Codecs that can change the data type, each with the parameter that names the new type.
 _RETYPING = {
@@ -44,7 +57,7 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     "gzip": {"level": 1},
     "zstd": {"level": 0, "checksum": False},
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
-    **{name: {} for name in ("scale_offset", "cast_value")},
+    **{name: {} for name in NUMERIC_CODECS},
 }
 _NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
 _INDEX_TYPE = np.dtype("<u8")
@@ -54,23 +67,22 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 class Chain(NamedTuple):
     """The parsed ``codecs`` of an array. The fields have the same meaning as in `ArrayNode`."""
 
-    dtype: DType
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecSpec, ...]
     shards: tuple[ShardSpec, ...]
 
 
-def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
-    """Parse the ``codecs`` of an array.
+def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> tuple[DType, Chain]:
+    """Parse the ``codecs`` of an array, and return its dtype with the stored byte order.
 
     `shape` is the shape of one stored object (a chunk or a shard).
     """
-    chain = _parse_level(value, dtype, shape, "codecs")
+    chain = _parse_level(value, shape, dtype.itemsize, "codecs")
     dtype, codecs = move_byte_order(dtype, chain.codecs)
-    return chain._replace(dtype=dtype, codecs=codecs)
+    return dtype, chain._replace(codecs=codecs)
 
 
-def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
+def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
@@ -78,7 +90,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
     each element independently, because this package applies these codecs to each inner chunk
     instead of to the whole shard.
     """
-    specs = _parse_specs(value, place, len(shape), dtype)
+    specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
     # Without a known serializer, an unknown codec may be the serializer.
@@ -91,7 +103,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
             place,
         )
     if _SHARDING not in names:
-        return Chain(dtype, shape, specs, ())
+        return Chain(shape, specs, ())
     order = tuple(range(len(shape)))
     for spec in specs[:at]:
         if spec.name == "transpose":
@@ -99,13 +111,12 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
         elif spec.name not in _ELEMENTWISE:
             problem = f"codec {quote(spec.name)} cannot decode individual inner chunks of a shard"
             raise UnsupportedError(problem, place=place)
-        dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
     members = ("chunk_shape", "codecs", "index_codecs", "index_location")
     check_members(configuration, members, place)
     location = read_text(configuration.get("index_location", "end"), place, ("start", "end"))
     index = configuration.get("index_codecs", [_LITTLE, "crc32c"])
-    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0, _INDEX_TYPE)
+    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0, _INDEX_TYPE.itemsize)
     outer = [shape[axis] for axis in order]
     inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
     if len(inner) != len(outer) or any(
@@ -120,9 +131,9 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
         leading=at,
         order=_nontrivial_order(order),
     )
-    chain = _parse_level(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
+    inner_codecs = required(configuration, "codecs", place)
+    chain = _parse_level(inner_codecs, inner, itemsize, f"{place}.codecs")
     return Chain(
-        dtype,
         _untransposed_lengths(chain.chunk_shape, order),
         (*specs[:at], *chain.codecs),
         (shard, *[_untransposed_level(level, order) for level in chain.shards]),
@@ -145,12 +156,9 @@ def _untransposed_level(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
     return replace(level, shape=_untransposed_lengths(level.shape, order), order=composed)
 
 
-def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[CodecSpec, ...]:
-    specs, itemsize = [], dtype.itemsize
-    for i, item in enumerate(read_list(value, place)):
-        specs.append(_parse_named(item, f"{place}[{i}]", rank, dtype, itemsize))
-        dtype = encoded_type(specs[-1], dtype)
-    return tuple(specs)
+def _parse_specs(value: Json, place: str, rank: int, itemsize: int) -> tuple[CodecSpec, ...]:
+    items = enumerate(read_list(value, place))
+    return tuple([_parse_named(item, f"{place}[{i}]", rank, itemsize) for i, item in items])
 
 
 def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
@@ -164,7 +172,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
         return dtype
 
 
-def _parse_named(item: Json, place: str, rank: int, dtype: DType, itemsize: int) -> CodecSpec:
+def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
     name, configuration = read_named(item, place)
     if name == "packbits":
         # The codec in the registry of v3 differs from the codec of numcodecs with the same name.
@@ -172,8 +180,10 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType, itemsize: int)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
-    elif name in NUMERIC_CODECS:
-        configuration = NUMERIC_CODECS[name](configuration, dtype, place)
+    elif name == "cast_value":
+        data_type = required(configuration, "data_type", place)
+        stored, _ = parse_data_type(data_type, f"{place}.data_type")
+        configuration = {**configuration, "data_type": stored.name}
     return parse_spec(name, configuration, place, rank, itemsize, item)
 
 
@@ -396,7 +406,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
     if name == "cast_value":
         configuration["data_type"] = np.dtype(configuration["data_type"]).name
     if name in NUMERIC_CODECS:
-        configuration = {key: render_parameter(value) for key, value in configuration.items()}
+        configuration = _render_numbers(configuration)
     configuration = _REGISTERED.get(name, {}) | configuration
     if name == "blosc":
         kind = configuration["shuffle"]
@@ -407,3 +417,13 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         # zarr-python requires a configuration for codecs of numcodecs, even if it is empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+def _render_numbers(value: Any) -> Json:
+    """Render the parameters of a numeric codec, or a part of them."""
+    if isinstance(value, Mapping):
+        return {name: _render_numbers(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_render_numbers(item) for item in value]
+    number = value.item() if isinstance(value, np.generic) else value
+    return render_float(number) if isinstance(number, float) else number

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required
-from xr_nczarr.formats.v3_casts import NUMERIC_CODECS
-from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
+from xr_nczarr.formats.v3_codecs import NUMERIC_CODECS, byte_order, parse_spec, with_bytes
 from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
 from xr_nczarr.model import ArrayNode, CodecSpec, Json
 
