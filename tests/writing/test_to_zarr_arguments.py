@@ -10,7 +10,7 @@ import xarray as xr
 import zarr
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding, V2ChunkKeyEncoding
 
-from xr_nczarr import ConflictError, ExistsError, copy, info, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, NotFoundError, copy, info, to_nczarr
 
 
 def read(target, **options):
@@ -29,6 +29,33 @@ def test_extra_slashes_in_group_paths_are_ignored(group, mode):
     to_nczarr(old.chunk(x=2) + 100, store, group=group, mode=mode)
     for spelled in ("g/h", group):
         assert read(store, group=spelled).identical(old + 100)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["readable", "damaged"])
+@pytest.mark.parametrize("group", ["g/v", "g/v/below"])
+@pytest.mark.parametrize("mode", ["w", "w-", "a", "r+"])
+def test_group_at_or_below_path_of_variable_is_rejected(mode, group, damaged):
+    store = {}
+    to_nczarr(xr.Dataset({"v": ("x", [1.0])}), store, group="g", consolidated=False)
+    if damaged:
+        store["g/v/.zarray"] = b"{}"
+    before = dict(store)
+    with pytest.raises(ConflictError, match="/g/v is a variable, not a group"):
+        to_nczarr(xr.Dataset({"w": 1}), store, group=group, mode=mode)
+    assert store == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"mode": "r+"}, NotFoundError), ({"append_dim": "x"}, ConflictError)],
+    ids=["mode r+", "append"],
+)
+def test_values_cannot_be_written_into_missing_group(options, error):
+    store = {}
+    dataset = xr.Dataset({"v": ("x", [1.0])})
+    to_nczarr(dataset, store, group="g")
+    with pytest.raises(error, match=r"no group named '/h'.*mode='a'"):
+        to_nczarr(dataset, store, group="h", **options)
 
 
 def test_non_string_group_argument_is_rejected():
