@@ -1,5 +1,6 @@
 """The upload pool of a write: limited in bytes, and raises errors before the write ends."""
 
+import pickle
 import threading
 
 import pytest
@@ -50,4 +51,13 @@ def test_first_upload_error_is_raised_and_later_uploads_are_dropped():
     uploads.end()
     assert done == []
     with pytest.raises(RuntimeError, match="has already ended"), uploads:
+        pass
+
+
+def test_tasks_unpickled_after_end_of_their_write_are_refused():
+    task, other = pickle.dumps(Uploads(8)), pickle.dumps(Uploads(8))
+    pickle.loads(task).end()
+    with pytest.raises(RuntimeError, match="has already ended"), pickle.loads(task):
+        pass
+    with pickle.loads(other):
         pass

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -33,6 +33,7 @@ _Argument = TypeVar("_Argument")
 _REAL, _NUMBERS = "biuf", "biufc"  # kinds of dtypes
 _MAX_BYTES = 64 << 20  # a larger limit did not speed up storing chunks of 4 MB
 _MIN_JOB_BYTES = 256 << 10  # so that at most 256 small objects wait
+_MAX_COPIES = 1024  # the writes that a worker process remembers
 
 Region = tuple[slice, ...]
 
@@ -316,8 +317,6 @@ class Uploads(Underway):
         identifier is created.
     """
 
-    _copies: ClassVar[WeakValueDictionary[str, Uploads]] = WeakValueDictionary()
-    _ended_copies: ClassVar[list[Uploads]] = []
     _copying: ClassVar[ProcessLock] = ProcessLock()
 
     def __init__(self, threads: int = 1, token: str = "") -> None:
@@ -332,14 +331,12 @@ class Uploads(Underway):
 
     @classmethod
     def _copy(cls, token: str) -> Uploads:
-        with cls._copying:
-            return cls._copies.setdefault(token, Uploads(token=token))
+        with cls._copying:  # so that two threads do not create a copy of the same write
+            return _remembered_copy(token)
 
     @classmethod
     def _end_copy(cls, token: str) -> None:
-        copy = cls._copy(token)
-        cls._ended_copies.append(copy)  # for tasks that are unpickled later
-        copy.end()
+        cls._copy(token).end()
 
     @property
     def pooled(self) -> bool:
@@ -402,3 +399,9 @@ class Uploads(Underway):
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+@lru_cache(_MAX_COPIES)
+def _remembered_copy(token: str) -> Uploads:
+    """Return the copy that all tasks of a write share, even if they are unpickled after its end."""
+    return Uploads(token=token)
