@@ -272,18 +272,17 @@ def info(
     """
     options = OpenOptions.of(locals())
     opened, top = open_whole(target, options)
-    hierarchy, name = opened.hierarchy, quote(opened.store.name)
-    layout = releases_of(opened.root.dialect, opened.root.node)
     with Progress(progress and count_chunks, None, " objects") as bar:
-        counted = count_stored_chunks(opened, progress=bar) if count_chunks else ()
+        stored = count_stored_chunks(opened, progress=bar) if count_chunks else None
     return StoreInfo(
-        name,
-        hierarchy.zarr.version,
-        hierarchy.consolidated,
-        opened.root.dialect,
-        top,
-        layout,
-        *counted,
+        name=quote(opened.store.name),
+        zarr_format=opened.hierarchy.zarr.version,
+        consolidated=opened.hierarchy.consolidated,
+        dialect=opened.root.dialect,
+        root=top,
+        layout=releases_of(opened.root.dialect, opened.root.node),
+        stored_chunks=stored.chunks if stored else None,
+        unlisted=stored.reason if stored else "",
     )
 
 

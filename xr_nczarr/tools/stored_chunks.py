@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,23 +33,24 @@ class StoredChunks:
         The variable's `readable_node`.
     extent
         Number of objects along each dimension of the grid.
-    present
-        Number of objects that exist, out of `total`.
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        Positions of the existing objects: their indices in the flattened grid (C order). Empty
-        unless `count_stored_chunks` was called with `others`.
+        Positions of the existing objects: their indices in the flattened grid (C order).
     """
 
     node: ArrayNode
     extent: tuple[int, ...] = field(init=False)
-    present: int = 0
     stored_bytes: int | None = 0
     numbers: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
     def __post_init__(self) -> None:
         self.extent = self.node.object_counts
+
+    @property
+    def present(self) -> int:
+        """The number of objects that exist, out of `total`."""
+        return len(self.numbers)
 
     @property
     def total(self) -> int:
@@ -64,71 +66,73 @@ class StoredChunks:
         return self.node.chunk_keys.key(self.index(number))
 
 
+class StoreContents(NamedTuple):
+    """The stored objects of a store.
+
+    Attributes
+    ----------
+    chunks
+        The stored objects of each variable, keyed by path.
+    others
+        The keys of all objects that are not chunks or shards. Empty if the store cannot be listed.
+    reason
+        Why the stored objects cannot be counted, so that `chunks` is empty. Empty if they were.
+    """
+
+    chunks: dict[str, StoredChunks]
+    others: list[str]
+    reason: str = ""
+
+
 def count_stored_chunks(
     opened: OpenedStore,
-    others: list[str] | None = None,
     *,
     max_requests: int | None = MAX_REQUESTS,
     progress: Progress | None = None,
-) -> tuple[dict[str, StoredChunks], str]:
+) -> StoreContents:
     """Count the stored objects of each variable.
 
     Parameters
     ----------
-    others
-        List to extend with the keys of all objects that are not chunks or shards. If a list is
-        passed, the positions of the existing chunks and shards are recorded too.
     max_requests
         Maximum number of chunks to look up if the store cannot be listed. None means no limit.
-
-    Returns
-    -------
-    tuple
-        The stored objects of each variable, keyed by path, and an empty string. If they cannot be
-        counted, an empty dict and a string with the reason.
     """
     progress = progress or Progress(False)
     try:
-        return _counted(opened, progress.count(opened.store.sizes()), others), ""
+        return _counted(opened, progress.count(opened.store.sizes()))
     except (AccessDeniedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
     if max_requests is not None and total > max_requests:
         many = f"{total:,} chunks are too many to look up one by one (at most {max_requests:,})"
-        return {}, f"{reason}. {many}"
+        return StoreContents({}, [], f"{reason}. {many}")
     try:
-        return _counted(opened, progress.count(_requested_sizes(opened)), others), ""
+        return _counted(opened, progress.count(_requested_sizes(opened)))
     except UnsupportedError:
-        return {}, reason
+        return StoreContents({}, [], reason)
     except AccessDeniedError as error:
-        return {}, str(error)
+        return StoreContents({}, [], str(error))
 
 
-def _counted(
-    opened: OpenedStore, objects: Iterable[tuple[str, int | None]], others: list[str] | None
-) -> dict[str, StoredChunks]:
+def _counted(opened: OpenedStore, objects: Iterable[tuple[str, int | None]]) -> StoreContents:
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():
         keys = stored.node.chunk_keys
         folder = (keys.prefix if stored.node.shape else keys.scalar).rpartition("/")[0]
         by_folder.setdefault(folder, []).append(stored)
-    unknown: list[str] = []
+    others: list[str] = []
     for key, size in objects:
         owner, number = _owner(key, by_folder)
         if owner is None:
-            unknown.append(key)
+            others.append(key)
             continue
-        if others is not None:
-            owner.numbers.append(number)
-        owner.present += 1
+        owner.numbers.append(number)
         if size is None or owner.stored_bytes is None:
             owner.stored_bytes = None
         else:
             owner.stored_bytes += size
-    if others is not None:
-        others += unknown
-    return by_path
+    return StoreContents(by_path, others)
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:

@@ -93,9 +93,8 @@ def verify(
             raise
         # Only the journal states which documents are valid, and it is damaged.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
-    strays: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
-    stored, reason = count_stored_chunks(opened, strays, max_requests=max_requests)
+    stored, others, reason = count_stored_chunks(opened, max_requests=max_requests)
     chunks = {path: (item.present, item.total) for path, item in stored.items()}
     result = Verification(store=opened.store.name, chunks=chunks)
     findings = result.findings
@@ -115,7 +114,7 @@ def verify(
         _read_all(arrays, result, bar)
     if reason:
         findings.append(Finding("warning", "/", f"missing chunks cannot be detected: {reason}"))
-    findings += _left_over(opened, strays)
+    findings += _left_over(opened, others)
     if readers:
         findings += requirements(opened, documents)
     return result
