@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from posixpath import commonpath
@@ -23,7 +24,7 @@ from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
-from xr_nczarr.tools.subset import positions_of
+from xr_nczarr.tools.subset import chosen_paths, positions_of
 from xr_nczarr.tools.text import byte_text, columns, shape_text
 
 if TYPE_CHECKING:
@@ -200,25 +201,22 @@ def explain(
             datasets = _opened_datasets(opened, top)
     if datasets is not None:
         sources = _xarray_sources(datasets)
-    requested = None if variables is None else {name.lstrip("/") for name in variables}
-    names = {name for path in sources for name in (path, path.rpartition("/")[2])}
     dimensions = {name for source in sources.values() for name in source.dimensions}
-    _check("dimension", set(indexers), dimensions)
-    _check("variable", requested or set(), names)
-    selected = {
-        path: _selected(path, source, indexers)
-        for path, source in sources.items()
-        if requested is None or not requested.isdisjoint((path, path.rpartition("/")[2]))
-    }
-    sizes = _sizes([item[0] for item in selected.values() if not isinstance(item, str)])
+    for name in indexers:
+        if name not in dimensions:
+            raise unknown("dimension", name, dimensions)
+    chosen = chosen_paths(variables, {f"/{path}" for path in sources}, "variable")
+    selected: dict[str, tuple[ChunkedArray, Selection]] = {}
     readings: list[VariableReading] = []
     left_out: dict[str, str] = {}
-    for path, item in selected.items():
-        result = item if isinstance(item, str) else _reading(path, sources[path], *item, sizes)
-        if isinstance(result, str):
-            left_out[path] = result
-        else:
-            readings.append(result)
+    for path, source in sources.items():
+        if f"/{path}" in chosen:
+            with _leaving_out(path, left_out):
+                selected[path] = source.select(indexers)
+    sizes = _sizes([array for array, _ in selected.values()])
+    for path, (array, part) in selected.items():
+        with _leaving_out(path, left_out):
+            readings.append(_reading(path, sources[path].dimensions, array, part, sizes))
     return Explanation(tuple(readings), left_out)
 
 
@@ -229,12 +227,34 @@ class _Source:
     Attributes
     ----------
     select
-        Function that takes indexers and returns the array and the selection to read from it, or a
-        string that explains why these are unknown.
+        Function that takes indexers, and returns the array and the selection to read from it.
     """
 
     dimensions: tuple[Any, ...]
-    select: Callable[[Indexers], tuple[ChunkedArray, Selection] | str]
+    select: Callable[[Indexers], tuple[ChunkedArray, Selection]]
+
+
+class _UnpredictableError(Exception):
+    """The cost of reading a variable is unknown. The message says why."""
+
+
+@contextmanager
+def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Add the variable at `path` to `left_out` if the context raises an error.
+
+    Raises
+    ------
+    ConflictError
+        If a position is outside its dimension.
+    """
+    try:
+        yield
+    except IndexError as error:
+        raise ConflictError(str(error), variable=path) from error
+    except NczarrError as error:
+        left_out[path] = f"unreadable: {' '.join(str(error).split())}"
+    except _UnpredictableError as error:
+        left_out[path] = str(error)
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
@@ -251,20 +271,13 @@ def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
 
 def _select_stored(
     opened: OpenedStore, variable: NetcdfVariable, dimensions: Sequence[str], indexers: Indexers
-) -> tuple[ChunkedArray, Selection] | str:
-    try:
-        if variable.error is not None:
-            raise variable.error
-        array = opened.array(variable)
-        _ = array.codec, array.layout
-    except NczarrError as error:
-        return _unreadable(error)
+) -> tuple[ChunkedArray, Selection]:
+    if variable.error is not None:
+        raise variable.error
+    array = opened.array(variable)
+    _ = array.codec, array.layout
     items = [indexers.get(name, slice(None)) for name in dimensions]
     return array, whole(variable.shape).orthogonal(items)
-
-
-def _unreadable(error: NczarrError) -> str:
-    return f"unreadable: {' '.join(str(error).split())}"
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
@@ -298,7 +311,7 @@ def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
     }
 
 
-def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection] | str:
+def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection]:
     from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
     from xr_nczarr.writing.lazy_sources import chunked_values, unwrapped
 
@@ -306,7 +319,9 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     if hasattr(data, "dask"):
         values = chunked_values(data)
         if values is None:
-            return "the dask graph does not show which chunks are read. Open with chunks=None"
+            raise _UnpredictableError(
+                "the dask graph does not show which chunks are read. Open with chunks=None"
+            )
         variable = type(variable)(variable.dims, values)
     # A Variable treats a DataArray as a plain array, without regard to its dimensions.
     chosen = {
@@ -316,9 +331,9 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     }
     lazy, selection = unwrapped(variable.isel(chosen)._data)
     if isinstance(lazy, UnreadableArray):
-        return _unreadable(lazy.error)
+        raise lazy.error
     if not isinstance(lazy, LazyArray):
-        return "in memory"
+        raise _UnpredictableError("in memory")
     assert selection is not None
     return lazy.stored, selection
 
@@ -343,20 +358,6 @@ def _cells(reading: VariableReading) -> list[str]:
     ]
 
 
-def _check(kind: str, requested: Set[Any], available: Set[Any]) -> None:
-    for name in sorted(requested - available):
-        raise unknown(kind, name, available)
-
-
-def _selected(
-    path: str, source: _Source, indexers: Indexers
-) -> tuple[ChunkedArray, Selection] | str:
-    try:
-        return source.select(indexers)
-    except IndexError as error:
-        raise ConflictError(str(error), variable=path) from error
-
-
 def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
     by_store: dict[str, list[ChunkedArray]] = {}
     for array in arrays:
@@ -372,28 +373,25 @@ def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
 
 def _reading(
     name: str,
-    source: _Source,
+    dimensions: Sequence[Any],
     array: ChunkedArray,
     selection: Selection,
     sizes: Mapping[str, ObjectSizes],
-) -> VariableReading | str:
-    dimensions = tuple(map(str, source.dimensions))
+) -> VariableReading:
+    dimensions = tuple(map(str, dimensions))
     node, request = array.node, selection.request()
     if not dimensions:
         request = request._replace(selection=[0] * len(node.shape))
-    try:
-        if request.pointwise:
-            count = array.plan(request.selection, pointwise=True).count
-        else:
-            count = count_touched(node.shape, node.chunk_shape, request.selection)
-        if count > _MAX_CHUNKS:
-            return f"{count:,} chunks are too many to look up one by one. Select fewer"
-        one_by_one = count <= MAX_REQUESTS
-        read = record_read(array, request, sizes[array.store.identity], one_by_one=one_by_one)
-    except IndexError as error:
-        raise ConflictError(str(error), variable=name) from error
-    except NczarrError as error:
-        return _unreadable(error)
+    if request.pointwise:
+        count = array.plan(request.selection, pointwise=True).count
+    else:
+        count = count_touched(node.shape, node.chunk_shape, request.selection)
+    if count > _MAX_CHUNKS:
+        raise _UnpredictableError(
+            f"{count:,} chunks are too many to look up one by one. Select fewer"
+        )
+    sizes_of = partial(sizes[array.store.identity].of, one_by_one=count <= MAX_REQUESTS)
+    read = record_read(array, request, sizes_of)
     totals = grid_shape(node.shape, node.chunk_shape) if node.shards else node.object_counts
     return VariableReading(
         name=name,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -18,6 +17,8 @@ from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
+
+SizesOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class RecordedRead(NamedTuple):
@@ -72,9 +73,7 @@ class ObjectSizes:
         return [None] * len(keys)
 
 
-def record_read(
-    array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
-) -> RecordedRead:
+def record_read(array: ChunkedArray, request: ReadRequest, sizes_of: SizesOf) -> RecordedRead:
     """Predict the cost of reading a selection, without reading any object.
 
     The selection is read from simulated objects instead of the stored objects, into a result that
@@ -82,18 +81,16 @@ def record_read(
 
     Parameters
     ----------
-    one_by_one
-        Whether the sizes of objects may be looked up one by one; see `ObjectSizes.of`.
+    sizes_of
+        Function that returns the sizes of objects; see `ObjectSizes.of`.
 
     Raises
     ------
-    IndexError
-        If an index is outside the array.
     NczarrError
         If the array cannot be read, or its reference set refers to a target that is not allowed.
     """
     # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
-    store = _RecordingStore(sizes, holds_objects=not array.node.shards, one_by_one=one_by_one)
+    store = _RecordingStore(array.store, sizes_of, holds_objects=not array.node.shards)
     node = replace(array.node, fill_value=0)
     options = replace(array.options, missing_chunks="fill", threads=1)
     parts = count()
@@ -130,8 +127,10 @@ class _RecordingStore(Store):
 
     Parameters
     ----------
-    sizes
-        Sizes of the objects in the other store.
+    other
+        The other store.
+    sizes_of
+        Function that returns the sizes of objects in the other store; see `ObjectSizes.of`.
     holds_objects
         Whether to simulate the objects. If False, every object appears to be missing.
 
@@ -147,14 +146,14 @@ class _RecordingStore(Store):
         Keys of the shards from which byte ranges were requested.
     """
 
-    def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
+    def __init__(self, other: Store, sizes_of: SizesOf, *, holds_objects: bool) -> None:
         # The name differs, so that no shard index of the other store is found in the cache.
-        self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
+        self.name, self.remote = f"{other.name} (recorded)", other.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
         self.shard_keys: set[str] = set()
-        self._sizes = partial(sizes.of, one_by_one=one_by_one)
-        self._count_requests = sizes.store.count_requests
+        self._sizes_of = sizes_of
+        self._count_requests = other.count_requests
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -165,7 +164,7 @@ class _RecordingStore(Store):
         """Yield zeros for each range of a simulated object, and None for any other range."""
         self.requests += self._count_requests(ranges)
         before = None
-        for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
+        for item, size in zip(ranges, self._sizes_of([item.key for item in ranges]), strict=True):
             if not self._holds_objects and not item.is_whole:
                 self.shard_keys.add(item.key)
             if size == 0:
