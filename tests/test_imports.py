@@ -13,7 +13,7 @@ import xarray as xr
 import xr_nczarr
 
 HEAVY = ("numpy", "xarray", "pandas", "dask", "jinja2", "aiohttp", "s3fs", "pyarrow", "netCDF4")
-HEAVY += ("xr_nczarr.references",)
+HEAVY += ("zarr", "obstore", "icechunk", "xr_nczarr.references")
 COMMANDS = {
     "info": ("info",),
     "metadata": ("info", "--metadata"),
@@ -67,6 +67,7 @@ assert not [finder for finder in sys.meta_path if "xr_nczarr" in type(finder).__
 ORDERS = {
     "xarray first": "import sys, xarray, xr_nczarr",
     "xr_nczarr first": "import sys, xr_nczarr; import xarray as xr; import xarray",
+    "a name of xr_nczarr": "import sys\nfrom xr_nczarr import to_nczarr\nimport xarray",
     "a submodule of xarray": "import sys, xr_nczarr, xarray.core.dataset; import xarray",
     "import_module": "import sys, xr_nczarr, importlib\nxarray = importlib.import_module('xarray')",
     "xarray is looked up before": """
@@ -155,6 +156,18 @@ def test_importing_xr_nczarr_imports_no_heavy_dependencies():
     assert imported_by("import xr_nczarr") == set()
 
 
+def test_importing_xr_nczarr_makes_references_module_available():
+    output_of("import xr_nczarr; xr_nczarr.references.write, xr_nczarr.references.expand")
+
+
+@pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
+def test_importing_engine_does_not_import_reading_layers(module):
+    """xarray imports the entry points of all engines, whichever one is used."""
+    layers = {f"xr_nczarr.{name}" for name in ("storage", "chunks", "hierarchy", "references")}
+    code = f"import sys, xarray, {module}; print(*({layers} & sys.modules.keys()))"
+    assert output_of(code).strip() == ""
+
+
 def test_help_option_imports_no_heavy_dependencies():
     code = """
 from xr_nczarr.cli.main import main
@@ -181,9 +194,10 @@ def test_commands_on_reference_set_do_not_import_jinja2(store, tmp_path):
 
 
 def test_opening_dataset_imports_nothing_beyond_xarray(store):
-    # xarray itself imports dask when it decodes times, and when it makes an index.
+    # xarray itself imports dask when it decodes times, and when it makes an index. The engines of
+    # other packages can import zarr.
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr'"
-    expected = imported_by("import xarray")
+    expected = imported_by("import xarray; xarray.backends.list_engines()")
     assert "dask" not in expected
     assert imported_by(code + ", decode_times=False)", store) == expected
     assert imported_by(code + ", decode_times=False).load()", store) == expected

@@ -100,44 +100,5 @@ def test_pickled_errors_keep_message_and_fields(name):
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_importing_xr_nczarr_imports_neither_zarr_nor_dask():
-    code = "import sys, xr_nczarr; print([n for n in ('zarr', 'dask') if n in sys.modules])"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert run.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import xr_nczarr; import xarray as xr",
-        "import xarray as xr; import xr_nczarr",
-        "from xr_nczarr import to_nczarr; import xarray as xr",
-        "import xr_nczarr.errors; import xarray as xr",
-    ],
-)
-def test_accessor_is_registered_regardless_of_import_order(imports):
-    code = f"{imports}; ds = xr.Dataset({{'a': 1}}); store = {{}}; ds.nczarr.to_nczarr(store)"
-    code += "; xr.DataTree(ds).nczarr, ds.a.nczarr; assert '.zgroup' in store"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_importing_xr_nczarr_makes_references_module_available():
-    code = "import xr_nczarr; xr_nczarr.references.write, xr_nczarr.references.expand"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-@pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
-def test_importing_engine_does_not_import_reading_layers(module):
-    """xarray imports the entry points of all engines, whichever one is used."""
-    rooms = [f"xr_nczarr.{room}" for room in ("storage", "chunks", "hierarchy", "references")]
-    code = f"import sys, xarray, {module}; print([n for n in {rooms} if n in sys.modules])"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert run.stdout.strip() == "[]"
-
-
 if __name__ == "__main__":
     SNAPSHOT.write_text("".join(f"{line}\n" for line in signatures()))

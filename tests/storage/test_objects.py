@@ -249,20 +249,6 @@ def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
-def test_opening_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    xr_nczarr.to_nczarr(dataset(), tmp_path / "x")
-    code = (
-        "import sys, xr_nczarr.dataset as d\n"
-        f"d.resolve({str(tmp_path / 'x')!r}); d.resolve({{}})\n"
-        "print([n for n in ('zarr', 'obstore', 'icechunk') if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def check_that_the_source_is_not_overwritten(source: Any, target: Any, **options: Any) -> None:
     xr_nczarr.to_nczarr(dataset(), source, mode="w", zarr_format=3, **options)
     lazy = xr.open_dataset(source, engine="nczarr", chunks={}, **options)

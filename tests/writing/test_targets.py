@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tracemalloc
 import warnings
 import zipfile
@@ -587,20 +585,6 @@ def test_failed_creation_in_mapping_leaves_no_store_and_can_be_repeated():
     whole = dict(store)
     to_nczarr(example(), whole)
     xr.testing.assert_identical(read(whole), example())
-
-
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import xarray, xr_nczarr",
-        "import xr_nczarr, xarray; xr_nczarr.to_nczarr",
-        "import xarray; xarray.open_dataset({path!r}, engine='nczarr')",
-    ],
-)
-def test_importing_package_or_using_engine_registers_accessor(path, imports):
-    to_nczarr(example(), path)
-    code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_every_function_expands_tilde_to_home_directory(tmp_path, monkeypatch):
