@@ -88,6 +88,9 @@ S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
             ),
         ),
         ("memory://x#mode=zarr", Location("memory://x", None, "zarr")),
+        ("data:x", Location(f"{os.getcwd()}/data:x")),
+        ("own_protocol://x", Location("own_protocol://x")),
+        ("2026-01-01T00:00.zarr", Location(f"{os.getcwd()}/2026-01-01T00:00.zarr")),
         ({}, Location("")),
     ],
 )

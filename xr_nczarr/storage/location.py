@@ -375,13 +375,8 @@ def _parse_mode(mode: str, url: str) -> dict[str, str]:
 
 
 def _is_local(url: str) -> bool:
-    scheme = re.match(r"(\w[\w+.-]*)(::|://|:/)", url)
-    # A single letter is a Windows drive.
-    return (
-        scheme is None
-        or len(scheme[1]) == 1
-        or (scheme[1].lower() in ("file", "local") and scheme[2] != "::")
-    )
+    # There are no stores in data URLs, but a new store may be called "data:x".
+    return url.startswith("data:") or local_path(url) is not None
 
 
 def _local_path(url: str) -> str:

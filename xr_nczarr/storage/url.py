@@ -16,7 +16,7 @@ CACHES = ("simplecache", "filecache", "blockcache", "cached")
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
 # A scheme has at least two letters, because a single letter is a Windows drive. A slash or a second
 # colon must follow the first colon, except in "data:", because a file name may contain a colon.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[:/]|data:")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+.-]+:[:/]|data:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 
 
