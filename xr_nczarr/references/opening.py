@@ -14,16 +14,14 @@ from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
-from xr_nczarr.storage import Access, LocalStore, Location, RemoteStore, Rules, Store, parse_url
-from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_url
+from xr_nczarr.storage.open_store import open_url
 from xr_nczarr.storage.reference_names import (
     has_reference_options,
     is_json,
     is_parquet,
     names_reference_set,
 )
-from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 
 _RECORDS = ".zmetadata"
@@ -184,14 +182,12 @@ def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True
     set is trusted.
     """
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
-    access = options.access
     if path is not None:
         return LocalStore(path, follow_symlinks=follow_symlinks, max_object_bytes=max_bytes)
-    trust = None if access.trusted else Trust.below(url)
-    rules = Rules(
-        retry=access.retry, missing_status=access.missing_status, max_object_bytes=max_bytes
+    return open_url(
+        url,
+        options.document_options(split_query(url)[0]),
+        options.access,
+        filesystem=options.filesystem,
+        max_object_bytes=max_bytes,
     )
-    if options.filesystem is not None:
-        return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
-    storage_options = options.document_options(split_query(url)[0])
-    return RemoteStore(connection(url, storage_options, rules, trust))

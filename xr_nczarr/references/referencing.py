@@ -21,8 +21,7 @@ from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import portable, render_references, tabulated
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
-from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.open_store import open_store, open_url
 from xr_nczarr.storage.reference_names import is_parquet
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
@@ -174,7 +173,7 @@ def _open_source(location: Location, access: Access) -> Store:
 
 def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
     path = local_path(url)
-    return RemoteStore(connection(url, options)) if path is None else LocalStore(path)
+    return open_url(url, options) if path is None else LocalStore(path)
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:

@@ -19,7 +19,7 @@ from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.open_store import Access, looks_like_nczarr
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
-from xr_nczarr.storage.remote import RemoteStore, Rules
+from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Store
@@ -42,7 +42,6 @@ __all__ = [
     "RemoteStore",
     "Retry",
     "RolledBackStore",
-    "Rules",
     "SharedCache",
     "Store",
     "Versioned",

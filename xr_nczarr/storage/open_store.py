@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from xr_nczarr.errors import (
@@ -143,18 +144,7 @@ def open_store(
         # fsspec is not used for local files, because it overwrites them in place: if a write is
         # killed, a truncated file remains.
         return local if location.folder else _open_local(location, local)
-    rules = Rules(
-        retry=access.retry,
-        missing_status=access.missing_status,
-        max_object_bytes=largest,
-    )
-
-    def connect(url: str, options: Mapping[str, Any]) -> Store:
-        trust = None if access.trusted else Trust.below(url)
-        if location.filesystem is not None:
-            return RemoteStore(FilesystemClient.within(location.filesystem, url, rules, trust))
-        return RemoteStore(connection(url, options, rules, trust))
-
+    connect = partial(open_url, access=access, filesystem=location.filesystem)
     if location.filesystem is None:
         options = merge_options(location.storage_options, access.options)
         return _open_remote(_checked_url(location, access.options), options, connect, largest)
@@ -162,6 +152,36 @@ def open_store(
     if location.folder:
         return connect(location.url, {})
     return _open_remote(location.url, {}, connect, largest)
+
+
+def open_url(
+    url: str,
+    options: Mapping[str, Any],
+    access: Access = DEFAULT_ACCESS,
+    *,
+    filesystem: Any = None,
+    max_object_bytes: int | None = None,
+) -> RemoteStore:
+    """Open the folder at an fsspec URL, without making a request.
+
+    Parameters
+    ----------
+    options
+        Options for the client. The options in `access` are not added to them.
+    filesystem
+        The filesystem to use. If it is None, the URL and `options` determine the client.
+    max_object_bytes
+        Maximum size of an object in bytes. None means the maximum in `access`.
+    """
+    rules = Rules(
+        retry=access.retry,
+        missing_status=access.missing_status,
+        max_object_bytes=max_object_bytes or access.max_object_bytes,
+    )
+    trust = None if access.trusted else Trust.below(url)
+    if filesystem is not None:
+        return RemoteStore(FilesystemClient.within(filesystem, url, rules, trust))
+    return RemoteStore(connection(url, options, rules, trust))
 
 
 def looks_like_nczarr(target: Any) -> bool:
