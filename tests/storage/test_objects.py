@@ -229,6 +229,26 @@ def test_nczarr_in_icechunk_is_readable_at_any_snapshot(tmp_path: Path) -> None:
         commit(repository, dataset(), mode="w", zarr_format=1)
 
 
+def test_error_of_failed_icechunk_append_suggests_discarding_changes() -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    commit(repository, dataset())
+
+    def fail(block: np.ndarray) -> np.ndarray:
+        raise ValueError("no values")
+
+    later = dataset().assign_coords(y=[4, 5, 6, 7])
+    failing = later.assign(t=later.t.copy(data=later.t.data.map_blocks(fail, dtype=float)))
+    session = repository.writable_session("main")
+    with pytest.raises(ValueError, match="no values") as caught:
+        xr_nczarr.to_nczarr(failing, session.store, append_dim="y")
+    assert "session.discard_changes()" in caught.value.__notes__[0]
+    session.discard_changes()
+    xr_nczarr.to_nczarr(later, session.store, append_dim="y")
+    with xr.open_dataset(session.store, engine="nczarr") as opened:
+        assert opened.y.values.tolist() == [*range(8)]
+
+
 def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
     parsers = pytest.importorskip("virtualizarr.parsers")
     registry = pytest.importorskip("virtualizarr.registry")

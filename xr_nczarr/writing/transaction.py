@@ -234,7 +234,7 @@ class Transaction:
                 if options.compute:
                     write_chunks(plan.writes, work, options)
         except Exception as error:
-            left = _state_after_failure(plan, in_place=in_place)
+            left = _state_after_failure(plan, self.store, in_place=in_place)
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
             else:  # raised by dask, or by a function in its graph
@@ -426,7 +426,12 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
     return True
 
 
-def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
+def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> str:
+    if store.transactional:
+        return (
+            "The uncommitted changes contain a part of the write: discard them (for example with "
+            "session.discard_changes()), and run the write again"
+        )
     if not in_place:
         return "The store is either unchanged or completely replaced: run the write again"
     if plan.new:
