@@ -322,6 +322,22 @@ def test_info_repr_shows_store_contents(stored):
     assert "group /inner" in text
 
 
+@pytest.mark.parametrize("consolidated", [None, True, "check"])
+def test_v3_is_preferred_if_v2_has_consolidated_metadata_too(tmp_path, consolidated):
+    for zarr_format in (2, 3):
+        part = tmp_path / str(zarr_format)
+        xr_nczarr.to_nczarr(
+            xr.Dataset({"v": ("x", [zarr_format])}),
+            part,
+            zarr_format=zarr_format,
+            consolidated=True,
+        )
+        put(tmp_path / "both", objects(part))
+    read = xr.open_dataset(tmp_path / "both", engine="nczarr", consolidated=consolidated)
+    assert read.encoding["zarr_format"] == "3"
+    assert read["v"] == 3
+
+
 # Regression D20
 def test_info_lists_arrays_without_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"

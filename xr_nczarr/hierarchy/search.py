@@ -209,12 +209,10 @@ class _Search:
         return any(zarr.recognizes(documents, path) for path in paths)
 
     def _consolidated_only(self, candidates: Sequence[Format]) -> Hierarchy:
-        usual = sorted(candidates, key=lambda zarr: not zarr.consolidated_by_default)
         refusals: dict[str, AccessDeniedError] = {}
-        documents = self.source.fetch(
-            filter(None, (zarr.consolidated_key for zarr in usual)), refusals
-        )
-        for zarr in usual:
+        keys = filter(None, (zarr.consolidated_key for zarr in candidates))
+        documents = self.source.fetch(keys, refusals)
+        for zarr in candidates:
             self.zarr = zarr
             members = zarr.expand_consolidated(documents)
             if members is not None:
