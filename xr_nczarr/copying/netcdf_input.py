@@ -158,7 +158,7 @@ class NetcdfFile:
             return tuple(sizes[: len(dimensions)])
         shape = [dimension.size for dimension in dimensions]
         lengthened = len(dimensions) == 1 and dimensions[0].unlimited
-        return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
+        return chunk_shape(None, shape, dtype, blocks=None, lengthened=lengthened)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
         """Return the value of elements that were never written, or None if it is undefined."""

@@ -28,7 +28,6 @@ _TARGET_BYTES = 4 << 20  # per chunk
 # value per append would have one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
-_CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
 
 
 def make_node(
@@ -68,8 +67,6 @@ def make_node(
     dtype = encoded.data.dtype
     dtype = np.dtype(object) if dtype.kind == "O" else dtype  # without xarray's metadata
     blocks = getattr(encoded.data, "chunks", None)
-    if encoded.kind == "char":
-        encoding = _with_character_length(encoding, shape)
     items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
     place = "filters" if zarr.separates_compressor else "codecs"
     leading = (CodecSpec(items, {}, place),) if dtype.hasobject else ()
@@ -78,15 +75,21 @@ def make_node(
         itemsize = _POINTER_BYTES
     fitted = dropped = ""
     with Place(variable=path):
+        chunks, shards = requested_shapes(encoding, shape, characters=encoded.kind == "char")
+        contiguous = bool(encoding.get("contiguous"))
         if not explicit:
-            encoding, fitted = _fit_inherited_chunks(encoding, encoded.dimensions, shape, growing)
-        chunk = chunk_shape(encoding, shape, dtype, blocks=blocks, lengthened=lengthened)
+            chunks, shards, fitted = _adapted_shapes(
+                chunks, shards, encoding, encoded.dimensions, shape, growing
+            )
+            contiguous = contiguous and _is_whole(encoding, shape)
+        if chunks is None and contiguous:
+            chunks = shape
+        chunk = chunk_shape(chunks, shape, dtype, blocks=blocks, lengthened=lengthened)
         if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
         # If the Zarr version has no shards, those inherited from the opened store are ignored.
-        requested = encoding.get("shards") if explicit or zarr.has_shards else None
-        required = explicit or encoding.get("chunks") == chunk
-        shards = _shard_specs(requested, chunk, shape, required=required)
+        shards = shards if explicit or zarr.has_shards else None
+        required = explicit or chunks == chunk
         uncompressed = ArrayNode(
             path=path,
             shape=shape,
@@ -95,7 +98,7 @@ def make_node(
             fill_value=encoded.fill_value,
             codecs=leading,
             chunk_keys=zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr)),
-            shards=shards,
+            shards=_shard_specs(shards, chunk, shape, required=required),
         )
         try:
             codecs = requested_codecs(encoding, zarr, shuffles=not dtype.hasobject)
@@ -115,22 +118,6 @@ def make_node(
     return node, fitted, dropped
 
 
-def _with_character_length(
-    encoding: Mapping[str, Any], shape: tuple[int, ...]
-) -> Mapping[str, Any]:
-    """Add the character dimension to the chunks and shards in the encoding of a string variable.
-
-    The strings are stored as arrays of characters, with the characters of each string along an
-    additional dimension. The shapes in the encoding lack this dimension, and are extended so that
-    a chunk always contains whole strings.
-    """
-    for key in ("chunks", "chunksizes", "shards"):
-        sizes = encoding.get(key)
-        if isinstance(sizes, list | tuple) and len(sizes) == len(shape) - 1:
-            encoding = {**encoding, key: (*sizes, shape[-1])}
-    return encoding
-
-
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
     """Replace the fill value with zero if the codecs cannot encode it."""
     try:
@@ -140,88 +127,96 @@ def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
     return node
 
 
-def _fit_inherited_chunks(
+def requested_shapes(
+    encoding: Mapping[str, Any], shape: Sequence[int], *, characters: bool
+) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
+    """Return the chunk lengths and the shards that an encoding requests.
+
+    An integer is expanded to one length per dimension. The chunk lengths are None if neither
+    ``chunks`` nor ``chunksizes`` is set. The shards are None, or have a ``shape`` and the other
+    members of zarr-python's encoding key ``shards``.
+
+    When a variable is opened, ``chunks`` and ``chunksizes`` are set to the same lengths. If they
+    differ because the user has changed one of them, ``chunks`` takes precedence over
+    ``chunksizes``, as in `to_zarr`.
+
+    Parameters
+    ----------
+    characters
+        Whether the array contains the characters of strings, with those of each string along the
+        last dimension. A requested shape that lacks this dimension is extended so that a chunk
+        always contains whole strings.
+    """
+
+    def lengths(requested: Any) -> Any:
+        if isinstance(requested, int | np.integer):
+            return (requested,) * len(shape)
+        if not isinstance(requested, list | tuple):
+            return requested
+        lacks_last = characters and len(requested) == len(shape) - 1
+        return (*requested, shape[-1]) if lacks_last else tuple(requested)
+
+    chunks, chunksizes, shards = map(encoding.get, ("chunks", "chunksizes", "shards"))
+    preferred = tuple((encoding.get("preferred_chunks") or {}).values())
+    unset = chunks is None or isinstance(chunks, str)
+    if unset or (chunksizes is not None and chunks == preferred):
+        chunks = chunksizes
+    if shards is not None:
+        settings = shards if isinstance(shards, Mapping) else {"shape": shards}
+        shards = {**settings, "shape": lengths(settings.get("shape"))}
+    return lengths(chunks), shards
+
+
+def _adapted_shapes(
+    chunks: tuple[Any, ...] | None,
+    shards: dict[str, Any] | None,
     encoding: Mapping[str, Any],
     dimensions: Sequence[str],
-    shape: Sequence[int],
+    shape: tuple[int, ...],
     growing: Sequence[bool],
-) -> tuple[dict[str, Any], str]:
-    """Adapt inherited chunk and shard shapes to an array.
+) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None, str]:
+    """Adapt inherited chunks and shards to an array.
 
-    `encoding` contains these shapes, and was set when the variable was opened. Like `to_zarr`, this
-    function keeps the shapes where possible:
+    `encoding` contains them as they were set when the variable was opened. Like `to_zarr`, this
+    function keeps their shapes where possible:
 
-    - If the data was transposed, the chunk lengths are reordered accordingly. The key
+    - If the data was transposed, the lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
     - A chunk that is longer than its dimension is shortened, unless the array may grow along that
       dimension or still has its original shape.
     - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
 
-    Return the adapted encoding, and a sentence that describes the changes. If nothing changed, the
-    sentence is empty.
+    Return the adapted chunk lengths and shards, and a sentence that describes the changes. If
+    nothing changed, the sentence is empty.
     """
-    fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
-    unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
-    if encoding.get("contiguous") and unchanged:
-        fitted["contiguous"] = True
-    sizes, shards = _requested_lengths(encoding), encoding.get("shards")
-    if sizes is None:
-        return fitted | ({} if shards is None else {"shards": shards}), ""
-    if isinstance(sizes, int | np.integer):
-        sizes = (sizes,) * len(shape)
-    inherited = f"chunks {tuple(sizes)} inherited from the source"
-    if len(sizes) != len(shape) or any(isinstance(size, Sequence) for size in sizes):
-        return fitted, f"{inherited} do not have {len(shape)} dimensions"
-    _check_integers(sizes)
+    if chunks is None:
+        return None, shards, ""
+    inherited = f"chunks {tuple(chunks)} inherited from the source"
+    if len(chunks) != len(shape) or any(isinstance(size, Sequence) for size in chunks):
+        return None, None, f"{inherited} do not have {len(shape)} dimensions"
+    _check_integers(chunks)
     axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
-        return fitted, f"{inherited} are for a different order of axes"
+        return None, None, f"{inherited} are for a different order of axes"
     shortened = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
-        if sizes[source] > length and not growing[axis] and not unchanged
+        if chunks[source] > length and not growing[axis] and not _is_whole(encoding, shape)
     }
-    fitted["chunks"] = _reordered(sizes, axes, shortened)
-    if shards is not None:
-        fitted["shards"] = _reordered_shards(shards, axes, shortened)
-    same = fitted["chunks"] == tuple(sizes)
-    return fitted, "" if same else f"{inherited} were adjusted"
+
+    def reordered(lengths: Sequence[int]) -> tuple[int, ...]:
+        return tuple(shortened.get(axis, lengths[source]) for axis, source in enumerate(axes))
+
+    adapted = reordered(chunks)
+    lengths = shards and shards["shape"]
+    if shards and isinstance(lengths, tuple) and len(lengths) == len(axes):
+        shards = {**shards, "shape": reordered(lengths)}
+    return adapted, shards, "" if adapted == tuple(chunks) else f"{inherited} were adjusted"
 
 
-def _reordered(
-    lengths: Sequence[int], axes: Sequence[int], shortened: Mapping[int, int]
-) -> tuple[int, ...]:
-    """Return the chunk lengths along the new axes.
-
-    `axes` contains the old axis for each new axis. `shortened` maps new axes to chunk lengths that
-    replace the old ones.
-    """
-    return tuple(shortened.get(axis, lengths[source]) for axis, source in enumerate(axes))
-
-
-def _reordered_shards(shards: Any, axes: Sequence[int], shortened: Mapping[int, int]) -> Any:
-    """Return the value of the ``shards`` key with its lengths reordered for the new axes.
-
-    A value without one length per axis, such as ``"auto"``, is returned unchanged.
-    """
-    settings = shards if isinstance(shards, Mapping) else {"shape": shards}
-    shape = settings.get("shape")
-    if not isinstance(shape, list | tuple) or len(shape) != len(axes):
-        return shards
-    return {**settings, "shape": _reordered(shape, axes, shortened)}
-
-
-def _requested_lengths(encoding: Mapping[str, Any]) -> Any:
-    """Return the chunk lengths under ``chunks`` or ``chunksizes``, or None if neither key is set.
-
-    When a variable is opened, both keys are set to the same lengths. If they differ because the
-    user has changed one of them, ``chunks`` takes precedence over ``chunksizes``, as in `to_zarr`.
-    """
-    chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
-    if chunks is None or isinstance(chunks, str):
-        return chunksizes
-    preferred = tuple((encoding.get("preferred_chunks") or {}).values())
-    return chunks if chunksizes is None or chunks != preferred else chunksizes
+def _is_whole(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
+    """Return whether an array still has the shape with which the variable was opened."""
+    return tuple(encoding.get("original_shape") or ()) == shape
 
 
 def _original_axes(
@@ -242,7 +237,7 @@ def _original_axes(
 
 
 def chunk_shape(
-    encoding: Mapping[str, Any],
+    requested: Sequence[Any] | None,
     shape: Sequence[int],
     dtype: np.dtype[Any],
     *,
@@ -253,8 +248,8 @@ def chunk_shape(
 
     The shape is determined by the first of these rules that applies:
 
-    1. If the encoding specifies a shape, that shape is used. A length of -1 stands for the length
-       of the dimension. The key ``contiguous`` stands for one chunk with the shape of the array.
+    1. If a shape is `requested`, that shape is used. A length of -1 stands for the length of the
+       dimension.
     2. If `blocks` is given (the chunks of a dask array), the length of a stored chunk along each
        dimension is that of the longest block.
     3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk has at
@@ -270,17 +265,12 @@ def chunk_shape(
     TypeError
         If a requested length is not an integer.
     """
-    sizes = _requested_lengths(encoding)
-    if isinstance(sizes, int | np.integer):
-        sizes = (sizes,) * len(shape)
-    if sizes is not None:
-        _check_integers(sizes)
-        if len(sizes) != len(shape) or min(sizes, default=0) < -1:
-            raise ConflictError(f"chunks {sizes!r} do not fit an array of shape {tuple(shape)}")
-        pairs = zip(sizes, shape, strict=True)
+    if requested is not None:
+        _check_integers(requested)
+        if len(requested) != len(shape) or min(requested, default=0) < -1:
+            raise ConflictError(f"chunks {requested!r} do not fit an array of shape {tuple(shape)}")
+        pairs = zip(requested, shape, strict=True)
         return tuple(max(1, length if size == -1 else int(size)) for size, length in pairs)
-    if encoding.get("contiguous"):
-        return tuple(max(1, size) for size in shape)
     if blocks:
         return tuple(max(1, *sizes) for sizes in blocks)
     chunk = [max(1, size) for size in shape]
@@ -298,9 +288,13 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 
 
 def _shard_specs(
-    requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
+    requested: Mapping[str, Any] | None,
+    chunk: tuple[int, ...],
+    array: Sequence[int],
+    *,
+    required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the shards requested under zarr-python's encoding key ``shards``, if any.
+    """Return the specifications of the shards that `requested_shapes` returned, if any.
 
     As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
     than eight chunks.
@@ -313,16 +307,12 @@ def _shard_specs(
     """
     if requested is None:
         return ()
-    if isinstance(requested, str) and requested == "auto":
+    shape, location = requested["shape"], requested.get("index_location", "end")
+    if isinstance(shape, str) and shape == "auto":
         sizes = zip(array, chunk, strict=True)
-        requested = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
-    settings = requested if isinstance(requested, Mapping) else {"shape": requested}
-    shape: Any = settings.get("shape")
-    location = settings.get("index_location", "end")
-    if isinstance(shape, int | np.integer):
-        shape = (shape,) * len(chunk)
+        shape = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
     is_multiple = (
-        isinstance(shape, list | tuple)
+        isinstance(shape, tuple)
         and len(shape) == len(chunk)
         and all(isinstance(whole, int | np.integer) and whole > 0 for whole in shape)
         and not any(whole % part for whole, part in zip(shape, chunk, strict=True))
