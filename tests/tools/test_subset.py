@@ -116,6 +116,15 @@ def test_copied_group_becomes_root_with_inherited_dimensions(
     assert float(copied["deep/s"]) == 1.5
 
 
+def test_copied_group_can_have_the_path_of_an_inherited_dimension() -> None:
+    inner = xr.Dataset({"w": ("time", [1.0, 2.0])})
+    store: dict[str, bytes] = {}
+    copied: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": inner.rename(w="v"), "/time": inner}), store)
+    xr_nczarr.copy(store, copied, group="time")
+    xr.testing.assert_identical(xr.open_dataset(copied, engine="nczarr").load(), inner)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -37,6 +37,11 @@ class Dimension:
     size: int
     unlimited: bool = False
 
+    @property
+    def group(self) -> str:
+        """The path of the group that defines the dimension."""
+        return self.path.removesuffix(self.name).rstrip("/") or "/"
+
 
 @dataclass(slots=True, kw_only=True)
 class Variable:

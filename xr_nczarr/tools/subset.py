@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import NotFoundError, quote, unknown
-from xr_nczarr.model import child_path, group_path, parent_path
+from xr_nczarr.model import child_path, group_path, is_within, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 
 
@@ -70,7 +70,7 @@ class Subset:
             groups[new_group.path] = new_group
         inherited = [dim for variable in sources.values() for dim in variable.dimensions]
         for dimension in inherited:
-            if not self._is_below(dimension.path):
+            if not is_within(dimension.group, self.group):
                 groups["/"].dimensions.setdefault(dimension.name, self._dimension(dimension))
         if self.variables is not None:
             _prune(groups, {dim.path for dim in map(self._dimension, inherited)})
@@ -81,15 +81,9 @@ class Subset:
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
-    def _is_below(self, path: str) -> bool:
-        return self.group == "/" or path.startswith(f"{self.group}/")
-
     def _moved(self, path: str) -> str:
-        if self.group == "/":
-            return path
-        if self._is_below(path):
-            return path[len(self.group) :]
-        return "/" if path == self.group else "/" + path.rpartition("/")[2]
+        """Return the path in the subset of a group, or the root for a group outside the subset."""
+        return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
 
     def _slice(self, dimension: Dimension) -> slice:
         position = self.positions.get(dimension.path, self.positions.get(dimension.name))
@@ -110,7 +104,8 @@ class Subset:
 
     def _dimension(self, dimension: Dimension) -> Dimension:
         size = len(range(dimension.size)[self._slice(dimension)])
-        return replace(dimension, path=self._moved(dimension.path), size=size)
+        path = child_path(self._moved(dimension.group), dimension.name)
+        return replace(dimension, path=path, size=size)
 
     def _check_dimensions(self, root: Group) -> None:
         dimensions = [item for group in root.walk() for item in group.dimensions.values()]
