@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -123,6 +124,19 @@ def test_copied_group_can_have_the_path_of_an_inherited_dimension() -> None:
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": inner.rename(w="v"), "/time": inner}), store)
     xr_nczarr.copy(store, copied, group="time")
     xr.testing.assert_identical(xr.open_dataset(copied, engine="nczarr").load(), inner)
+
+
+def test_copied_group_cannot_merge_dimensions_of_the_same_name(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "one.nc", "w") as file:
+        outer = file.createDimension("x", 3)
+        group = file.createGroup("g")
+        group.createDimension("x", 5)
+        group.createVariable("own", "f8", ("x",))
+        group.createVariable("inherited", "f8", (outer,))
+    with pytest.raises(xr_nczarr.ConflictError, match="two dimensions named x"):
+        xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two.nc", group="g")
+    xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two.nc", group="g", variables=["inherited"])
+    assert dict(xr.open_dataset(tmp_path / "two.nc").sizes) == {"x": 3}
 
 
 @pytest.mark.parametrize(

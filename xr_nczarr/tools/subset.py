@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import NotFoundError, quote, unknown
+from xr_nczarr.errors import ConflictError, NotFoundError, quote, unknown
 from xr_nczarr.model import child_path, group_path, is_within, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 
@@ -46,6 +46,8 @@ class Subset:
         ------
         NotFoundError
             If a group, variable or dimension is unknown, or a position is outside its dimension.
+        ConflictError
+            If the root group of the subset would have two dimensions of the same name.
         """
         top = _group_at(root, self.group)
         self._check_dimensions(root)
@@ -56,11 +58,17 @@ class Subset:
             wanted |= {name for path in wanted for name in _coordinates(everything[path], below)}
             used = {dim.path for path in wanted for dim in everything[path].dimensions}
             wanted |= used & below  # a coordinate variable has the same path as its dimension
+        chosen = [variable for path, variable in everything.items() if path in wanted]
+        needed = {dim.path: dim for variable in chosen for dim in variable.dimensions}
         groups: dict[str, Group] = {}
         sources: dict[str, Variable] = {}
         for group in top.walk():
-            new_group = replace(group, path=self._moved(group.path), variables={}, groups={})
-            new_group.dimensions = {n: self._dimension(d) for n, d in group.dimensions.items()}
+            new_group = replace(
+                group, path=self._moved(group.path), variables={}, groups={}, dimensions={}
+            )
+            for name, dimension in group.dimensions.items():
+                if self.variables is None or dimension.path in needed:
+                    new_group.dimensions[name] = self._dimension(dimension)
             for name, variable in group.variables.items():
                 if variable.path in wanted:
                     path = child_path(new_group.path, name)
@@ -68,18 +76,26 @@ class Subset:
                     new_group.variables[name] = replace(variable, path=path, dimensions=dimensions)
                     sources[path] = variable
             groups[new_group.path] = new_group
-        inherited = [dim for variable in sources.values() for dim in variable.dimensions]
-        for dimension in inherited:
-            if not is_within(dimension.group, self.group):
-                groups["/"].dimensions.setdefault(dimension.name, self._dimension(dimension))
+        self._add_inherited(groups["/"], needed.values())
         if self.variables is not None:
-            _prune(groups, {dim.path for dim in map(self._dimension, inherited)})
+            _prune(groups)
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
         """Return the slices to read from a source variable, or None to read all of it."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
+
+    def _add_inherited(self, root: Group, dimensions: Iterable[Dimension]) -> None:
+        for dimension in dimensions:
+            if not is_within(dimension.group, self.group):
+                if dimension.name in root.dimensions:
+                    raise ConflictError(
+                        f"the group {quote(self.group)} cannot become the root group, because it "
+                        f"would have two dimensions named {quote(dimension.name)}",
+                        remedy="Select the variables of one of them, or leave out the group",
+                    )
+                root.dimensions[dimension.name] = self._dimension(dimension)
 
     def _moved(self, path: str) -> str:
         """Return the path in the subset of a group, or the root for a group outside the subset."""
@@ -254,10 +270,10 @@ def _group_at(root: Group, path: str) -> Group:
     return groups[path]
 
 
-def _prune(groups: dict[str, Group], dimensions: set[str]) -> None:
+def _prune(groups: dict[str, Group]) -> None:
+    """Remove groups without variables and dimensions, unless they contain other groups."""
     for path in sorted(groups, key=len, reverse=True):
         group = groups[path]
-        group.dimensions = {n: d for n, d in group.dimensions.items() if d.path in dimensions}
         below = any(other.startswith(f"{path}/") for other in groups)
         if path != "/" and not (group.variables or group.dimensions or below):
             del groups[path]
