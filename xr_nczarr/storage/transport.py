@@ -248,6 +248,11 @@ class Transport(RemoteClient):
         Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
         wildcards.
         """
+        if self._is_cache and any(item.start < 0 for item in requests):
+            return [
+                self._cat_end(item) if item.start < 0 else self._cat([item], expected)[0]
+                for item in requests
+            ]
         max_bytes = None if self.web else expected.max_bytes
         whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
@@ -261,11 +266,6 @@ class Transport(RemoteClient):
         if self.web and not self.sequential:
             # `http.SessionFactory` takes the limit from this option.
             options["trace_request_ctx"] = expected.max_bytes
-        if self._is_cache and any((start or 0) < 0 for start in starts):
-            return [
-                self._cat_end(request) if (start or 0) < 0 else self._cat([request], expected)[0]
-                for request, start in zip(requests, starts, strict=True)
-            ]
         paths = [self.path(request.key) for request in requests]
         try:
             with self._lock:
