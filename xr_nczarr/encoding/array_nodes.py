@@ -18,11 +18,11 @@ from xr_nczarr.encoding.encoding_keys import (
 )
 from xr_nczarr.encoding.variables import EncodedVariable
 from xr_nczarr.errors import ConflictError, NczarrError, Place
+from xr_nczarr.formats.v2 import POINTER_BYTES
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.types import zero
 
-_POINTER_BYTES = 8
 _TARGET_BYTES = 4 << 20  # per chunk
 # Minimum lengths of one-dimensional chunks. With shorter chunks, a coordinate that grows by one
 # value per append would have one object per value.
@@ -72,7 +72,7 @@ def make_node(
     leading = (CodecSpec(items, {}, place),) if dtype.hasobject else ()
     itemsize = dtype.itemsize
     if encoded.kind == "string" and not dtype.hasobject:
-        itemsize = _POINTER_BYTES
+        itemsize = POINTER_BYTES
     fitted = dropped = ""
     with Place(variable=path):
         chunks, shards = requested_shapes(encoding, shape, characters=encoded.kind == "char")

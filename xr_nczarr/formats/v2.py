@@ -41,9 +41,10 @@ _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".
 # netCDF-C up to 4.9.3 wrote the parameters of these codecs as strings.
 _NETCDF_CODECS = frozenset(("zlib", "gzip", "bz2", "zstd", "blosc", "shuffle", "szip"))
 _INTEGER = re.compile("-?[0-9]{1,19}")
-_POINTER_BYTES = 8
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
+POINTER_BYTES = 8
+"""The element size with which netCDF-C shuffles strings, which are pointers in memory."""
 
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
 _MEMBERS = frozenset(
@@ -183,9 +184,8 @@ def parse_array(
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
     chunks = read_chunk_shape(required(metadata, "chunks"), "chunks", shape)
     check_chunk_size(chunks, dtype, limits, "chunks")
-    # netCDF-C shuffles strings, but not characters, as pointers of eight bytes.
     is_string = dtype.kind in "SO" and type_name not in CHARACTERS
-    itemsize = _POINTER_BYTES if is_string else dtype.itemsize
+    itemsize = POINTER_BYTES if is_string else dtype.itemsize
     filters = parse_codecs(metadata.get("filters"), "filters", itemsize)
     codecs = (*filters, *parse_codecs(metadata.get("compressor"), "compressor", itemsize))
     if read_text(metadata.get("order", "C"), "order", ("C", "F")) == "F":

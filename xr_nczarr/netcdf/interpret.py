@@ -16,6 +16,7 @@ import numpy as np
 
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
 from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.formats.v2 import POINTER_BYTES
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
@@ -46,7 +47,6 @@ from xr_nczarr.netcdf.dimensions import DimensionScope
 from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill, zero
 
 _CHARACTERS = frozenset({"S1", "u1", "U1"})
-_POINTER_BYTES = 8
 
 
 def interpret(
@@ -242,7 +242,7 @@ class _Interpreter:
         elif netcdf and dtype.char == "d" and node.fill_value == ROUNDED_FILL:
             changes.update(fill_value=EXACT_FILL)
         if netcdf and any(spec.name == "shuffle" for spec in node.codecs):
-            size = _POINTER_BYTES if kind == "string" else dtype.itemsize
+            size = POINTER_BYTES if kind == "string" else dtype.itemsize
             changes.update(codecs=tuple([_shuffled_by(spec, size) for spec in node.codecs]))
         return (replace(node, **changes) if changes else node), kind
 

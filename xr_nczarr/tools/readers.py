@@ -73,21 +73,18 @@ def _exceptions(
     elif node.dtype.kind not in "iufS" or node.dtype == np.float16:
         yield f"netCDF-C cannot open a store that contains type {node.type_name}", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
+        stored, elementsize = _stored_parameters(spec), read.configuration.get("elementsize")
         if spec.place == "order":
             yield (
                 "netCDF-C ignores order F and reads wrong values",
                 "Copy the store with nczarr copy",
             )
-        elif any(isinstance(v, str) and v.isdecimal() for v in _stored_parameters(spec).values()):
+        elif any(isinstance(value, str) and value.isdecimal() for value in stored.values()):
             yield (
                 f"only netCDF-C accepts the codec {spec.name} with numbers written as strings",
                 upgrade,
             )
-        elif (
-            spec.name == "shuffle"
-            and _stored_parameters(spec).get("elementsize", 4)
-            != (read.configuration["elementsize"])
-        ):
+        elif spec.name == "shuffle" and stored.get("elementsize", 4) != elementsize:
             yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 
 
