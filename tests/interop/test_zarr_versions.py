@@ -18,7 +18,7 @@ import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
 
-from xr_nczarr import to_nczarr
+from xr_nczarr import to_nczarr, upgrade
 from xr_nczarr.errors import UnsupportedError
 
 pytestmark = [
@@ -313,7 +313,11 @@ def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
 def test_writing_to_foreign_draft_stores_is_rejected(name, tmp_path):
     store, _ = recorded(name)
     path = put(store, tmp_path)
-    with pytest.raises(UnsupportedError, match="are read-only"):
+    with pytest.raises(UnsupportedError, match="are read-only") as caught:
         to_nczarr(xr.Dataset({"new": ("z", [1, 2])}), path, mode="a")
+    assert (caught.value.store, caught.value.variable) == (str(path), None)
+    with pytest.raises(UnsupportedError, match="are read-only") as caught:
+        upgrade(path, "zarr")
+    assert (caught.value.store, caught.value.key) == (str(path), None)
     result = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     assert result == set(store)

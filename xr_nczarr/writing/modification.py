@@ -55,6 +55,8 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     ------
     ExistsError
         If the group exists and the mode is ``"w-"``.
+    UnsupportedError
+        If the store uses a variant of its Zarr version that is read-only.
     ConflictError
         If the new content does not fit the stored content.
     """
@@ -71,6 +73,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     groups = {group for group, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
     if mode == "w-" and path in groups:
         raise exists_error(opened.store, path)
+    opened.hierarchy.zarr.check_writable()
     replaced = {node for node in nodes if path in paths_above(node)} if mode == "w" else set()
     tree = tree_within(opened, request.layout)
     if mode == "w":
@@ -410,7 +413,6 @@ class _Planner:
         self._check_all_appended()
         hierarchy, store, plan = self.opened.hierarchy, self.opened.store, self.plan
         zarr = hierarchy.zarr
-        zarr.check_writable()
         kept = [path for path in hierarchy.nodes if path not in self.replaced]
         if self.options.mode == "w":
             group = self.request.path
