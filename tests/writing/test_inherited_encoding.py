@@ -268,6 +268,35 @@ def test_compression_level_that_is_text_is_written_as_integer(tmp_path, zarr_for
     np.testing.assert_array_equal(opened(tmp_path / "b").v, values + 1)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("codec", "configuration"),
+    [
+        ("blosc", {}),
+        ({"name": "blosc", "configuration": {"cname": "zstd"}}, {"cname": "zstd"}),
+        ({"name": "blosc", "configuration": {"shuffle": "bitshuffle"}}, {"shuffle": 2}),
+        ({"id": "blosc", "shuffle": "bitshuffle", "clevel": "3"}, {"shuffle": 2, "clevel": 3}),
+    ],
+    ids=["name", "one parameter", "notation of v3", "notation of v3 with id"],
+)
+def test_blosc_can_be_requested_with_some_parameters(tmp_path, zarr_format, codec, configuration):
+    options = {"zarr_format": zarr_format, "encoding": {"v": {"compressors": [codec]}}}
+    xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", **options)
+    result = opened(tmp_path / "a").v
+    np.testing.assert_array_equal(result, NUMBERS.v)
+    assert configuration.items() <= result.encoding["codecs"][0].items()
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "a/v")[:], NUMBERS.v)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_unknown_blosc_shuffle_is_rejected(tmp_path, zarr_format):
+    codec = {"name": "blosc", "configuration": {"shuffle": "other"}}
+    options = {"zarr_format": zarr_format, "encoding": {"v": {"compressors": [codec]}}}
+    with pytest.raises(xr_nczarr.MetadataError, match=r"'other'; expected .noshuffle. or"):
+        xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", **options)
+    assert not (tmp_path / "a").exists()
+
+
 def test_shards_from_source_encoding_become_chunks_in_v2():
     sharded, plain = {}, {}
     encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
