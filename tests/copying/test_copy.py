@@ -158,6 +158,22 @@ def test_unlimited_dimensions_are_detected_with_every_engine(
     assert not target.exists()
 
 
+@pytest.mark.parametrize("engine", [None, "netcdf4", "h5netcdf"])
+@pytest.mark.parametrize("changes", [{}, {"codecs": []}], ids=str)
+def test_contiguous_variable_is_divided_into_chunks(
+    tmp_path: Path, engine: str | None, changes: dict[str, Any]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("y", 8192)
+        file.createDimension("x", 128)
+        file.createVariable("v", "f8", ("y", "x"), contiguous=True)[:] = 1.5
+    target: dict[str, bytes] = {}
+    xr_nczarr.copy(tmp_path / "a.nc", target, engine=engine, **changes)
+    variable = xr.open_dataset(target, engine="nczarr").v
+    assert variable.encoding["chunks"] == (4096, 128)
+    assert (variable == 1.5).all()
+
+
 def test_copying_unreadable_group_raises_metadata_error() -> None:
     source: dict[str, bytes] = {}
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})

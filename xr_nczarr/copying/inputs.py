@@ -226,9 +226,9 @@ class DatasetInput(Input):
         values, selected = dataset.variables[source.name], self.subset.indexer(source)
         values = values if selected is None else values[selected]
         encoding = _requested(values, self.changes)
-        if encoding is not None:
-            values = values.copy(deep=False)
-            values.encoding = encoding
+        values = values.copy(deep=False)
+        values.encoding = values.encoding if encoding is None else encoding
+        values.encoding.pop("contiguous", None)  # a copy has chunks of at most 4 MiB
         encoded = encode_alone(values, source.name, tree.layout, encoding is not None)
         unlimited = {dimension.name for dimension in source.dimensions if dimension.unlimited}
         growing = growing_dimensions(dataset, unlimited)
