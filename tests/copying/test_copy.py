@@ -159,7 +159,7 @@ def test_unlimited_dimensions_are_detected_with_every_engine(
 
 
 @pytest.mark.parametrize("engine", [None, "netcdf4", "h5netcdf"])
-@pytest.mark.parametrize("changes", [{}, {"codecs": []}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"codecs": []}, {"chunks": {"x": 64}}], ids=str)
 def test_contiguous_variable_is_divided_into_chunks(
     tmp_path: Path, engine: str | None, changes: dict[str, Any]
 ) -> None:
@@ -170,8 +170,33 @@ def test_contiguous_variable_is_divided_into_chunks(
     target: dict[str, bytes] = {}
     xr_nczarr.copy(tmp_path / "a.nc", target, engine=engine, **changes)
     variable = xr.open_dataset(target, engine="nczarr").v
-    assert variable.encoding["chunks"] == (4096, 128)
+    assert variable.encoding["chunks"] == (4096, changes.get("chunks", {}).get("x", 128))
     assert (variable == 1.5).all()
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf", "scipy"])
+def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
+    tmp_path: Path, engine: str
+) -> None:
+    """The scipy engine does not set `source` in the encoding of variables."""
+    source = tmp_path / "a.nc"
+    if engine == "scipy":
+        with netCDF4.Dataset(source, "w", format="NETCDF3_CLASSIC") as file:
+            for name, size in {"t": None, "x": 2, "length": 3}.items():
+                file.createDimension(name, size)
+            file.createVariable("t", "f8", ("t",))[:] = np.arange(4)
+            file.createVariable("v", "f4", ("t", "x"), fill_value=-1)[:] = np.ones((4, 2))
+            file.createVariable("letters", "S1", ("x", "length"))[:] = np.full((2, 3), b"a", "S1")
+    else:
+        write_netcdf_file(source)
+    first: dict[str, bytes] = {}
+    second: dict[str, bytes] = {}
+    xr_nczarr.copy(source, first)
+    xr_nczarr.copy(source, second, engine=engine)
+    documents = (".zattrs", ".zgroup", ".zmetadata")  # list the variables in another order
+    for key in documents:
+        del first[key], second[key]
+    assert first == second
 
 
 def test_copying_unreadable_group_raises_metadata_error() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,30 +10,28 @@ from importlib.util import find_spec
 from typing import Any
 
 import xarray as xr
-from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedArray
+from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedArray, as_indexable
 
-from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.backend.opened_encoding import chunk_lengths
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
+from xr_nczarr.copying.dataset_input import netcdf_tree, open_datasets
 from xr_nczarr.copying.netcdf_c import Handle
 from xr_nczarr.copying.netcdf_input import NetcdfFile
 from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.dataset import OpenedStore, open_netcdf
-from xr_nczarr.encoding.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.encoding.variables import check_dimension, encode_alone, stored_name, user_attributes
+from xr_nczarr.encoding.variables import check_dimension, stored_name
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
 from xr_nczarr.model import Node, child_path, group_path, parent_path
-from xr_nczarr.netcdf import Dimension, Group, Layout, Variable
+from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.builder import Tree
-from xr_nczarr.writing.lazy_sources import in_blocks, in_chunks, unwrapped
-from xr_nczarr.writing.write_request import growing_dimensions, unlimited_dimensions
+from xr_nczarr.writing.lazy_sources import in_chunks, unwrapped
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True to leave out unsupported content"
@@ -62,13 +59,17 @@ class Changes:
 
 
 @dataclass(kw_only=True)
-class Input(ABC):
+class Input:
     """The source of a copy. Its values are copied as stored, without decoding.
 
     Attributes
     ----------
     root
         The whole source as a netCDF tree.
+    values_of
+        Function that returns the stored values of a variable of the source.
+    complete
+        Whether all values are stored, so that no value depends on the fill value of an array.
     subset
         The part of the source to copy.
     changes
@@ -98,6 +99,8 @@ class Input(ABC):
     changes: Changes
     store: Store
     state: Callable[[], str | None]
+    values_of: Callable[[Variable], ExplicitlyIndexed]
+    complete: bool
     skipped: list[str] = field(default_factory=list)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
     groups: dict[str, Group] = field(init=False)
@@ -166,35 +169,18 @@ class Input(ABC):
             problem = f"the dialect {layout.dialect} cannot express {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
-    @abstractmethod
     def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         """Add a variable of the subset, with its values, to a group of the target tree."""
-
-
-@dataclass(kw_only=True)
-class ModelInput(Input):
-    """A source that is read as a netCDF tree, so that the copy is exact.
-
-    Attributes
-    ----------
-    values_of
-        Function that returns the stored values of a variable.
-    complete
-        Whether all values are stored, so that no value depends on the fill value of an array.
-    """
-
-    values_of: Callable[[Variable], ExplicitlyIndexed]
-    complete: bool
-
-    def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         source = self.sources[variable.path]
         values, selected = self.values_of(source), self.subset.indexer(source)
         if selected is not None:
             values = values[BasicIndexer(selected)]  # type: ignore[index]
+        assert source.node is not None
+        data = in_chunks(values, _stored_chunks(source), variable.name)
         encoding, explicit = _encoding(variable, tree.layout, self.changes)
         encoded = relayout(
             variable,
-            in_chunks(values, _stored_chunks(source), variable.name),
+            data.astype(source.node.dtype, copy=False),
             tree.layout,
             encoding,
             complete=self.complete,
@@ -207,32 +193,6 @@ class ModelInput(Input):
         lazy, _ = unwrapped(values)
         if selected is None and isinstance(lazy, LazyArray):
             self.arrays[path] = lazy.stored
-
-
-@dataclass(kw_only=True)
-class DatasetInput(Input):
-    """A source opened by another xarray engine. The copy is only as exact as that engine."""
-
-    datasets: dict[str, xr.Dataset]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for group in self.groups.values():
-            group.dimensions = {}  # a dataset repeats the dimensions of its parent groups
-
-    def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
-        source = self.sources[variable.path]
-        dataset = self.datasets[parent_path(source.path)]
-        values, selected = dataset.variables[source.name], self.subset.indexer(source)
-        values = values if selected is None else values[selected]
-        encoding = _requested(values, self.changes)
-        values = values.copy(deep=False)
-        values.encoding = values.encoding if encoding is None else encoding
-        values.encoding.pop("contiguous", None)  # a copy has chunks of at most 4 MiB
-        encoded = encode_alone(values, source.name, tree.layout, encoding is not None)
-        unlimited = {dimension.name for dimension in source.dimensions if dimension.unlimited}
-        growing = growing_dimensions(dataset, unlimited)
-        tree.add_variable(group, source.name, encoded, (), unlimited, growing)
 
 
 @contextmanager
@@ -290,33 +250,11 @@ def open_input(
             yield _of_file(handle, subset, changes)
     else:
         path = os.fspath(source)
-        datasets = _open_datasets(path, engine, **keywords)
+        datasets = open_datasets(path, engine, **keywords)
         with ExitStack() as stack:
             for dataset in datasets.values():
                 stack.enter_context(dataset)
             yield _of_datasets(path, datasets, subset, changes)
-
-
-def _open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine. If `engine` is None, xarray chooses one."""
-    engines = xr.backends.list_engines()
-    if engine is None:
-        try:
-            engine = str(xr.backends.plugins.guess_engine(path))
-        except ValueError as error:
-            raise UnsupportedError(
-                "the source is a netCDF file, but the netCDF4 package is not installed",
-                remedy="Install netCDF4 or xr-nczarr[netcdf]",
-                store=path,
-            ) from error
-    if engine not in engines:
-        raise unknown("engine", engine, engines)
-    # An engine that supports groups overrides open_groups_as_dict, and needs all options in
-    # AS_STORED. The attribute `supports_groups` cannot be used, because xarray 2025.7 lacks it.
-    unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
-    if type(engines[engine]).open_groups_as_dict is not unsupported:
-        return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
-    return {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **options)}
 
 
 def _of_store(
@@ -324,7 +262,7 @@ def _of_store(
     subset: Subset,
     changes: Changes,
     attributes_of: Callable[[Mapping[str, Any], Node | None], dict[str, Any]],
-) -> ModelInput:
+) -> Input:
     def values_of(variable: Variable) -> ExplicitlyIndexed:
         if variable.error is not None:
             raise variable.error.located(store=opened.store.name)
@@ -343,7 +281,7 @@ def _of_store(
             holder.attributes = attributes_of(holder.attributes, nodes.get(holder.path))
     if opened.target_group:
         subset = replace(subset, group=group_path(f"{opened.target_group}/{subset.group}"))
-    return ModelInput(
+    return Input(
         state=lambda: opened.store.fingerprint(),
         root=opened.root,
         subset=subset,
@@ -354,9 +292,9 @@ def _of_store(
     )
 
 
-def _of_file(handle: Handle, subset: Subset, changes: Changes) -> ModelInput:
+def _of_file(handle: Handle, subset: Subset, changes: Changes) -> Input:
     file = NetcdfFile(handle)
-    return ModelInput(
+    return Input(
         state=lambda: file_fingerprint(handle.path),
         skipped=[*file.unsupported],
         root=file.root,
@@ -370,38 +308,21 @@ def _of_file(handle: Handle, subset: Subset, changes: Changes) -> ModelInput:
 
 def _of_datasets(
     path: str, datasets: Mapping[str, xr.Dataset], subset: Subset, changes: Changes
-) -> DatasetInput:
-    root = Group()
-    for group_name, dataset in datasets.items():
-        _add_dataset(root, group_name, dataset)
-    return DatasetInput(
-        root=root,
+) -> Input:
+    def values_of(variable: Variable) -> ExplicitlyIndexed:
+        dataset = datasets[parent_path(variable.path)]
+        values: ExplicitlyIndexed = as_indexable(dataset.variables[variable.name]._data)
+        return values
+
+    return Input(
+        state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
+        root=netcdf_tree(datasets),
         subset=subset,
         changes=changes,
         store=LocalStore(path),
-        state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
-        # Small variables also become dask arrays, so that their values do not stay in memory.
-        datasets={
-            name: in_blocks(dataset, max_whole_bytes=0) for name, dataset in datasets.items()
-        },
+        values_of=values_of,
+        complete=True,
     )
-
-
-def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
-    group = root
-    for name in filter(None, path.split("/")):
-        group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
-    group.attributes = user_attributes(dataset.attrs)
-    unlimited = unlimited_dimensions(dataset, None, required=False)
-    for dim, size in dataset.sizes.items():
-        name = str(dim)
-        group.dimensions[name] = Dimension(
-            name, child_path(group.path, name), size, name in unlimited
-        )
-    for key, variable in dataset.variables.items():
-        name, dimensions = str(key), tuple([group.dimensions[str(dim)] for dim in variable.dims])
-        path = child_path(group.path, name)
-        group.variables[name] = Variable(path=path, name=name, dimensions=dimensions)
 
 
 def is_netcdf_file(source: Any) -> bool:
@@ -445,21 +366,3 @@ def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dic
         encoding["chunks"] = tuple([changes.chunks.get(name, size) for name, size in lengths])
         encoding.pop("shards", None)
     return encoding, changes.codecs is not None or encoding["chunks"] != chunks
-
-
-def _requested(variable: xr.Variable, changes: Changes) -> dict[str, Any] | None:
-    encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
-    if changes.codecs is not None:
-        drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
-        encoding = {key: value for key, value in encoding.items() if key not in drop}
-        encoding["codecs"] = [dict(codec) for codec in changes.codecs] if variable.ndim else []
-    if changes.chunks.keys() & set(map(str, variable.dims)):
-        old = encoding.get("chunksizes") or variable.shape
-        lengths = zip(variable.dims, old, strict=True)
-        encoding["chunks"] = tuple([changes.chunks.get(str(dim), size) for dim, size in lengths])
-    elif changes.codecs is None:
-        return None
-    encoding.setdefault("_FillValue", None)
-    if "_FillValue" in variable.attrs:
-        del encoding["_FillValue"]
-    return encoding

@@ -98,7 +98,7 @@ def make_node(
             fill_value=encoded.fill_value,
             codecs=leading,
             chunk_keys=zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr)),
-            shards=_shard_specs(shards, chunk, shape, required=required),
+            shards=shard_specs(shards, chunk, shape, required=required),
         )
         try:
             codecs = requested_codecs(encoding, zarr, shuffles=not dtype.hasobject)
@@ -287,7 +287,7 @@ def _check_integers(sizes: Sequence[Any]) -> None:
         raise TypeError(f"chunk sizes must be integers, not {sizes!r}")
 
 
-def _shard_specs(
+def shard_specs(
     requested: Mapping[str, Any] | None,
     chunk: tuple[int, ...],
     array: Sequence[int],

@@ -163,21 +163,14 @@ def encode_variables(
     return encoded
 
 
-def encode_alone(
-    variable: Variable, name: Hashable, layout: Layout, explicit: bool
-) -> EncodedVariable:
+def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) -> EncodedVariable:
     """Encode a variable independently of its dataset.
 
     A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
     attributes that a bounds variable shares with its coordinate variable.
     """
-    stored = stored_name(name)
-    for dimension in variable.dims:
-        check_dimension(dimension, layout)
-    variable = variable.copy(deep=False)
-    variable.attrs = user_attributes(variable.attrs, variable.dims)
-    encoded = conventions.encode_cf_variable(_fitted(variable, stored, explicit), name=name)
-    return encode_variable(encoded, stored, layout, explicit)
+    encoded = conventions.encode_cf_variable(_fitted(variable, name, explicit), name=name)
+    return encode_variable(encoded, name, layout, explicit)
 
 
 def user_attributes(

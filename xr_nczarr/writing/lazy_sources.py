@@ -153,17 +153,12 @@ def _tasks(layer: Any) -> Any:
     return [getattr(layer, "task", None), literals]
 
 
-def in_blocks(
-    dataset: Dataset,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    max_whole_bytes: int = _MAX_WHOLE_BYTES,
-) -> Dataset:
+def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Dataset:
     """Return a dataset with dask arrays in place of large, lazily opened variables.
 
     Writing then reads these variables block by block. Some variables are left unchanged:
 
-    - variables of at most `max_whole_bytes` bytes,
+    - variables of at most 1 MiB,
     - times that might be encoded with different units in each block,
     - variables of Python objects other than text and times.
 
@@ -175,11 +170,11 @@ def in_blocks(
         for name, variable in dataset.variables.items()
         if not variable._in_memory
         and not hasattr(variable._data, "dask")
-        and variable.size * _itemsize(variable) > max_whole_bytes
+        and variable.size * _itemsize(variable) > _MAX_WHOLE_BYTES
         and (
             variable.dtype.kind in "biufcS"
             or is_unicode_dtype(variable.dtype)
-            or _has_uniform_units(variable, (encoding or {}).get(str(name), variable.encoding))
+            or _has_uniform_units(variable, encoding.get(str(name), variable.encoding))
         )
     }
     blocks |= {

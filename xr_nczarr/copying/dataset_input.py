@@ -1,0 +1,100 @@
+"""Open files with an xarray engine, and describe their contents as a netCDF tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray.coding.strings import is_unicode_dtype
+
+from xr_nczarr.backend.entrypoint import AS_STORED
+from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
+from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
+from xr_nczarr.encoding.variables import fill_scalar, user_attributes
+from xr_nczarr.errors import Place, UnsupportedError, unknown
+from xr_nczarr.model import ArrayNode, ChunkKeys, child_path
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf.data_model import Kind, inherited_dimension
+from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
+from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
+from xr_nczarr.writing.write_request import unlimited_dimensions
+
+
+def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
+    """Open all groups of a file with an xarray engine. If `engine` is None, xarray chooses one."""
+    engines = xr.backends.list_engines()
+    if engine is None:
+        try:
+            engine = str(xr.backends.plugins.guess_engine(path))
+        except ValueError as error:
+            raise UnsupportedError(
+                "the source is a netCDF file, but the netCDF4 package is not installed",
+                remedy="Install netCDF4 or xr-nczarr[netcdf]",
+                store=path,
+            ) from error
+    if engine not in engines:
+        raise unknown("engine", engine, engines)
+    # An engine that supports groups overrides open_groups_as_dict, and needs all options in
+    # AS_STORED. The attribute `supports_groups` cannot be used, because xarray 2025.7 lacks it.
+    unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
+    if type(engines[engine]).open_groups_as_dict is not unsupported:
+        return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
+    return {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **options)}
+
+
+def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
+    """Return the root group of the netCDF tree that the datasets represent.
+
+    `datasets` maps the paths of groups to their datasets, which were opened without decoding.
+    """
+    root = Group()
+    for path, dataset in datasets.items():
+        group = root
+        for name in filter(None, path.split("/")):
+            group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
+        group.attributes = user_attributes(dataset.attrs)
+        unlimited = unlimited_dimensions(dataset, None, required=False)
+        visible = {}
+        for dim, size in dataset.sizes.items():
+            name = str(dim)
+            # A dataset also contains the dimensions of its parent groups.
+            dimension = inherited_dimension(name, size, path, root)
+            if dimension is None:
+                dimension = Dimension(name, child_path(path, name), size, name in unlimited)
+                group.dimensions[name] = dimension
+            visible[name] = dimension
+        for key, variable in dataset.variables.items():
+            dimensions = tuple([visible[str(dim)] for dim in variable.dims])
+            item = _netcdf_variable(child_path(path, str(key)), variable, dimensions)
+            group.variables[item.name] = item
+    return root
+
+
+def _netcdf_variable(
+    path: str, variable: xr.Variable, dimensions: tuple[Dimension, ...]
+) -> Variable:
+    encoding, shape = variable.encoding, variable.shape
+    is_string = is_unicode_dtype(variable.dtype)
+    dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype
+    lengthened = len(dimensions) == 1 and dimensions[0].unlimited
+    with Place(variable=path):
+        attributes = user_attributes(variable.attrs, variable.dims)
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
+        chunks, shards = requested_shapes(encoding, shape, characters=False)
+        chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
+        codecs = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
+        node = ArrayNode(
+            path=path,
+            shape=shape,
+            dtype=dtype,
+            chunk_shape=chunk,
+            fill_value=attributes.get("_FillValue", default_fill(dtype)),
+            codecs=codec_specs(codecs, dtype.itemsize, DEFAULT_FORMAT),
+            chunk_keys=ChunkKeys("", "", ""),
+            shards=shard_specs(shards, chunk, shape, required=False),
+        )
+    kind: Kind = "string" if is_string else "number" if dtype in DTYPE_NAMES else "other"
+    return Variable(path=path, dimensions=dimensions, node=node, attributes=attributes, kind=kind)
