@@ -20,6 +20,7 @@ from xr_nczarr.copying.dataset_input import netcdf_tree, open_datasets
 from xr_nczarr.copying.netcdf_c import Handle
 from xr_nczarr.copying.netcdf_input import NetcdfFile
 from xr_nczarr.copying.relayout import relayout
+from xr_nczarr.copying.subset import Subset
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.encoding.variables import check_dimension, stored_name
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
@@ -29,7 +30,7 @@ from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
-from xr_nczarr.tools.subset import Subset, positions_of
+from xr_nczarr.tools.lookup import positions_of
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.lazy_sources import in_chunks, unwrapped
 

@@ -38,8 +38,8 @@ from xr_nczarr.tools.cdl_values import (
     type_name,
     value_texts,
 )
+from xr_nczarr.tools.lookup import chosen_paths
 from xr_nczarr.tools.slabs import slabs
-from xr_nczarr.tools.subset import chosen_paths
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17

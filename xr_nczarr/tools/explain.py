@@ -21,10 +21,10 @@ from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.lookup import chosen_paths, positions_of
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
-from xr_nczarr.tools.subset import chosen_paths, positions_of
 from xr_nczarr.tools.text import byte_text, columns, shape_text
 
 if TYPE_CHECKING:

@@ -1,18 +1,14 @@
-"""Select part of a dataset by group, by variables, and by positions or labels."""
+"""Select part of a netCDF tree by group, by variables and by positions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import Any
-
-import numpy as np
 
 from xr_nczarr.errors import ConflictError, NotFoundError, quote, unknown
-from xr_nczarr.model import child_path, group_path, is_within, parent_path
+from xr_nczarr.model import child_path, is_within, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.tools.lookup import chosen_paths
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,123 +144,8 @@ def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
                 break
 
 
-def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the members of `paths` that match any of the requested names.
-
-    A name that starts with a slash is an absolute path. Any other name matches every path that ends
-    with that name. If `requested` is None, all paths match. `what` names the kind of item in error
-    messages, such as ``variable``.
-
-    Raises
-    ------
-    NotFoundError
-        If a name does not match any path.
-    """
-    if requested is None:
-        return set(paths)
-    chosen: set[str] = set()
-    for name in requested:
-        matching = {
-            path
-            for path in paths
-            if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
-        }
-        if not matching:
-            raise unknown(what, name, {path.rpartition("/")[2] for path in paths} - {""})
-        chosen |= matching
-    return chosen
-
-
-def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
-    """Convert the labels in a selection to positions.
-
-    Labels are strings, floats, dates, and slices of these. A slice of labels includes both ends.
-    All other items are positions, and are returned unchanged.
-
-    Parameters
-    ----------
-    select
-        Mapping from dimension names to labels or positions.
-    source, options
-        Arguments for `xarray.open_dataset`. The dataset is opened only if there are labels, which
-        are looked up in its indexes.
-
-    Raises
-    ------
-    NotFoundError
-        If a label is unknown, or its dimension has no coordinate variable.
-    """
-    positions = {name: item for name, item in select.items() if not _is_label(item)}
-    if len(positions) < len(select):
-        import xarray as xr
-
-        with xr.open_dataset(source, decode_timedelta=False, **options) as dataset:
-            for name, label in select.items():
-                if name not in positions:
-                    positions[name] = _position(dataset, name, label)
-    return {name: positions[name] for name in select}
-
-
-def _is_label(item: Any) -> bool:
-    parts = (item.start, item.stop) if isinstance(item, slice) else (item,)
-    return any(isinstance(part, str | float | date | np.datetime64) for part in parts)
-
-
-def _position(dataset: Any, name: str, label: Any) -> int | slice:
-    if name not in dataset.dims:
-        raise unknown("dimension", name, [*map(str, dataset.dims)])
-    if name not in dataset.variables:
-        raise NotFoundError(
-            f"dimension {quote(name)} has no labels, because it has no coordinate variable",
-            remedy=f"Pass positions instead, such as {quote(name)}=0:10",
-        )
-    index = dataset[name].to_index()
-    numeric = index.dtype.kind in "iuf"
-    try:
-        if not isinstance(label, slice):
-            position = index.get_loc(_number(label) if numeric else label)
-        else:
-            ends = [label.start, label.stop]
-            if numeric:
-                ends = [None if end is None else _number(end) for end in ends]
-            if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
-                ends.reverse()
-            position = index.slice_indexer(*ends)
-            if not len(range(len(index))[position]):
-                raise KeyError(label)
-        if isinstance(position, np.ndarray):
-            raise KeyError(label)
-    except (KeyError, ValueError, TypeError) as error:
-        first, last = (index[0], index[-1]) if len(index) else (None, None)
-        raise NotFoundError(
-            f"dimension {quote(name)} has no label {quote(_label_text(label))}",
-            remedy=f"Pass labels from {quote(first)} to {quote(last)}"
-            if len(index)
-            else "Leave out the dimension; its length is 0",
-        ) from error
-    return position if isinstance(position, slice) else int(position)
-
-
-def _number(label: Any) -> int | float:
-    """Convert a label to a number.
-
-    Text becomes an integer if possible, because a float cannot represent every large integer. Any
-    other label becomes a float.
-    """
-    with suppress(ValueError):
-        if isinstance(label, str):
-            return int(label)
-    return float(label)
-
-
-def _label_text(label: Any) -> str:
-    ends = (label.start, label.stop) if isinstance(label, slice) else (label,)
-    return "/".join(["" if end is None else str(end) for end in ends])
-
-
 def _group_at(root: Group, path: str) -> Group:
     groups = {group.path: group for group in root.walk()}
-    path = group_path(path)
     if path not in groups:
         raise unknown("group", path, groups.keys() - {"/"})
     return groups[path]

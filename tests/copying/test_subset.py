@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from xr_nczarr.tools.subset import positions_of
+from xr_nczarr.tools.lookup import positions_of
 
 TIMES = xr.date_range("2026-01-01", periods=10, freq="12h")
 LATS = np.array([60.0, 45.0, 30.0])
