@@ -98,53 +98,12 @@ def test_option_values_are_parsed_as_json_or_text():
             open_options(parser.parse_args(["x", "--option", wrong]), xr_nczarr.dump)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "copy one two --codecs={}",
-        "copy one two --codecs=zlib:x",
-        "copy one two --chunks=time",
-        "copy one two --chunks=t=x",
-        "verify one --sample=-1",
-        "references one two --inline-below=-1",
-        "explain one --select=x=::0",
-        "explain one --select=x=0,x=1",
-    ],
-)
-def test_invalid_argument_error_lists_expected_arguments(wrong, capsys):
-    assert main(wrong.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "expected" in line
-    assert f"Usage: nczarr {wrong.split()[0]} [OPTIONS]" in line
-
-
 def test_comma_separated_arguments_can_contain_spaces(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("y", "x"), [[1.0, 2.0]])}), tmp_path / "one")
     assert main(["explain", f"{tmp_path}/one", "--select", "y=0, x = 1"]) == 0
     assert "there is no" not in capsys.readouterr().err
     assert main(["copy", f"{tmp_path}/one", f"{tmp_path}/two", "--chunks", "y=1, x=1"]) == 0
     assert " 1×1 " in str(xr_nczarr.info(tmp_path / "two"))
-
-
-def test_commands_print_one_line_error_for_unknown_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
-    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
-    dataset.to_netcdf("one.nc", engine="scipy")
-    for wrong, words in {
-        "copy one two --chunks=nothing=2": "no dimension named 'nothing'. The dimensions are x",
-        "copy one two --chunks=x=0": "the chunk length of dimension x must be at least 1, not 0",
-        "copy one.nc two --engine=nothing": "no engine named 'nothing'",
-        "info one.nc": "nczarr copy",
-        "info one --option=group=/nothing": "no group named '/nothing'",
-        "dump one --option=group=/nothing": "no group named '/nothing'",
-        "verify one --option=group=/nothing": "no group named '/nothing'",
-        "explain one --option=group=/nothing": "no group named '/nothing'",
-    }.items():
-        assert main(wrong.split()) == 2, wrong
-        printed = capsys.readouterr().err
-        assert words in printed, printed
-        assert printed.count("\n") == 1
 
 
 def test_commands_on_one_group_do_not_report_other_groups_as_missing(tmp_path):

@@ -39,7 +39,11 @@ WRONG = {
     "other JSON": ("info other.json", "the document is not a reference set: an entry is 1"),
     "text file": ("info text.txt", "text.txt: the path is a file of unknown format; expected a directory"),
     "netCDF-4 file": ("info h.nc", "the path is a netCDF-4 or HDF5 file; expected a directory"),
-    "netCDF-3 file": ("info h3.nc", "the path is a netCDF-3 file; expected a directory"),
+    "netCDF-3 file": (
+        "info h3.nc",
+        "the path is a netCDF-3 file; expected a directory, a zip file or a reference set. Open "
+        "the file with another xarray engine, or convert it with nczarr copy",
+    ),
     "copy of a text file": ("copy text.txt out", "text.txt: the path is a file of unknown format"),
     "copy onto a text file": ("copy s text.txt", "text.txt: the path is a file of unknown format"),
     "cut zip file": ("info cut.zip", "cut.zip: the zip file cannot be read"),
@@ -98,6 +102,7 @@ WRONG = {
     "codec with a word for a level": ("copy s out --codecs zstd:x", "with a level if the codec has one, such as zstd:3"),
     "shuffle with a level": ("copy s out --codecs shuffle:4", "with a level if the codec has one, such as zstd:3"),
     "codecs twice": ("copy s out --codecs zstd --zlib 4", "--codecs cannot be combined with --zlib or --shuffle"),
+    "codecs as an object": ("copy s out --codecs={}", "or a JSON list of objects with an id"),
     "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], "or a JSON list of objects with an id"),
     "chunks of no dimension": (
         "copy s out --chunks tim=3",
@@ -118,13 +123,19 @@ WRONG = {
     ),
     "labels without coordinate": ("explain s --select lon=12.5", "dimension lon has no labels, because it has no coordinate variable"),
     "selection of nothing": ("explain s --select time", "expected each dimension once, with positions"),
+    "selection without positions": ("explain s --select time=", "expected each dimension once, with positions"),
+    "selection without dimension": ("explain s --select =3", "expected each dimension once, with positions"),
+    "dimension twice": ("explain s --select time=0,time=1", "expected each dimension once, with positions"),
+    "four numbers": ("explain s --select time=1:2:3:4", "expected START:STOP:STEP with a nonzero STEP"),
     "step of nothing": ("explain s --select time=::0", "expected START:STOP:STEP with a nonzero STEP"),
     "unknown variable": ("explain s -v nope", "no variable named 'nope'. The variables are"),
     "unknown variable of dump": ("dump s -v nope", "no variable named 'nope'. The variables are cape, lat, t2m, time"),
     "unknown group of dump": ("dump s -g nope", "no group named 'nope'. The groups are diag"),
     "precision": ("dump s -p 30", "-p: invalid value '30'; expected numbers from 1 to 17, such as 7,15"),
-    # ---- verify, upgrade, consolidate
+    # ---- verify, upgrade, consolidate, references
     "sample": ("verify s --sample -1", "--sample: invalid value '-1'; expected a non-negative integer"),
+    "unknown group of verify": ("verify s --option group=/nope", "no group named '/nope'"),
+    "inline below": ("references s out --inline-below=-1", "--inline-below: invalid value '-1'; expected a"),
     "upgrade of plain Zarr": ("upgrade v2", "the store is plain Zarr; it has no NCZarr metadata to upgrade. Pass --annotate to add"),
     "consolidate over HTTP": ("consolidate {http}/s", "plain HTTP is read-only"),
     # ---- damage
@@ -206,6 +217,7 @@ def test_each_usage_error_prints_one_line_with_fix(wrong, folder, http, monkeypa
     program = f"nczarr {words[0]}" if words[0] in COMMANDS else "nczarr"
     assert line.startswith(f"{program}: ")
     assert message in line
+    assert "invalid value" not in line or f"Usage: {program} [OPTIONS]" in line
     assert "=True" not in line
     assert "xr_nczarr." not in line
     assert sorted(map(str, folder.rglob("*"))) == before

@@ -231,7 +231,7 @@ def test_explain_analyzes_dask_array_only_if_chunking_is_last_operation(change, 
         assert explanation.readings[0].touched == touched
 
 
-def test_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
+def test_explain_command_prints_text_and_json(tmp_path, capsys):
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((40, 60)))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
     target = str(tmp_path / "x")
@@ -243,10 +243,6 @@ def test_explain_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
     assert main(["explain", target, "--select", "y=-1", "--json"]) == 0
     (reading,) = json.loads(capsys.readouterr().out)["readings"]
     assert reading["touched"] == [[3], [0, 1, 2]]
-    for select in ("nothing=1", "y=1:2:3:4", "y=a", "y", "=3", "y=40", "y="):
-        assert main(["explain", target, "--select", select]) == 2, select
-        assert capsys.readouterr().err.count("\n") == 1
-    assert main(["explain", target, "-v", "nothing"]) == 2
 
 
 def test_explain_html_draws_touched_chunks_and_escapes_names():
