@@ -88,6 +88,18 @@ def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> 
     return document | members
 
 
+def write_consolidated(path: Path, sizes: Mapping[str, int]) -> str:
+    """Write only the consolidated metadata of arrays of given sizes, with chunks of 10 numbers."""
+    documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
+    for name, size in sizes.items():
+        group = name.rpartition("/")[0]
+        documents |= {f"{group}/.zgroup": {"zarr_format": 2}} if group else {}
+        documents[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["t"], "long_name": name}
+        documents[f"{name}/.zarray"] = array_document([size], "<f4", chunks=[10], fill_value=0)
+    consolidated = {"zarr_consolidated_format": 1, "metadata": documents}
+    return str(put(path, {".zgroup": {"zarr_format": 2}, ".zmetadata": consolidated}))
+
+
 # ---- codecs, written independently of the package
 
 

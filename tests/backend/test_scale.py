@@ -13,30 +13,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-
-
-def write(folder: Path, arrays: dict[str, list[int]]) -> str:
-    """Write only the consolidated metadata of arrays with chunks of 10 numbers."""
-    folder.mkdir()
-    documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
-    for path, shape in arrays.items():
-        group = path.rpartition("/")[0]
-        documents |= {f"{group}/.zgroup": {"zarr_format": 2}} if group else {}
-        documents[f"{path}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["t"], "long_name": path}
-        documents[f"{path}/.zarray"] = {
-            "zarr_format": 2,
-            "shape": shape,
-            "chunks": [10],
-            "dtype": "<f4",
-            "fill_value": 0,
-            "order": "C",
-            "compressor": None,
-            "filters": None,
-        }
-    text = json.dumps({"zarr_consolidated_format": 1, "metadata": documents})
-    (folder / ".zmetadata").write_text(text)
-    (folder / ".zgroup").write_text(json.dumps(documents[".zgroup"]))
-    return str(folder)
+from tests.stores import write_consolidated
 
 
 def calls(work: Callable[[], Any]) -> int:
@@ -67,7 +44,9 @@ def test_cost_of_opening_grows_linearly_with_number_of_variables_and_groups(tmp_
     name = "g{}/v" if kind == "groups" else "v{}"
     counts = []
     for size in (100, 1000):
-        path = write(tmp_path / str(size), {name.format(item): [10] for item in range(size)})
+        path = write_consolidated(
+            tmp_path / str(size), {name.format(item): 10 for item in range(size)}
+        )
         counts.append(calls(lambda path=path: actions[action](path)))
     assert counts[1] < 10.5 * counts[0]
 
@@ -84,7 +63,7 @@ def test_cost_of_operation_depends_only_on_chunks_that_it_touches(tmp_path, acti
     }
     counts = []
     for size in (10**5, 10**9):
-        path = write(tmp_path / str(size), {"v": [size]})
+        path = write_consolidated(tmp_path / str(size), {"v": size})
         Path(path, "v").mkdir()
         np.arange(10, dtype="f4").tofile(f"{path}/v/56")
         data = xr.open_dataset(path, engine="nczarr", chunks=None)
@@ -97,7 +76,7 @@ def test_cost_of_reading_chunk_is_independent_of_record_file_size(tmp_path):
     np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
     counts = []
     for size in (10**3, 10**5):
-        path = Path(write(tmp_path / f"{size}", {"v": [10 * size]}))
+        path = Path(write_consolidated(tmp_path / f"{size}", {"v": 10 * size}))
         document = json.loads((path / ".zmetadata").read_text())
         document = {"metadata": document["metadata"], "record_size": size}
         (path / ".zmetadata").write_text(json.dumps(document))

@@ -20,39 +20,15 @@ import xarray as xr
 
 import xr_nczarr
 from tests.benchmarks.harness import OURS, Row
+from tests.stores import write_consolidated
 
 CHUNK = 10
 MAX_PEER_NODES = 10_000  # above this, a single round of engine zarr takes minutes
 
 
-def write(folder: Path, arrays: dict[str, int]) -> str:
-    """Write only the consolidated metadata of arrays, whose numbers of chunks are given."""
-    folder.mkdir(parents=True, exist_ok=True)
-    root = {"zarr_format": 2}
-    documents: dict[str, Any] = {".zgroup": root}
-    for path, chunks in arrays.items():
-        group = path.rpartition("/")[0]
-        documents |= {f"{group}/.zgroup": root} if group else {}
-        documents[f"{path}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["t"], "long_name": path}
-        documents[f"{path}/.zarray"] = {
-            "zarr_format": 2,
-            "shape": [CHUNK * chunks],
-            "chunks": [CHUNK],
-            "dtype": "<f4",
-            "fill_value": 0,
-            "order": "C",
-            "compressor": None,
-            "filters": None,
-        }
-    metadata = {"zarr_consolidated_format": 1, "metadata": documents}
-    (folder / ".zmetadata").write_text(json.dumps(metadata))
-    (folder / ".zgroup").write_text(json.dumps(root))
-    return str(folder)
-
-
 def write_records(folder: Path, references: int, record_size: int) -> str:
     """Write a parquet reference set of one array whose chunks all refer to the same bytes."""
-    path = Path(write(folder, {"v": references}))
+    path = Path(write_consolidated(folder, {"v": CHUNK * references}))
     documents = json.loads((path / ".zmetadata").read_text())["metadata"]
     (path / ".zgroup").unlink()
     (path / ".zmetadata").write_text(
@@ -73,7 +49,9 @@ def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str],
         "variables",
         ("open", "info"),
         {
-            size: write(folder / f"variables-{size}", {f"v{number}": 1 for number in range(size)})
+            size: write_consolidated(
+                folder / f"variables-{size}", {f"v{number}": CHUNK for number in range(size)}
+            )
             for size in (500, 5_000, 50_000)
         },
         MAX_PEER_NODES,
@@ -82,7 +60,9 @@ def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str],
         "groups",
         ("open all groups of",),
         {
-            size: write(folder / f"groups-{size}", {f"g{number}/v": 1 for number in range(size)})
+            size: write_consolidated(
+                folder / f"groups-{size}", {f"g{number}/v": CHUNK for number in range(size)}
+            )
             for size in (100, 1_000, 10_000)
         },
         1_000,
@@ -90,7 +70,10 @@ def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str],
     yield (
         "chunks",
         ("read 300 chunks of", "explain 300 chunks of"),
-        {size: write(folder / f"chunks-{size}", {"v": size}) for size in (10**6, 10**7, 10**8)},
+        {
+            size: write_consolidated(folder / f"chunks-{size}", {"v": CHUNK * size})
+            for size in (10**6, 10**7, 10**8)
+        },
         10**8,
     )
     yield (
