@@ -132,6 +132,15 @@ def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layo
         assert objects == whole
 
 
+@pytest.mark.parametrize("changes", [1, 2, 5])
+def test_error_of_interrupted_replacement_says_that_no_dataset_may_be_left(changes):
+    before = {}
+    create(Remote(before), LAYOUTS[0])
+    with pytest.raises(OSError, match="cut off") as caught:
+        to_nczarr(values(0, 9), Remote(Cut(before, changes)), mode="w")
+    assert "no dataset" in caught.value.__notes__[0]
+
+
 # Regression D62
 @pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -227,14 +227,12 @@ class Transaction:
             check()
         atomic = plan.new or bool(plan.first and plan.first.chunks)
         atomic |= options.compute and (options.atomic or options.mode == "w")
-        in_place = False
         try:
             with self.changing(plan, staged=atomic) as work:
-                in_place = work is self.store
                 if options.compute:
                     write_chunks(plan.writes, work, options)
         except Exception as error:
-            left = _state_after_failure(plan, self.store, in_place=in_place)
+            left = _state_after_failure(plan, self.store, in_place=not self._is_staged(atomic))
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
             else:  # raised by dask, or by a function in its graph
@@ -346,12 +344,15 @@ class Transaction:
         exclusive
             Whether to raise ExistsError if another writer has created the store in the meantime.
         """
-        if self.store.single_file or (staged and self.store.replaceable):
+        if self._is_staged(staged):
             with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
                 yield staging
         else:
             yield self.store
             self.store.flush()
+
+    def _is_staged(self, requested: bool) -> bool:
+        return self.store.single_file or (requested and self.store.replaceable)
 
 
 @contextmanager
