@@ -102,6 +102,7 @@ EXACT = {
     "public Google Cloud": ("gs://bucket/a", {"token": "anon"}),
     "Azure with a key": ("az://container/a", {"account_name": "a", "account_key": "eA=="}),
     "public Azure": ("abfs://container/a", {"account_name": "a", "anon": True}),
+    "Azure with another protocol": ("abfss://container/a", {"account_name": "a", "anon": True}),
 }
 WEB = {
     "the web": ("https://example.org/a", {}),
@@ -159,6 +160,13 @@ def test_fsspec_configuration_also_applies_to_obstore(
     environment.setitem(fsspec.config.conf, "s3a", KEYS)
     store = open_store("s3://bucket/a", storage_options={"client": client})
     assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
+
+
+def test_fsspec_configuration_of_other_azure_protocol_applies_to_obstore(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setitem(fsspec.config.conf, "abfss", {"account_name": "a", "anon": True})
+    assert library_of("az://container/a") == "obstore"
 
 
 def test_fsspec_is_chosen_for_configuration_without_obstore_equivalent(

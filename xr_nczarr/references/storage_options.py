@@ -20,12 +20,12 @@ from xr_nczarr.storage.url import (
     local_path,
     merge_options,
     plain_filesystem,
+    protocol_names,
 )
 
 _LEADING_CACHES = re.compile(f"^(?:(?:{'|'.join(CACHES)})(?:://)?::)+")
-_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+_BUCKETS = ("s3", "gs", "az")
 """Protocols whose URLs contain a bucket, but no host to which credentials could be sent."""
-_ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
 # Options that are ignored, because they apply only to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(
     {
@@ -138,7 +138,7 @@ class ReferenceOptions:
             # If the caller passes options for a URL prefix, or for a protocol with buckets, the set
             # may refer to URLs with that prefix or protocol. Options for any other protocol allow
             # nothing, because otherwise, the set could refer to all hosts.
-            buckets = {f"{protocol}://" for protocol in _BUCKETS}
+            buckets = {f"{name}://" for protocol in _BUCKETS for name in protocol_names(protocol)}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
@@ -242,11 +242,10 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 
 
 def _prefixes(place: str) -> list[str]:
-    """Return the URL prefixes of a protocol and its aliases.
+    """Return the URL prefixes of a protocol and its other names.
 
     If `place` is a URL prefix instead of a protocol, the list contains only `place`.
     """
     if not place or "://" in place:
         return [place]
-    aliases = next((names for names in _ALIASES if place in names), (place,))
-    return [f"{protocol}://" for protocol in aliases]
+    return [f"{protocol}://" for protocol in protocol_names(place)]

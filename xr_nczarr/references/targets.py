@@ -18,10 +18,10 @@ from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import Trust, is_below, origin_of
-from xr_nczarr.storage.url import absolute_path, is_rooted, local_path, normalize
+from xr_nczarr.storage.url import absolute_path, canonical, is_rooted, local_path, normalize
 
 _MAX_FILE_BYTES = 1 << 62
-_BUCKETS = ("s3", "s3a", "gs", "gcs")
+_BUCKETS = ("s3", "gs")
 
 
 class _WholePaths(FilesystemClient):
@@ -82,7 +82,8 @@ class Targets:
                 # protocol, so that the options and rules for that protocol apply.
                 text = self.document.partition("://")[0] + mark + rest
         elif self.protocol is not None and "::" not in text:
-            text = f"{self.protocol}://{text.lstrip('/') if self.protocol in _BUCKETS else text}"
+            in_bucket = canonical(self.protocol) in _BUCKETS
+            text = f"{self.protocol}://{text.lstrip('/') if in_bucket else text}"
         elif is_rooted(text) and remote:
             self.trust.check(text)  # a local path, although the set is remote
             return text
@@ -149,5 +150,5 @@ def _split_bucket(url: str) -> tuple[str, str]:
     """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    in_bucket = scheme in _BUCKETS and is_plain_key(key)
+    in_bucket = canonical(scheme) in _BUCKETS and is_plain_key(key)
     return (f"{scheme}://{bucket}", key) if in_bucket else ("", "")

@@ -18,7 +18,7 @@ from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import is_web, mask
+from xr_nczarr.storage.url import canonical, is_web, mask, protocol_names
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +38,8 @@ _NEVER = timedelta(days=365)
 _BY_FSSPEC = "%s: accessed with fsspec, because obstore does not support %s"
 _KINDS = {
     "s3": "S3Store",
-    "s3a": "S3Store",
     "gs": "GCSStore",
-    "gcs": "GCSStore",
     "az": "AzureStore",
-    "abfs": "AzureStore",
     "http": "HTTPStore",
     "https": "HTTPStore",
 }
@@ -239,10 +236,10 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     """
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
-    if "::" in url or "@" in bucket or scheme not in _KINDS:
+    kind = _KINDS.get(canonical(scheme))
+    if "::" in url or "@" in bucket or kind is None:
         raise NoEquivalent("this kind of URL")
-    kind = _KINDS[scheme]
-    merged = {**_configured(kind), **options}
+    merged = {**_configured(scheme), **options}
     merged = {k: v for k, v in merged.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=retry.timeout_seconds),
@@ -271,14 +268,11 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     return _Arguments(kind, bucket, path, arguments)
 
 
-def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options set in fsspec's configuration for a kind of store.
-
-    `kind` is the name of an obstore class, such as ``S3Store``.
-    """
+def _configured(scheme: str) -> dict[str, Any]:
+    """Return the storage options set in fsspec's configuration for URLs with a scheme."""
     from fsspec.config import conf
 
-    sections = [conf.get(scheme, {}) for scheme in _KINDS if _KINDS[scheme] == kind]
+    sections = [conf.get(name, {}) for name in protocol_names(scheme)]
     return {name: value for section in sections for name, value in section.items()}
 
 

@@ -25,6 +25,7 @@ from xr_nczarr.storage.url import (
     is_filesystem,
     local_path,
     mask,
+    normalize,
     plain_filesystem,
 )
 
@@ -139,7 +140,7 @@ class Location:
     @property
     def in_bucket(self) -> bool:
         """Whether the URL, or the last URL of a chain, names an S3 bucket."""
-        return self.url.rpartition("::")[2].startswith(("s3://", "s3a://"))
+        return normalize(self.url.rpartition("::")[2]).startswith("s3://")
 
 
 def parse_url(target: object) -> Location:

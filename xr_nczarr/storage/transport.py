@@ -28,7 +28,7 @@ from xr_nczarr.storage.retries import (
     storage_error,
 )
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import is_web, mask, plain_filesystem
+from xr_nczarr.storage.url import canonical, is_web, mask, plain_filesystem
 
 _Result = TypeVar("_Result")
 
@@ -42,10 +42,7 @@ _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
 _FIRST_BATCH = 8  # requests in each batch, while the size of the objects is unknown
 
-_EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
-}
+_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "adl": "azure", "http": "http", "https": "http"}
 """A mapping from each protocol to the extra of this package that installs its filesystem."""
 
 
@@ -419,7 +416,7 @@ def filesystem_at(
             link_options = options.get(scheme, {}) if chained else options
             checked = web_options(link_options, rules.retry, trust, rules.max_object_bytes)
             options = {**options, scheme: checked} if chained else checked
-        if url.startswith(("s3://", "s3a://")):
+        if canonical(url.partition("://")[0]) == "s3":
             from xr_nczarr.storage.s3 import S3, s3_options
 
             filesystem = S3(**s3_options(options, rules.retry, CONNECTIONS))
@@ -429,7 +426,7 @@ def filesystem_at(
 
             filesystem, root = url_to_fs(url, **options)
     except ImportError as error:
-        extra = _EXTRAS.get(url.partition("://")[0])
+        extra = _EXTRAS.get(canonical(url.partition("://")[0]))
         raise UnsupportedError(
             f"the package for this URL is not installed ({error})",
             remedy=f"Install xr-nczarr[{extra}]" if extra else "Install the package",

@@ -13,7 +13,7 @@ from xr_nczarr.errors import UnsupportedError
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
 """The protocols of fsspec's caches."""
-_ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+_NAMES = (("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"), ("http", "https"))
 # A scheme has at least two letters, because a single letter is a Windows drive. A slash or a second
 # colon must follow the first colon, except in "data:", because a file name may contain a colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+.-]+:[:/]|data:")
@@ -165,6 +165,29 @@ def is_protocol(name: str) -> bool:
     return name in known_implementations or name in registry
 
 
+def protocol_names(protocol: str) -> tuple[str, ...]:
+    """Return all protocols for which fsspec uses the same filesystem, with the same options.
+
+    Examples
+    --------
+    >>> protocol_names("abfs"), protocol_names("ftp")
+    (('az', 'abfs', 'abfss'), ('ftp',))
+    """
+    return next((names for names in _NAMES if protocol in names), (protocol,))
+
+
+def canonical(protocol: str) -> str:
+    """Return the first of the names of a protocol, all of which refer to the same objects.
+
+    Examples
+    --------
+    >>> canonical("s3a"), canonical("https")
+    ('s3', 'https')
+    """
+    # URLs that differ only in http and https may refer to different objects.
+    return protocol if protocol == "https" else protocol_names(protocol)[0]
+
+
 def mask(url: str) -> str:
     """Replace the user, password and query in a URL with ``***``, because they can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
@@ -181,7 +204,7 @@ def normalize(url: str) -> str:
     's3://bucket/store'
     """
     protocol, separator, path = url.partition("://")
-    return f"{_ALIASES.get(protocol, protocol)}://{path.strip('/')}" if separator else url
+    return f"{canonical(protocol)}://{path.strip('/')}" if separator else url
 
 
 def split_name(url: str) -> tuple[str, str]:
