@@ -76,8 +76,6 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
         Whether the store or reference set must already exist. Pass False to create a store.
     """
     location, access = parse_url(target), access or Access()
-    if not access.trusted:
-        location.check_confined()
     store: Store | None = None
     if must_exist and names_reference_set(location, access.options):
         from xr_nczarr.references import open_references

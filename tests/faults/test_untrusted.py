@@ -194,6 +194,15 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
         values(target)
 
 
+def test_untrusted_local_parquet_set_behind_cache_is_rejected(folder):
+    records = folder / "set.parq"
+    write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
+    url = f"simplecache::file://{records}"
+    for target, options in ((f"reference::{url}", {}), ("reference://", {"fo": url})):
+        with pytest.raises(RefusedError, match="caches follow symbolic links"):
+            opened(target, storage_options=options)
+
+
 def test_untrusted_stores_have_strict_default_limits(tmp_path):
     members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 2 * MIB}), "v/0": VALUES.tobytes()}
     store = put(tmp_path, members)

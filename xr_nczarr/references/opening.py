@@ -136,6 +136,8 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
 
     If the URL does not show whether it is a document or a folder, try both.
     """
+    if not options.access.trusted:
+        location.check_confined()
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
     if location.folder or os.path.isdir(url):

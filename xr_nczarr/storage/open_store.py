@@ -132,7 +132,11 @@ def open_store(
         If the fragment of the URL contradicts the rest of the URL.
     UnsupportedError
         If the target is not a store, or an option has no effect.
+    RefusedError
+        If the location is not trusted, but symbolic links in it cannot be checked.
     """
+    if not access.trusted:
+        location.check_confined()
     if not location.url:
         check_unused(access.options, location)
         return _open_object(location.target)
