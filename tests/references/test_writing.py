@@ -23,7 +23,7 @@ import xr_nczarr
 from tests.reading import RAW, WAYS, assert_reads_as, open_store, read_groups
 from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
 from xr_nczarr.cli.main import main
-from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
 from xr_nczarr.references import (
     InlineBytes,
     Target,
@@ -224,6 +224,13 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     xr.testing.assert_equal(
         xr.open_dataset(f"{http_server.root}/set.json", engine="nczarr"), dataset
     )
+
+
+def test_limits_apply_to_metadata_of_store_that_cannot_be_listed(tmp_path, http_server):
+    xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
+    with pytest.raises(LimitError, match="max_nodes"):
+        write(f"{http_server.url}/store", tmp_path / "set.json", limits={"max_nodes": 2})
+    assert not (tmp_path / "set.json").exists()
 
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")

@@ -137,7 +137,7 @@ def write(
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
     with Progress(progress, None, " references") as bar:
-        references = portable(tabulated(bar.count(_references(store, inline_below))))
+        references = portable(tabulated(bar.count(_references(store, inline_below, access.limits))))
     members = 0
     if is_parquet(url):
         items = render_parquet_references(references, record_size=record_size)
@@ -223,7 +223,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
         raise
 
 
-def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
+def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tuple[str, Reference]]:
     """Yield each key in a store, with a reference to its object.
 
     Metadata is stored inline, and so are chunks smaller than `inline_below` bytes.
@@ -236,7 +236,7 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
                 reference = next(_inlined(store, [key]))[1] if small else reference
             yield key, reference
         return
-    names = _all_keys(store)
+    names = _all_keys(store, limits)
     while batch := list(islice(names, _BATCH_KEYS)):
         chunks = [key for key in batch if not is_metadata(key)]
         targets = _targets(store, chunks, inline_below)
@@ -244,16 +244,18 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
         yield from _inlined(store, [key for key in batch if key not in targets])
 
 
-def _all_keys(store: Store) -> Iterator[str]:
+def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
     """Yield the keys of all objects in a store.
 
-    If the store cannot be listed, the keys are derived from its metadata.
+    If the store cannot be listed, the keys are derived from its metadata, to which `limits` apply.
     """
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
     except UnsupportedError:
-        hierarchy = open_hierarchy(store, listed_children=listed_children, sidecars=SIDECARS)
+        hierarchy = open_hierarchy(
+            store, listed_children=listed_children, sidecars=SIDECARS, limits=limits
+        )
         yield from (key for key, _ in store.fetch_present(document_keys(hierarchy, SIDECARS)))
         for node in hierarchy.nodes.values():
             if isinstance(node, ArrayNode):
