@@ -36,6 +36,7 @@ def render(text, templates=None, language="safe", **values):
         "{{ 'a' if i > 3 else 'b' }}{{ 1 // 0 if j > 0 else 'c' }}",
         "{{ i ~ '_' ~ s }}{{ s + 'x' }}",
         "{{ '%04d' % i }}{{ '%4d|%x|%s' | format(j, i, s) }}{{ '%04d%%' | format(j) }}",
+        "{{ '%d|%s' | format(i / 2, i / 2) }}{{ '%03d' % (i / 2) }}{{ '%d' % 3.7 }}",
         "{{ '%03x' | format(j) }}{{ '%05s' | format(s) }}{{ '%d' | format(true) }}",
         "{{ j | abs }}{{ 3.7 | int }}{{ (i / 3) | round(2) }}{{ 2.5 | round }}{{ i | string }}",
         "{{ true }}{{ 1.0 }}{{ 1e3 }}{{ 'q' }}{{ 0x1f }}",
