@@ -169,10 +169,6 @@ def test_references_can_point_to_whole_objects_or_byte_ranges():
         (version1(gen=[generator(offset="{{i - 2}}")]), "offset is"),
         (version1(gen=[generator(length="ten")]), "length is"),
         (version1(gen=[generator(url="{{k}}")]), "neither a dimension nor a template"),
-        (
-            version1(gen=[generator()], refs={"v/2": ["u", 1, 2]}),
-            'declared twice, in "refs" and in "gen"',
-        ),
         (version1(gen=[generator(key="v/{{i}}{{i}}")], refs={"v/22": "x"}), "declared"),
         (version1(templates={"a": "{{a}}"}, refs={"k": ["{{a}}"]}), "refers to itself"),
         (version1(templates={"a": "{{b}}", "b": "{{a}}"}, refs={"k": ["{{a}}"]}), "itself"),
@@ -211,6 +207,16 @@ def test_reading_key_declared_by_two_generators_raises_reference_set_error():
         references.resolve("v/3")
     with pytest.raises(ReferenceSetError, match="declared twice"):
         expand(version1(gen=both))
+
+
+def test_reading_key_declared_in_refs_and_gen_raises_reference_set_error():
+    document = version1(gen=[generator()], refs={"v/2": ["u", 1, 2]})
+    references = parse_references(document)
+    assert references.resolve("v/1") == Target("f.nc", 10, 10)
+    with pytest.raises(ReferenceSetError, match='declared twice, in "refs" and in "gen"'):
+        references.resolve("v/2")
+    with pytest.raises(ReferenceSetError, match="declared twice"):
+        expand(document)
 
 
 def test_generator_that_produces_metadata_keys_is_rejected():

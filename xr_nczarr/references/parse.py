@@ -1,6 +1,7 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. A name in a
+It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. If a generator
+that is not expanded declares the key, the error is raised when the key is read. A name in a
 template is looked up among the arguments of the template call, then among the dimensions, and then
 among the other templates. Templates that the caller passes replace templates of the same name in
 the document.
@@ -48,8 +49,6 @@ from xr_nczarr.references.templates import Language, Templates
 
 # Largest absolute dimension value. This limit keeps the number of values per dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
-
-_MAX_TRIES = 10  # maximum number of lookups in generators, as a multiple of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
@@ -132,19 +131,7 @@ def parse_references(
             remaining -= bounded.key_count * bounded.weight
     listed = tabulate(refs, builder, render_url)
     digest = b"" if text is None else _digest(text, listed.tables.values())
-    references = replace(listed, generators=tuple(kept), digest=digest)
-    tries = sum(map(references.generators_near, listed.entries)) if kept else 0
-    if tries > _MAX_TRIES * limits.max_references:
-        raise LimitError(
-            f"looking up {len(listed.entries):,} references in {len(kept):,} generators would take "
-            "too many steps",
-            place="gen",
-            remedy="If you trust the set, pass limits=Limits(max_references=…)",
-        )
-    for key in listed.entries if kept else ():
-        if references.find_generated(key) is not None:
-            raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
-    return references
+    return replace(listed, generators=tuple(kept), digest=digest)
 
 
 def _digest(others: bytes, tables: Iterable[ReferenceTable]) -> bytes:

@@ -121,10 +121,6 @@ class ReferenceSet(PickledByFields):
                 result = result or reference
         return result
 
-    def generators_near(self, key: str) -> int:
-        """Return the number of generators that may have to be searched for `key`."""
-        return sum(map(len, self._near(key)))
-
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
         folder = f"{key}|"  # without the "|", `rfind` would skip a trailing slash
         while folder:
