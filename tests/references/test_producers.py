@@ -7,7 +7,14 @@ import h5py
 import numpy as np
 import pytest
 
-from xr_nczarr.references import InlineBytes, Target, expand, parse_references, render_references
+from xr_nczarr.references import (
+    InlineBytes,
+    Target,
+    collect_references,
+    expand,
+    parse_references,
+    render_references,
+)
 
 h5_producer = pytest.importorskip("kerchunk.hdf")
 combiner = pytest.importorskip("kerchunk.combine")
@@ -96,7 +103,8 @@ def test_reference_sets_resolve_to_same_targets_as_in_fsspec(tmp_path, produce, 
         document = json.dumps(document)
     if spelling in ("rendered", "compacted"):
         compacted = spelling == "compacted"
-        document = render_references(parse_references(document), generators=compacted)
+        listed = collect_references(parse_references(document).items())
+        document = render_references(listed, generators=compacted)
     references = parse_references(document)
     assert {key for key, _ in references.items()} == set(seen)
     for key, entry in seen.items():

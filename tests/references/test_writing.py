@@ -27,10 +27,10 @@ from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
 from xr_nczarr.references import (
     InlineBytes,
     Target,
+    collect_references,
     expand,
     parse_references,
     portable,
-    tabulated,
     write,
 )
 
@@ -335,7 +335,7 @@ def test_rewriting_fill_value_keeps_literals_of_other_attributes():
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
-    references = tabulated({}.items())
+    references = collect_references({}.items())
     entries = {"v/.zarray": json.dumps(array), "v/.zattrs": attributes}
     changed = portable(dataclasses.replace(references, entries=entries)).entries["v/.zattrs"]
     assert changed == attributes.replace("[-1.0]", '"AAAAAAAA8L8="')

@@ -7,7 +7,7 @@ from xr_nczarr.references.parse import expand, parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.referencing import WrittenReferences, write
-from xr_nczarr.references.render import portable, render_references, tabulated
+from xr_nczarr.references.render import collect_references, portable, render_references
 
 __all__ = [
     "InlineBytes",
@@ -16,6 +16,7 @@ __all__ = [
     "ReferenceStore",
     "Target",
     "WrittenReferences",
+    "collect_references",
     "expand",
     "open_record_set",
     "open_references",
@@ -23,6 +24,5 @@ __all__ = [
     "parse_references",
     "portable",
     "render_references",
-    "tabulated",
     "write",
 ]

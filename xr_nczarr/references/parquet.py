@@ -89,14 +89,6 @@ class RecordSet(ReferenceSet):
     records: RecordFiles = field(kw_only=True)
 
     @property
-    def is_listed(self) -> bool:
-        """Whether all references are in `entries` and `tables`.
-
-        Always False, because the references to chunks are in record files.
-        """
-        return False
-
-    @property
     def key_count(self) -> int:
         """Number of keys, including the keys of missing chunks."""
         return super().key_count + sum(math.prod(grid or (1,)) for grid in self._grids.values())

@@ -52,11 +52,6 @@ class ReferenceSet(PickledByFields):
     generators: tuple[Generator, ...] = ()
     digest: bytes = field(default=b"", compare=False)
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether all references are in `entries` and `tables`, and none are generated."""
-        return not self.generators
-
     def load(self, keys: Sequence[str]) -> None:
         """Do nothing, because all references are already in memory.
 
@@ -99,7 +94,7 @@ class ReferenceSet(PickledByFields):
         `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
         the array has no table, or if some of its chunks may be declared elsewhere.
         """
-        if not self.is_listed:
+        if self.generators:
             return None
         return self.tables.get(KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank))
 

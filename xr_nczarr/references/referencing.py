@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +18,8 @@ from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
-from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.render import portable, render_references, tabulated
+from xr_nczarr.references.render import collect_references, portable, render_references
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.open_store import open_store, open_url
 from xr_nczarr.storage.reference_names import is_parquet
@@ -137,7 +137,8 @@ def write(
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
     with Progress(progress, None, " references") as bar:
-        references = portable(tabulated(bar.count(_references(store, inline_below, access.limits))))
+        pairs = bar.count(_references(store, inline_below, access.limits))
+        references = portable(collect_references(pairs))
     members = 0
     if is_parquet(url):
         items = render_parquet_references(references, record_size=record_size)
@@ -145,8 +146,9 @@ def write(
     else:
         folder, name = split_name(url)
         document = render_references(references, generators=generators)
-        members = len(parse_references(document).generators) if generators else 0
-        _put_document(_folder(folder, options), name, document)
+        members = len(document.get("gen", ()))
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        _put_document(_folder(folder, options), name, text.encode())
     counts = references.chunk_counts()
     return WrittenReferences(
         target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,64 +38,54 @@ _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
 
 
-References = ReferenceSet | Iterable[tuple[str, Reference]]
-
-
-def render_references(references: References, *, generators: bool = False) -> bytes:
+def render_references(references: ReferenceSet, *, generators: bool = False) -> dict[str, Any]:
     """Render references as a JSON document of version 1.
 
     Parameters
     ----------
     references
-        A reference set, or an iterable of (key, reference) pairs.
+        A set without generators, such as `collect_references` returns.
     generators
         Whether to render references to regularly spaced chunks as generators (``gen``), which
         declare the same references.
 
-    Raises
-    ------
-    ReferenceSetError
-        If a key is declared twice.
-
     Examples
     --------
-    >>> render_references({"a/0": Target("s3://bucket/data.nc", 100, 20)}.items())
-    b'{"version":1,"refs":{"a/0":["s3://bucket/data.nc",100,20]}}'
+    >>> pairs = {"a/0": Target("s3://bucket/data.nc", 100, 20)}.items()
+    >>> render_references(collect_references(pairs))
+    {'version': 1, 'refs': {'a/0': ['s3://bucket/data.nc', 100, 20]}}
     """
-    listed = tabulated(references)
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
-        for key, entry in listed.entries.items()
+        for key, entry in references.entries.items()
     }
     members: list[Json] = []
-    for table in listed.tables.values():
+    for table in references.tables.values():
         generated = _generators(table) if generators else []
         members += generated
         if not generated:
             keys = table.keys()
             refs |= {key: _listed(table.reference(row)) for row, key in enumerate(keys)}
-    document: dict[str, Json] = {"version": 1, "refs": refs}
+    document: dict[str, Any] = {"version": 1, "refs": refs}
     if members:
         document["gen"] = members
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return document
 
 
-def tabulated(references: References) -> ReferenceSet:
-    """Convert references to a set that lists all of them explicitly, by expanding all generators.
+def collect_references(pairs: Iterable[tuple[str, Reference]]) -> ReferenceSet:
+    """Build a reference set from (key, reference) pairs. The set has no generators.
 
     Raises
     ------
     ReferenceSetError
         If a key is declared twice.
     """
-    if isinstance(references, ReferenceSet) and references.is_listed:
-        return references
-    pairs = references.items() if isinstance(references, ReferenceSet) else references
-    entries = unique_members(
-        (key, encode_inline(item.data) if isinstance(item, InlineBytes) else item)
-        for key, item in pairs
+    return tabulate(
+        unique_members(
+            (key, encode_inline(item.data) if isinstance(item, InlineBytes) else item)
+            for key, item in pairs
+        )
     )
-    return tabulate(entries)
 
 
 def portable(references: ReferenceSet) -> ReferenceSet:
