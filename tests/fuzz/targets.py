@@ -23,7 +23,7 @@ from xr_nczarr import info
 from xr_nczarr.codecs import ChunkCodec, compile_codec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
-from xr_nczarr.references import InlineBytes, parse_references
+from xr_nczarr.references import parse_references
 from xr_nczarr.references.opening import open_references
 from xr_nczarr.storage import Access, parse_url
 
@@ -150,7 +150,7 @@ def references(data: bytes) -> None:
         places, count = [], 0
     else:
         pairs = itertools.islice(result.items(), 300)
-        places = [item.url for _, item in pairs if not isinstance(item, InlineBytes)]
+        places = [item.url for _, item in pairs if not isinstance(item, bytes)]
         count = result.key_count
         result.subset("a/").names("a/")
     # Only references to this machine are read.

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.references import (
-    InlineBytes,
-    Target,
     collect_references,
     expand,
     json_scanner,
@@ -19,6 +17,7 @@ from xr_nczarr.references import (
     render_references,
 )
 from xr_nczarr.references.entries import is_metadata
+from xr_nczarr.storage.store import Address
 
 NAMES = ("i", "j")
 integers = st.integers(-20, 20)
@@ -124,7 +123,7 @@ def test_lazy_lookups_match_full_jinja2_expansion(member):
         return
     assert result == expected
     for key, entry in expected.items():
-        assert references.resolve(key) == Target(*entry)
+        assert references.resolve(key) == Address(*entry)
         for other in (key + "0", "0" + key, key[:-1], key.replace("1", "01"), key.swapcase()):
             assert (references.resolve(other) is not None) == (other in expected)
 
@@ -141,9 +140,9 @@ keys = st.one_of(
 urls = st.one_of(st.sampled_from(["s3://b/a.nc", "{{x}}", "a{%", "\n"]), st.text(min_size=1))
 numbers = st.integers(0, 2**62 - 1)
 references = st.one_of(
-    st.binary(max_size=9).map(InlineBytes),
-    urls.map(Target),
-    st.builds(Target, urls, numbers, numbers),
+    st.binary(max_size=9),
+    urls.map(Address),
+    st.builds(Address, urls, numbers, numbers),
 )
 
 
@@ -157,7 +156,7 @@ references = st.one_of(
 def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
     shape = itertools.islice(itertools.product(range(7), repeat=rank), rows)
     for number, index in enumerate(shape):
-        entries["r/" + ".".join(map(str, index))] = Target("f.nc", 10 + 3 * number, 3)
+        entries["r/" + ".".join(map(str, index))] = Address("f.nc", 10 + 3 * number, 3)
     entries = {key: value for key, value in entries.items() if "\ud800" not in key}
     document = render_references(collect_references(entries.items()), generators=generators)
     assert dict(parse_references(document).items()) == entries

@@ -16,9 +16,10 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
 from xr_nczarr.model import Limits
-from xr_nczarr.references import InlineBytes, Target, parse_parquet_references
+from xr_nczarr.references import parse_parquet_references
 from xr_nczarr.references.record_files import RecordFiles
 from xr_nczarr.storage import LocalStore
+from xr_nczarr.storage.store import Address
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 
@@ -83,7 +84,7 @@ def write(path, engine):
         mapper[key] = value
     mapper.flush()
     return {
-        key: InlineBytes(value) if isinstance(value, bytes) else Target(*value)
+        key: value if isinstance(value, bytes) else Address(*value)
         for key, value in refs.items()
         if not isinstance(value, str)
     }
@@ -105,7 +106,7 @@ def test_references_from_every_parquet_library_are_found(tmp_path, monkeypatch, 
     assert chunks == expected
     for key in ("g/x/0.3", "t/0", "t/39", "t/40", "t/3.0", "t/03", "g/x/0/1", "s/1", "e/0", "u/0"):
         assert references.resolve(key) is None
-    assert json.loads(references.resolve("g/x/.zarray").data)["shape"] == [6, 10]
+    assert json.loads(references.resolve("g/x/.zarray"))["shape"] == [6, 10]
     assert references.names() == ([".zgroup"], ["e", "g", "s", "t"])
     assert references.names("g/x/") == ([".zarray"], [])
 
@@ -114,7 +115,7 @@ def test_looking_up_references_reads_only_needed_record_file_and_only_once(tmp_p
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
-        assert references.resolve("t/30") == Target("s3://b/t.nc", 3000, 5)
+        assert references.resolve("t/30") == Address("s3://b/t.nc", 3000, 5)
     assert folder.requested == [".zmetadata", "t/refs.2.parq"]
 
 
@@ -127,8 +128,8 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     (tmp_path / ".zmetadata").write_text(json.dumps(document))
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
-    assert references.resolve("t/0") == Target("u0", 0, 1)
-    assert references.resolve("t/99") == Target("u99", 99, 1)
+    assert references.resolve("t/0") == Address("u0", 0, 1)
+    assert references.resolve("t/99") == Address("u99", 99, 1)
     assert references.resolve("t/100") is references.resolve("t/160") is None
     (file,) = references.records.load(["t/refs.0.parq"]).values()
     assert file._columns.cache_info().misses == 2
@@ -152,7 +153,7 @@ def test_pickled_subset_contains_only_its_references(tmp_path):
     write(tmp_path, "pyarrow")
     references, _ = open_folder(tmp_path)
     part = pickle.loads(pickle.dumps(references.subset("t/")))
-    assert part.resolve("t/10") == Target("s3://b/t.nc", 1000, 5)
+    assert part.resolve("t/10") == Address("s3://b/t.nc", 1000, 5)
     assert part.resolve("g/x/.zarray") is part.resolve("g/x/0.0") is None
     assert references.subset("nothing/").key_count == 0
 
@@ -192,7 +193,7 @@ def test_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, o
     document["metadata"]["a/.zarray"] = other
     (tmp_path / ".zmetadata").write_text(json.dumps(document))
     references, _ = open_folder(tmp_path)
-    assert references.resolve("t/3") == Target("file:///a")
+    assert references.resolve("t/3") == Address("file:///a")
     assert references.urls(30)
     assert references.key_count
 

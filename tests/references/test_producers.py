@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from xr_nczarr.references import (
-    InlineBytes,
-    Target,
     collect_references,
     expand,
     parse_references,
     render_references,
 )
+from xr_nczarr.storage.store import Address
 
 h5_producer = pytest.importorskip("kerchunk.hdf")
 combiner = pytest.importorskip("kerchunk.combine")
@@ -110,16 +109,16 @@ def test_reference_sets_resolve_to_same_targets_as_in_fsspec(tmp_path, produce, 
     for key, entry in seen.items():
         result = references.resolve(key)
         if isinstance(entry, list):
-            assert result == Target(*entry)
+            assert result == Address(*entry)
         else:
-            assert isinstance(result, InlineBytes)
-            assert result.data == reader.cat_file(key)
+            assert isinstance(result, bytes)
+            assert result == reader.cat_file(key)
     assert set(expand(document)) == set(seen)
 
 
 def read(reference):
-    if isinstance(reference, InlineBytes):
-        return reference.data
+    if isinstance(reference, bytes):
+        return reference
     with open(reference.url.removeprefix("file://"), "rb") as file:
         file.seek(reference.offset)
         return file.read(reference.length)

@@ -10,8 +10,6 @@ import pytest
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.model import Limits
 from xr_nczarr.references import (
-    InlineBytes,
-    Target,
     collect_references,
     expand,
     expressions,
@@ -19,6 +17,7 @@ from xr_nczarr.references import (
     render_references,
 )
 from xr_nczarr.references.entries import absolute_url
+from xr_nczarr.storage.store import Address
 
 EXAMPLE = """{
     "version": 1,
@@ -98,24 +97,24 @@ def test_template_overrides_replace_templates():
 )
 def test_inline_entries_can_be_text_base64_or_objects(value, data):
     references = parse_references(json.dumps(version1(refs={"a": value})))
-    assert references.resolve("a") == InlineBytes(data)
+    assert references.resolve("a") == data
 
 
 @pytest.mark.parametrize("value", [b"base64:AAEC", b"\0\1\2"])
 def test_inline_bytes_can_be_raw_or_base64(value):
-    assert parse_references({"a": value}).resolve("a") == InlineBytes(b"\0\1\2")
+    assert parse_references({"a": value}).resolve("a") == b"\0\1\2"
 
 
 # Regression D49
 def test_nan_literal_in_inline_object_is_preserved():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
-    assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
+    assert references.resolve(".zattrs") == b'{"missing": NaN, "low": -Infinity}'
 
 
 def test_references_can_point_to_whole_objects_or_byte_ranges():
     references = parse_references({"a": ["u"], "b": ("u", 0, 0)})
-    assert references.resolve("a") == Target("u", None, None)
-    assert references.resolve("b") == Target("u", 0, 0)
+    assert references.resolve("a") == Address("u", None, None)
+    assert references.resolve("b") == Address("u", 0, 0)
     assert references.resolve("c") is None
 
 
@@ -188,7 +187,7 @@ def test_documents_that_violate_spec_are_rejected(document, problem):
 @pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
 def test_invalid_inline_data_raises_error_only_when_read(text):
     references = parse_references({"a": text, "b": "right"})
-    assert references.resolve("b") == InlineBytes(b"right")
+    assert references.resolve("b") == b"right"
     with pytest.raises(ReferenceSetError, match="cannot be decoded"):
         references.resolve("a")
 
@@ -203,7 +202,7 @@ def test_error_in_generator_includes_generated_key():
 def test_reading_key_declared_by_two_generators_raises_reference_set_error():
     both = [generator(), generator(dimensions={"i": {"start": 3, "stop": 6}})]
     references = parse_references(version1(gen=both))
-    assert references.resolve("v/2") == Target("f.nc", 20, 10)
+    assert references.resolve("v/2") == Address("f.nc", 20, 10)
     with pytest.raises(ReferenceSetError, match="declared twice"):
         references.resolve("v/3")
     with pytest.raises(ReferenceSetError, match="declared twice"):
@@ -213,7 +212,7 @@ def test_reading_key_declared_by_two_generators_raises_reference_set_error():
 def test_reading_key_declared_in_refs_and_gen_raises_reference_set_error():
     document = version1(gen=[generator()], refs={"v/2": ["u", 1, 2]})
     references = parse_references(document)
-    assert references.resolve("v/1") == Target("f.nc", 10, 10)
+    assert references.resolve("v/1") == Address("f.nc", 10, 10)
     with pytest.raises(ReferenceSetError, match='declared twice, in "refs" and in "gen"'):
         references.resolve("v/2")
     with pytest.raises(ReferenceSetError, match="declared twice"):
@@ -243,7 +242,7 @@ def test_generator_dimensions_can_be_ranges_or_lists(dimensions, expected):
     document = version1(gen=[generator(offset=None, length=None, dimensions=dimensions)])
     assert list(expand(document)) == expected
     references = parse_references(document)
-    assert all(references.resolve(key) == Target("f.nc") for key in expected)
+    assert all(references.resolve(key) == Address("f.nc") for key in expected)
     assert references.resolve("v/4") is None
 
 
@@ -292,7 +291,7 @@ def test_generated_keys_are_resolved_for_every_key_template(key):
     assert len(expanded) == 81
     references = parse_references(document)
     for name, entry in expanded.items():
-        assert references.resolve(name) == Target(*entry)
+        assert references.resolve(name) == Address(*entry)
     for unknown in ("v/", "v/010.1", "v/9.0", "v/10.9", "v/10.01", "v/-1.0", "v/1０.1", "x"):
         assert references.resolve(unknown) is None
 
@@ -303,7 +302,7 @@ def test_generated_keys_without_separator_between_numbers_are_resolved():
     references = parse_references(document)
     expanded = expand(document)
     assert sorted(expanded) == sorted(f"v/{i}{j}" for i in (1, 2) for j in (8, 9, 10, 11))
-    assert all(references.resolve(key) == Target(*entry) for key, entry in expanded.items())
+    assert all(references.resolve(key) == Address(*entry) for key, entry in expanded.items())
 
 
 def test_generator_of_one_billion_keys_is_resolved_without_expansion():
@@ -318,12 +317,12 @@ def test_generator_of_one_billion_keys_is_resolved_without_expansion():
     )
     references = parse_references(document)
     assert references.key_count == 10**9
-    assert references.resolve("g/v/99999.9999") == Target("f.nc", (10**9 - 1) * 8, 10)
+    assert references.resolve("g/v/99999.9999") == Address("f.nc", (10**9 - 1) * 8, 10)
     assert references.resolve("g/v/100000.0") is None
     assert references.names() == ([], [])
     part = references.subset("g/v/")
     assert len(pickle.dumps(part)) < 1500
-    assert pickle.loads(pickle.dumps(part)).resolve("g/v/1.1") == Target("f.nc", 80_008, 10)
+    assert pickle.loads(pickle.dumps(part)).resolve("g/v/1.1") == Address("f.nc", 80_008, 10)
     assert references.subset("h/").resolve("g/v/1.1") is None
     with pytest.raises(LimitError, match="max_references"):
         expand(document)
@@ -430,16 +429,16 @@ def test_relative_urls_are_resolved_against_document_url(url, document, expected
 
 def test_rendered_reference_sets_expand_to_same_references():
     entries = {
-        ".zattrs": InlineBytes(b'{"a": "\xc2\xb0C"}'),
-        "binary": InlineBytes(b"base64:\x00\xff"),
-        "looks": InlineBytes(b"base64:AAAA"),
-        "braces": Target("s3://b/{{x}}"),
-        **{f"r/{i}.{j}": Target("f", 100 + 70 * i + 7 * j, 7) for i in range(9) for j in range(9)},
-        **{f"m/{i}.0": Target(f"f{i // 40}", 50 * (i % 40), 50) for i in range(120)},
-        **{f"n/c/{i}/{j}": Target(f"b/n/c/{i}/{j}") for i in range(9) for j in range(9)},
-        **{f"d/{i}": Target("f", 10_000 - 10 * i, 10) for i in range(99)},
-        **{f"x/{i}": Target("f", i * i, 10 + i % 3) for i in range(99)},
-        **{f"few/{i}": Target("f", i, 1) for i in range(3)},
+        ".zattrs": b'{"a": "\xc2\xb0C"}',
+        "binary": b"base64:\x00\xff",
+        "looks": b"base64:AAAA",
+        "braces": Address("s3://b/{{x}}"),
+        **{f"r/{i}.{j}": Address("f", 100 + 70 * i + 7 * j, 7) for i in range(9) for j in range(9)},
+        **{f"m/{i}.0": Address(f"f{i // 40}", 50 * (i % 40), 50) for i in range(120)},
+        **{f"n/c/{i}/{j}": Address(f"b/n/c/{i}/{j}") for i in range(9) for j in range(9)},
+        **{f"d/{i}": Address("f", 10_000 - 10 * i, 10) for i in range(99)},
+        **{f"x/{i}": Address("f", i * i, 10 + i % 3) for i in range(99)},
+        **{f"few/{i}": Address("f", i, 1) for i in range(3)},
     }
     listed = collect_references(entries.items())
     plain = render_references(listed)

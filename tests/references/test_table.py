@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from xr_nczarr.errors import ReferenceSetError
-from xr_nczarr.references import Target, parse, parse_references
+from xr_nczarr.references import parse, parse_references
 from xr_nczarr.references.parse import tabulate
+from xr_nczarr.storage.store import Address
 
 
 def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
@@ -98,8 +99,8 @@ def test_references_in_dictionary_are_scanned_into_columns(monkeypatch):
     }
     monkeypatch.setattr(parse, "_target", None)  # would otherwise be called for each reference
     references = parse_references({"version": 1, "refs": refs | {"x": b"\0\1", "y": {"n": 1}}})
-    assert references.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 31 * 1999, 40)
-    assert [references.resolve(key).data for key in "xy"] == [b"\0\1", b'{"n": 1}']
+    assert references.resolve("t/39.4.9") == Address("s3://b/ü 4.nc", 31 * 1999, 40)
+    assert [references.resolve(key) for key in "xy"] == [b"\0\1", b'{"n": 1}']
     assert references.key_count == len(refs) + 2
 
 
@@ -122,7 +123,7 @@ def test_parsing_uses_less_than_30_megabytes_per_million_references():
         kept, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert references.resolve("t/199.999") == Target("s3://b/199.nc", 37 * 199_999, 37)
+    assert references.resolve("t/199.999") == Address("s3://b/199.nc", 37 * 199_999, 37)
     assert kept < 12 * count
     assert most < 25 * count + (5 << 20)  # plus one block of numbers
 
@@ -146,7 +147,7 @@ def test_nested_objects_that_resemble_references_are_unchanged():
     inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
     references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
     assert references.resolve("t/5") is None
-    assert json.loads(references.resolve("t/.zattrs").data) == inner
+    assert json.loads(references.resolve("t/.zattrs")) == inner
     outside = parse_references(json.dumps({"version": 1, "refs": {}, "notes": inner}))
     assert outside.key_count == 0
 
@@ -234,7 +235,7 @@ def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     refs = {key.format(number): ["u", number, 1] for number in range(100 if len(key) < 999 else 1)}
     references = tabulate(dict(refs))
     assert [references.resolve(key) for key in refs] == [
-        Target(*reference) for reference in refs.values()
+        Address(*reference) for reference in refs.values()
     ]
 
 
@@ -242,14 +243,14 @@ def test_templates_in_urls_of_scanned_references_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
-        assert parse_references(form).resolve("t/2345") == Target("host/23.nc", 2345, 1)
+        assert parse_references(form).resolve("t/2345") == Address("host/23.nc", 2345, 1)
 
 
 def test_pickled_subset_contains_only_its_columns():
     refs = SETS["two arrays"] | {".zattrs": "x" * 100_000}
     references = parse_references(json.dumps(refs))
     part = references.subset("t/")
-    assert part.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 1999 * 31, 40)
+    assert part.resolve("t/39.4.9") == Address("s3://b/ü 4.nc", 1999 * 31, 40)
     assert part.resolve("g/u/0/0/0") is None
     assert part.resolve("t/.zarray") is None
     travelled = pickle.dumps(part)
@@ -266,4 +267,4 @@ def test_chunks_of_scanned_arrays_are_not_listed():
 
 def test_array_with_numeric_name_keeps_its_chunks():
     references = parse_references({f"1/{i}/{j}": ["u", i, j] for i in range(9) for j in range(9)})
-    assert references.subset("1/").resolve("1/8/7") == Target("u", 8, 7)
+    assert references.subset("1/").resolve("1/8/7") == Address("u", 8, 7)

@@ -25,14 +25,13 @@ from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vin
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
 from xr_nczarr.references import (
-    InlineBytes,
-    Target,
     collect_references,
     expand,
     parse_references,
     portable,
     write,
 )
+from xr_nczarr.storage.store import Address
 
 
 def pack(folder, compression):
@@ -136,9 +135,9 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
     (tmp_path / "set.json").write_text(json.dumps(document))
     write(tmp_path / "set.json", tmp_path / "less.json", inline_below=300)
     less = parse_references((tmp_path / "less.json").read_bytes())
-    assert less.resolve("u/0") == Target(str(path), 0, 300)
-    assert less.resolve("u/1") == InlineBytes(path.read_bytes()[1:300])
-    assert less.resolve("t/3.1") == InlineBytes(path.read_bytes()[194:196])
+    assert less.resolve("u/0") == Address(str(path), 0, 300)
+    assert less.resolve("u/1") == path.read_bytes()[1:300]
+    assert less.resolve("t/3.1") == path.read_bytes()[194:196]
     write(tmp_path / "set.json", tmp_path / "short.json", generators=True)
     short = json.loads((tmp_path / "short.json").read_bytes())
     assert [member["key"] for member in short["gen"]] == ["t/{{i0}}.{{i1}}"]
@@ -174,8 +173,8 @@ def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
     write(tmp_path / "set.json", tmp_path / "set.parq")
     write(tmp_path / "set.parq", tmp_path / "back.json")
     back = parse_references((tmp_path / "back.json").read_bytes())
-    assert back.resolve("t/0") == InlineBytes(b"")
-    assert back.resolve("t/1") == Target(str(tmp_path / "data.bin"))
+    assert back.resolve("t/0") == b""
+    assert back.resolve("t/1") == Address(str(tmp_path / "data.bin"))
 
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")

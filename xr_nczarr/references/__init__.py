@@ -1,6 +1,6 @@
 """Parse, open and write reference sets, which map the keys of a store to bytes in other files."""
 
-from xr_nczarr.references.entries import InlineBytes, Reference, Target
+from xr_nczarr.references.entries import Reference
 from xr_nczarr.references.opening import open_record_set, open_references
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import expand, parse_references
@@ -10,11 +10,9 @@ from xr_nczarr.references.referencing import WrittenReferences, write
 from xr_nczarr.references.render import collect_references, portable, render_references
 
 __all__ = [
-    "InlineBytes",
     "Reference",
     "ReferenceSet",
     "ReferenceStore",
-    "Target",
     "WrittenReferences",
     "collect_references",
     "expand",

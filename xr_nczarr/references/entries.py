@@ -1,4 +1,4 @@
-"""The two kinds of references: byte ranges of other objects, and bytes stored in the set itself."""
+"""The two kinds of references: addresses of other objects, and bytes stored in the set itself."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from xr_nczarr.errors import ReferenceSetError, quote
+from xr_nczarr.storage.store import Address
 from xr_nczarr.storage.url import has_scheme
 
 MAX_NUMBER = 1 << 62
@@ -24,28 +24,11 @@ _BASE64 = "base64:"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
-class Target(NamedTuple):
-    """A reference to a byte range of another object, or to the whole object.
+Reference = bytes | Address
+"""The bytes of an object, or the address from which they are read."""
 
-    `offset` and `length` are in bytes. Both are None for a reference to the whole object.
-    """
-
-    url: str
-    offset: int | None = None
-    length: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InlineBytes:
-    """A reference whose bytes are stored in the reference set itself."""
-
-    data: bytes
-
-
-Reference = InlineBytes | Target
-
-Entry = str | Target
-"""A target, or the string that encodes inline bytes in the document."""
+Entry = str | Address
+"""An address, or the string that encodes inline bytes in the document."""
 
 
 class PickledByFields:
@@ -63,7 +46,7 @@ def is_metadata(key: str) -> bool:
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
 
-def decode_inline(text: str, key: str) -> InlineBytes:
+def decode_inline(text: str, key: str) -> bytes:
     """Decode the string that represents inline bytes in a reference document.
 
     A string that starts with ``base64:`` is decoded as Base64. Any other string is encoded as
@@ -76,8 +59,8 @@ def decode_inline(text: str, key: str) -> InlineBytes:
     """
     try:
         if text.startswith(_BASE64):
-            return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
-        return InlineBytes(text.encode())
+            return base64.b64decode(text[len(_BASE64) :], validate=True)
+        return text.encode()
     except (binascii.Error, ValueError) as error:
         raise ReferenceSetError(f"the inline data cannot be decoded ({error})", key=key) from error
 

@@ -26,7 +26,6 @@ from xr_nczarr.references.entries import (
     MAX_NUMBER,
     PickledByFields,
     Reference,
-    Target,
     check_number,
     combinations,
     is_metadata,
@@ -43,6 +42,7 @@ from xr_nczarr.references.expressions import (
     node_count,
     product,
 )
+from xr_nczarr.storage.store import Address
 
 Domain = range | tuple[int | str, ...]
 
@@ -184,9 +184,9 @@ class Generator(PickledByFields):
         try:
             url = templates.url(values)
             if templates.offset is None or templates.length is None:
-                return Target(url)
+                return Address(url)
             offset = _number(templates.offset(values), "offset", key)
-            return Target(url, offset, _number(templates.length(values), "length", key))
+            return Address(url, offset, _number(templates.length(values), "length", key))
         except NczarrError as error:
             error.located(key=key, place="gen")
             raise

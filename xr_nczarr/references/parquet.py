@@ -20,9 +20,7 @@ from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, grid_shape
 from xr_nczarr.references.entries import (
-    InlineBytes,
     Reference,
-    Target,
     check_number,
     combinations,
     is_metadata,
@@ -31,6 +29,7 @@ from xr_nczarr.references.entries import (
 from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import DOTTED, flat_index
+from xr_nczarr.storage.store import Address
 
 _MAX_RECORD_ROWS = 10_000_000
 
@@ -117,13 +116,13 @@ class RecordSet(ReferenceSet):
             raise ReferenceSetError('the parquet file has no column "path" or "raw"', key=place[0])
         raw = _present(values, "raw", (str, bytes), key)
         if raw is not None:
-            return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
+            return raw.encode() if isinstance(raw, str) else bytes(raw)
         path = _present(values, "path", str, key)
         if path is None:
             return None
         offset = check_number(values.get("offset"), "offset", key)
         length = check_number(values.get("size"), "size", key)
-        return Target(path) if offset == length == 0 else Target(path, offset, length)
+        return Address(path) if offset == length == 0 else Address(path, offset, length)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference."""
@@ -139,7 +138,7 @@ class RecordSet(ReferenceSet):
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
         references = map(self.find_listed, itertools.islice(keys, limit))
-        return {reference.url for reference in references if isinstance(reference, Target)}
+        return {reference.url for reference in references if isinstance(reference, Address)}
 
     def subset(self, prefix: str) -> RecordSet:
         """Return a reference set for the chunks whose keys begin with `prefix`.
@@ -226,9 +225,9 @@ def render_parquet_references(
         )
     documents = {key: reference for key, reference in references.items() if is_metadata(key)}
     texts = {
-        key: reference.data.decode()
+        key: reference.decode()
         for key, reference in documents.items()
-        if isinstance(reference, InlineBytes)
+        if isinstance(reference, bytes)
     }
     placed = len(texts)
     for key, text in texts.items():
@@ -284,11 +283,9 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     from pyarrow import parquet
 
     # An offset and size of 0 stand for a whole object, so an empty range is stored as inline data.
-    rows = [
-        InlineBytes(b"") if isinstance(row, Target) and row.length == 0 else row for row in rows
-    ]
-    targets = [row if isinstance(row, Target) else Target("") for row in rows]
-    raw = [row.data if isinstance(row, InlineBytes) else None for row in rows]
+    rows = [b"" if isinstance(row, Address) and row.length == 0 else row for row in rows]
+    targets = [row if isinstance(row, Address) else Address("") for row in rows]
+    raw = [row if isinstance(row, bytes) else None for row in rows]
     paths = pa.array([target.url or None for target in targets], pa.string())
     offsets = pa.array([target.offset or 0 for target in targets], pa.int64())
     sizes = pa.array([target.length or 0 for target in targets], pa.int64())

@@ -26,9 +26,7 @@ from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
     Entry,
-    InlineBytes,
     Reference,
-    Target,
     check_number,
     encode_inline,
     parse_members,
@@ -46,6 +44,7 @@ from xr_nczarr.references.tables import (
     split_chunk_key,
 )
 from xr_nczarr.references.templates import Language, Templates
+from xr_nczarr.storage.store import Address
 
 # Largest absolute dimension value. This limit keeps the number of values per dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
@@ -102,7 +101,7 @@ def parse_references(
     --------
     >>> references = parse_references('{"a/0": ["s3://bucket/data.nc", 100, 20]}')
     >>> references.resolve("a/0")
-    Target(url='s3://bucket/data.nc', offset=100, length=20)
+    Address(url='s3://bucket/data.nc', offset=100, length=20)
     """
     members, refs, builder, text = _load(document, limits)
     if _is_record_set(refs.get(".zmetadata")):
@@ -181,8 +180,8 @@ def expand(
         )
 
     def rendered(reference: Reference) -> str | list[str | int]:
-        if isinstance(reference, InlineBytes):
-            return encode_inline(reference.data)
+        if isinstance(reference, bytes):
+            return encode_inline(reference)
         return [part for part in reference if part is not None]
 
     return unique_members((key, rendered(reference)) for key, reference in references.items())
@@ -307,8 +306,8 @@ def _entry(key: str, value: Any, render_url: Callable[[str], str]) -> Entry:
     return _target(key, value, render_url)
 
 
-def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
-    if isinstance(value, Target):
+def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
+    if isinstance(value, Address):
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
@@ -327,9 +326,9 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         error.located(key=key)
         raise
     if len(value) == 1:
-        return Target(url)
+        return Address(url)
     offset, length = check_number(value[1], "offset", key), check_number(value[2], "length", key)
-    return Target(url, offset, length)
+    return Address(url, offset, length)
 
 
 def tabulate(

@@ -15,13 +15,13 @@ from xr_nczarr.references.entries import (
     Entry,
     PickledByFields,
     Reference,
-    Target,
     decode_inline,
     is_metadata,
 )
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_key
 from xr_nczarr.storage.keys import Listing, one_level
+from xr_nczarr.storage.store import Address
 
 _FEW = 3
 """If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
@@ -80,7 +80,7 @@ class ReferenceSet(PickledByFields):
         entry = self.entries.get(key)
         return self.find_chunk(key) if entry is None else _decoded(entry, key)
 
-    def find_chunk(self, key: str) -> Target | None:
+    def find_chunk(self, key: str) -> Address | None:
         """Return the reference for `key` from a table, or None if no table contains the key."""
         split = split_chunk_key(key) if self.tables else None
         table = self.tables.get(split[0]) if split else None
@@ -148,8 +148,8 @@ class ReferenceSet(PickledByFields):
         """
         generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
         references = [reference for _, reference in chain.from_iterable(generated)]
-        targets = (item.url for item in references if isinstance(item, Target))
-        entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
+        targets = (item.url for item in references if isinstance(item, Address))
+        entries = (entry.url for entry in self.entries.values() if isinstance(entry, Address))
         tables = (table.urls[:limit] for table in self.tables.values())
         return {*targets, *islice(entries, limit), *chain.from_iterable(tables)}
 

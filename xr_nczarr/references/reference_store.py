@@ -11,7 +11,7 @@ from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.document import ReferenceDocument
-from xr_nczarr.references.entries import InlineBytes, Reference, Target
+from xr_nczarr.references.entries import Reference
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix
@@ -24,7 +24,7 @@ from xr_nczarr.storage.ranges import (
     split_into_batches,
     too_large,
 )
-from xr_nczarr.storage.store import Store
+from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.url import local_path, mask
 
 _MAX_LISTED = 1_000_000
@@ -329,7 +329,7 @@ class ReferenceStore(Store):
         check_key(key, self.name)
         try:
             reference = self.references.resolve(key)
-            if isinstance(reference, Target) and reference.url not in urls:
+            if isinstance(reference, Address) and reference.url not in urls:
                 urls[reference.url] = self._resolve_target(reference.url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
@@ -337,7 +337,7 @@ class ReferenceStore(Store):
         if reference is None:
             return None
         whole = wanted.is_whole
-        if isinstance(reference, Target) and reference.length is None:
+        if isinstance(reference, Address) and reference.length is None:
             return _TargetRange(key, *urls[reference.url], start, None if whole else length)
         size = _declared_size(reference) or 0
         first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
@@ -345,8 +345,8 @@ class ReferenceStore(Store):
             raise too_large(
                 f"the reference set refers to {count:,} bytes", self.max_bytes, self.name, key
             )
-        if isinstance(reference, InlineBytes):
-            return reference.data[first : first + count]
+        if isinstance(reference, bytes):
+            return reference[first : first + count]
         if not count:
             return b""
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
@@ -408,4 +408,4 @@ def _declared_size(reference: Reference) -> int | None:
 
     Return None for a reference to a whole object.
     """
-    return reference.length if isinstance(reference, Target) else len(reference.data)
+    return reference.length if isinstance(reference, Address) else len(reference)

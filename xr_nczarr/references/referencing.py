@@ -15,7 +15,7 @@ from xr_nczarr.hierarchy import document_keys, existing_chunks, open_hierarchy
 from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
-from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
+from xr_nczarr.references.entries import Reference, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.reference_store import ReferenceStore
@@ -23,6 +23,7 @@ from xr_nczarr.references.render import collect_references, portable, render_ref
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.open_store import open_store, open_url
 from xr_nczarr.storage.reference_names import is_parquet
+from xr_nczarr.storage.store import Address
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
@@ -232,7 +233,7 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
-            if isinstance(reference, Target):
+            if isinstance(reference, Address):
                 reference = reference._replace(url=store.targets.url(reference.url))
                 small = reference.length is not None and reference.length < inline_below
                 reference = next(_inlined(store, [key]))[1] if small else reference
@@ -241,9 +242,9 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
     names = _all_keys(store, limits)
     while batch := list(islice(names, _BATCH_KEYS)):
         chunks = [key for key in batch if not is_metadata(key)]
-        targets = _targets(store, chunks, inline_below)
-        yield from targets.items()
-        yield from _inlined(store, [key for key in batch if key not in targets])
+        addresses = _addresses(store, chunks, inline_below)
+        yield from addresses.items()
+        yield from _inlined(store, [key for key in batch if key not in addresses])
 
 
 def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
@@ -269,15 +270,15 @@ def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
 
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
     for key, data in store.fetch_present(keys):
-        yield key, InlineBytes(bytes(data))
+        yield key, bytes(data)
 
 
-def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return a dict from keys to references, except for objects that must be stored inline.
+def _addresses(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Address]:
+    """Return a dict from keys to addresses, except for objects that must be stored inline.
 
     Objects must be stored inline if they are smaller than `inline_below` bytes, or if they have no
     address at which other programs can read them.
     """
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
-    return {key: Target(*address) for key, address in store.addresses(keys).items()}
+    return store.addresses(keys)

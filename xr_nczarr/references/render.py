@@ -17,15 +17,14 @@ from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import ArrayNode, Json, Limits
 from xr_nczarr.references.entries import (
-    InlineBytes,
     Reference,
-    Target,
     encode_inline,
     unique_members,
 )
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import ReferenceTable
+from xr_nczarr.storage.store import Address
 
 _MIN_REFERENCES = 16
 """Minimum average number of references per generator for generators to be worthwhile."""
@@ -51,7 +50,7 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
 
     Examples
     --------
-    >>> pairs = {"a/0": Target("s3://bucket/data.nc", 100, 20)}.items()
+    >>> pairs = {"a/0": Address("s3://bucket/data.nc", 100, 20)}.items()
     >>> render_references(collect_references(pairs))
     {'version': 1, 'refs': {'a/0': ['s3://bucket/data.nc', 100, 20]}}
     """
@@ -82,8 +81,7 @@ def collect_references(pairs: Iterable[tuple[str, Reference]]) -> ReferenceSet:
     """
     return tabulate(
         unique_members(
-            (key, encode_inline(item.data) if isinstance(item, InlineBytes) else item)
-            for key, item in pairs
+            (key, encode_inline(item) if isinstance(item, bytes) else item) for key, item in pairs
         )
     )
 
@@ -162,7 +160,7 @@ def _next_value(text: str, at: int) -> int:
     return at
 
 
-def _listed(target: Target) -> list[Json]:
+def _listed(target: Address) -> list[Json]:
     url = _escaped(target.url) if _LOOKS_LIKE_A_TEMPLATE.search(target.url) else target.url
     return [url] if target.offset is None else [url, target.offset, target.length]
 

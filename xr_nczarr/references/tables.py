@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError, quote
-from xr_nczarr.references.entries import MAX_NUMBER, Target
+from xr_nczarr.references.entries import MAX_NUMBER
+from xr_nczarr.storage.store import Address
 
 MIN_ROWS = 64
 """Minimum number of references that an array must have to get its own table."""
@@ -106,7 +107,7 @@ class ReferenceTable:
     def __len__(self) -> int:
         return len(self.url_numbers)
 
-    def find(self, index: Sequence[int]) -> Target | None:
+    def find(self, index: Sequence[int]) -> Address | None:
         """Return the reference to the chunk at `index`, or None if the table has no such chunk."""
         row = flat = flat_index(index, self.shape)
         if flat is not None and self.flat_indices is not None:
@@ -130,11 +131,11 @@ class ReferenceTable:
         rows = np.minimum(self.flat_indices.searchsorted(flat_indices), len(self.flat_indices) - 1)
         return rows if (self.flat_indices[rows] == flat_indices).all() else None
 
-    def reference(self, row: int) -> Target:
+    def reference(self, row: int) -> Address:
         """Return the reference in row number `row`, counting from 0."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
-        return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
+        return Address(url) if offset < 0 else Address(url, offset, self.lengths.item(row))
 
     def keys(self) -> Iterator[str]:
         """Yield the chunk key of each row."""
