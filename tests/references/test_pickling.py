@@ -13,6 +13,7 @@ from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.references import document as reference_document
 from xr_nczarr.references import write
+from xr_nczarr.storage import SharedCache
 
 CHUNKS = 12_000
 VALUES = np.random.default_rng(3).permutation(CHUNKS).astype("<i4")
@@ -50,7 +51,7 @@ def clear_cached_sets(monkeypatch):
     """Return a function that clears the cached reference sets of this process."""
 
     def clear_cached_sets():
-        monkeypatch.setattr(reference_document, "_sets", {})
+        monkeypatch.setattr(reference_document, "_sets", SharedCache(4))
 
     return clear_cached_sets
 

@@ -6,35 +6,29 @@ then reads the document again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from xr_nczarr.codecs import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
-from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import Limits
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language
-from xr_nczarr.storage import Store
+from xr_nczarr.storage import SharedCache, Store
 
 _MAX_SETS = 4
 
-# All parsed sets that are in use.
-_sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-# The last few sets that were read again. They stay in memory even if they are not in use.
-_kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
-_lock = ProcessLock()
+_sets = SharedCache[Any, ReferenceSet](_MAX_SETS)
+"""The sets of this process that were used last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
     """The location of a JSON reference document, and the options for parsing it.
 
-    The parsed reference set is cached, so that each process reads the document only once.
+    Each process caches the last few reference sets, so that it reads a document only once.
 
     Attributes
     ----------
@@ -69,9 +63,8 @@ class ReferenceDocument:
         references = self._read()
         if references is None:
             raise NotFoundError("the reference set does not exist")
-        opened = replace(self, digest=references.digest)
-        with _lock:
-            return opened, _sets.setdefault(opened._token, references)
+        opened, loaded = replace(self, digest=references.digest), [references]
+        return opened, _sets.load([opened._token], lambda _: loaded)[opened._token]
 
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
@@ -83,21 +76,19 @@ class ReferenceDocument:
         ReferenceSetError
             If the document has changed since it was opened, or if this process cannot find it.
         """
-        with _lock:
-            references = _sets.get(self._token)
-            if references is None:
-                references = self._read()
-                if references is None or references.digest != self.digest:
-                    raise ReferenceSetError(
-                        "the reference document "
-                        + ("was removed" if references is None else "was changed")
-                        + " after a variable that depends on it was opened",
-                        remedy="Open the dataset again. If workers cannot read the document, pass "
-                        "the reference set as a dictionary, which is sent to the workers",
-                    )
-                _sets[self._token] = references
-                _kept.append(references)
-            return references
+        return _sets.load([self._token], lambda _: [self._read_again()])[self._token]
+
+    def _read_again(self) -> ReferenceSet:
+        references = self._read()
+        if references is None or references.digest != self.digest:
+            raise ReferenceSetError(
+                "the reference document "
+                + ("was removed" if references is None else "was changed")
+                + " after a variable that depends on it was opened",
+                remedy="Open the dataset again. If workers cannot read the document, pass "
+                "the reference set as a dictionary, which is sent to the workers",
+            )
+        return references
 
     @property
     def _token(self) -> Any:
