@@ -128,7 +128,8 @@ class RecordSet(ReferenceSet):
         """Yield each key with its reference."""
         yield from super().items()
         for array, grid in self._grids.items():
-            for key in chunk_keys(array, grid or ()):
+            # If the grid is invalid, looking up the key of any chunk raises an error.
+            for key in chunk_keys(array, grid or (1,)):
                 reference = self.find_listed(key)
                 if reference is not None:
                     yield key, reference
@@ -170,7 +171,7 @@ class RecordSet(ReferenceSet):
         if grid is None:
             raise _no_grid(f"{prefix}.zarray")
         index = tuple(map(int, text.split(".")))
-        number = flat_index(index, grid or (1,)) if len(index) == len(grid or (1,)) else None
+        number = flat_index(index, grid) if len(index) == len(grid) else None
         if number is None:
             return None
         record, row = divmod(number, self.records.max_rows)
@@ -178,10 +179,10 @@ class RecordSet(ReferenceSet):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Mapping from the path of each array to its number of chunks along each dimension.
+        """Mapping from the path of each array to the shape of its chunk grid.
 
-        The path of a root array is empty, and all other paths end with a slash. The value is None
-        for an array with invalid metadata.
+        The path of a root array is empty, and all other paths end with a slash. The shape is (1,)
+        for a scalar, and None for an array with invalid metadata.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
@@ -300,7 +301,7 @@ def chunk_keys(array: str, grid: Sequence[int], separator: str = ".") -> Iterato
 
     `array` is the path of the array, with a trailing slash. It is empty for a root array.
     """
-    for index in combinations([range(extent) for extent in grid or (1,)]):
+    for index in combinations([range(extent) for extent in grid]):
         yield array + separator.join(map(str, index))
 
 
@@ -318,7 +319,7 @@ def _grid(text: str) -> tuple[int, ...] | None:
         or any(extent and not chunk for extent, chunk in zip(shape, chunks, strict=True))
     ):
         return None
-    return grid_shape(shape, [chunk or 1 for chunk in chunks])
+    return grid_shape(shape, [chunk or 1 for chunk in chunks]) or (1,)
 
 
 def _no_grid(key: str) -> ReferenceSetError:
