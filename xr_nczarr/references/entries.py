@@ -80,7 +80,7 @@ def encode_inline(data: bytes) -> str:
     return text
 
 
-def parse_members(data: bytes) -> dict[str, Any]:
+def parse_members(data: bytes | str) -> dict[str, Any]:
     """Parse the text of a JSON object into a dict.
 
     Raises

@@ -139,7 +139,7 @@ def write(
     store = _open_source(parse_url(source), access)
     with Progress(progress, None, " references") as bar:
         pairs = bar.count(_references(store, inline_below, access.limits))
-        references = portable(collect_references(pairs))
+        references = portable(collect_references(pairs), access.limits)
     members = 0
     if is_parquet(url):
         items = render_parquet_references(references, record_size=record_size)

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.model import ArrayNode, Json, Limits
+from xr_nczarr.formats.editing import edited
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Json, Limits
 from xr_nczarr.references.entries import (
     Reference,
     encode_inline,
+    parse_members,
     unique_members,
 )
 from xr_nczarr.references.parse import tabulate
@@ -86,7 +89,7 @@ def collect_references(pairs: Iterable[tuple[str, Reference]]) -> ReferenceSet:
     )
 
 
-def portable(references: ReferenceSet) -> ReferenceSet:
+def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> ReferenceSet:
     """Copy a reference set, and convert its Zarr v2 metadata for kerchunk and VirtualiZarr.
 
     The references to chunks stay the same. The metadata changes as follows, so that these two
@@ -101,12 +104,13 @@ def portable(references: ReferenceSet) -> ReferenceSet:
       use the fill value in the array metadata.
 
     Metadata that cannot be parsed stays unchanged, and so do attributes that are not valid JSON.
+    `limits` contains the maximum size of each document.
     """
     entries = dict(references.entries)
     for key, text in references.entries.items():
         if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
             continue
-        document = Document(key, text)
+        document = Document(key, text, limits=limits)
         node = FORMATS["2"].parse_node("/", {".zarray": document}, limits=_UNLIMITED)
         if not isinstance(node, ArrayNode):
             continue
@@ -117,47 +121,27 @@ def portable(references: ReferenceSet) -> ReferenceSet:
         attributes_key = key.removesuffix(".zarray") + ".zattrs"
         attributes = entries.get(attributes_key)
         if node.dtype.kind == "f" and node.fill_value is not None and isinstance(attributes, str):
-            entries[attributes_key] = _with_encoded_fill(attributes)
+            entries[attributes_key] = _with_encoded_fill(attributes, limits)
     return replace(references, entries=entries)
 
 
-def _members(text: str) -> dict[str, Json]:
-    try:
-        members = json.loads(text)
-    except ValueError:
-        return {}
-    return members if isinstance(members, dict) else {}
-
-
-def _with_encoded_fill(attributes: str) -> str:
+def _with_encoded_fill(attributes: str, limits: Limits) -> str:
     """Replace a numeric `_FillValue` in JSON attributes with a Base64-encoded double.
 
-    All other text stays exactly the same, because readers recognize netCDF-C's character attributes
-    by their exact text. Attributes without a numeric `_FillValue` are returned unchanged.
+    The text of all other values stays exactly the same, because readers recognize netCDF-C's
+    character attributes by it. Attributes without a numeric `_FillValue` are returned unchanged.
     """
-    value = _members(attributes).get("_FillValue")
+    try:
+        value = parse_members(attributes).get("_FillValue")
+    except ReferenceSetError:
+        return attributes
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if value not in ("NaN", "Infinity", "-Infinity") and type(value) not in (int, float):
         return attributes
-    number = float(str(value))
-    encoded = json.dumps(base64.b64encode(struct.pack("<d", number)).decode())
-    decoder, at, name = json.JSONDecoder(), attributes.index("{") + 1, None
-    while name != "_FillValue":
-        name, at = decoder.raw_decode(attributes, _next_value(attributes, at))
-        start = _next_value(attributes, at)
-        _, at = decoder.raw_decode(attributes, start)
-    return attributes[:start] + encoded + attributes[at:]
-
-
-def _next_value(text: str, at: int) -> int:
-    """Return the position of the next name or value in the text of a JSON object.
-
-    The search begins at position `at`, which is just after the previous name or value.
-    """
-    while text[at] in " \t\r\n,:":
-        at += 1
-    return at
+    encoded = base64.b64encode(struct.pack("<d", float(str(value)))).decode()
+    document = Document(".zattrs", attributes, limits=limits)
+    return edited(document, {("_FillValue",): encoded}).decode()
 
 
 def _listed(target: Address) -> list[Json]:
