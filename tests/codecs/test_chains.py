@@ -546,19 +546,28 @@ class Failing(numcodecs.abc.Codec):
         raise self.error
 
 
-def test_every_failure_of_codec_names_codec_and_chunk():
-    class LibraryError(Exception):
-        pass
+class LibraryError(Exception):
+    pass
 
-    spec, custom = ("failing", {"error": LibraryError("why")}), {"failing": Failing}
-    codec = make_codec("<i4", (4,), spec, custom=custom)
-    words = r"codec failing \(filters\): the data cannot be .* shape \(4,\).*LibraryError: why"
+
+class PanicException(BaseException):
+    """The exception of codecs that are written in Rust."""
+
+
+@pytest.mark.parametrize("error", [LibraryError("why"), PanicException("why")], ids=repr)
+def test_every_failure_of_codec_names_codec_and_chunk(error):
+    codec = make_codec("<i4", (4,), ("failing", {"error": error}), custom={"failing": Failing})
+    words = rf"codec failing \(filters\): the data cannot be .*\(4,\).*{type(error).__name__}: why"
     with pytest.raises(ChunkError, match=words):
         codec.decode(bytes(16))
     with pytest.raises(ChunkError, match=words):
         codec.encode(np.zeros(4, "<i4"))
-    codec = make_codec("<i4", (4,), ("failing", {"error": MemoryError()}), custom=custom)
-    with pytest.raises(MemoryError):
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_lack_of_memory_and_interrupts_are_no_failures_of_codec(error):
+    codec = make_codec("<i4", (4,), ("failing", {"error": error()}), custom={"failing": Failing})
+    with pytest.raises(error):
         codec.decode(bytes(16))
 
 

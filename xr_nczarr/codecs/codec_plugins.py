@@ -163,19 +163,11 @@ class _Adapter:
         Raises
         ------
         ChunkError
-            If the method fails or returns None.
+            If the method returns None.
         """
         from zarr.core.sync import sync
 
-        try:
-            (result,) = sync(call([(data, self.spec)]))
-        except MemoryError:
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise  # codecs in Rust raise PanicException for damaged data
-            problem = f"codec {self.name} failed ({self.flow.chunk}): {reason_of(error)}"
-            raise ChunkError(problem, remedy=DAMAGED) from error
+        (result,) = sync(call([(data, self.spec)]))
         if result is None:
             problem = f"codec {self.name} returned None instead of data ({self.flow.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)

@@ -439,9 +439,9 @@ class ChunkCodec:
             except NczarrError as error:
                 error.located(place=step.place)
                 raise
-            except MemoryError:
-                raise
-            except Exception as failure:
+            except BaseException as failure:
+                if not _is_codec_failure(failure):
+                    raise
                 raise self._failed("decoded", step, failure, DAMAGED) from failure
         return data
 
@@ -453,12 +453,24 @@ class ChunkCodec:
             except NczarrError as error:
                 error.located(place=step.place)
                 raise
-            except MemoryError:
-                raise
-            except Exception as failure:
+            except BaseException as failure:
+                if not _is_codec_failure(failure):
+                    raise
                 raise self._failed("encoded", step, failure) from failure
         return data
 
-    def _failed(self, action: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
+    def _failed(
+        self, action: str, step: Step, failure: BaseException, remedy: str = ""
+    ) -> ChunkError:
         problem = f"the data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)
+
+
+def _is_codec_failure(error: BaseException) -> bool:
+    """Return whether an exception means that a codec cannot process its data.
+
+    Codecs that are written in Rust raise PanicException, which is not an `Exception`.
+    """
+    if isinstance(error, Exception):
+        return not isinstance(error, MemoryError)
+    return type(error).__name__ == "PanicException"
