@@ -164,7 +164,7 @@ def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
 
 
 def _is_large(write: ArrayWrite) -> bool:
-    return write.data.nbytes > _MAX_REARRANGED_BYTES and write.aligned() is not write
+    return write.data.nbytes > _MAX_REARRANGED_BYTES and write.aligned_chunks() is not None
 
 
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:

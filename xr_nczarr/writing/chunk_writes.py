@@ -80,7 +80,19 @@ class ArrayWrite:
     def aligned(self) -> ArrayWrite:
         """Return this write with its data rechunked so that no two blocks share a stored object.
 
-        Along each dimension, a block grows by less than the length of a stored object.
+        Raises
+        ------
+        ConflictError
+            If the sizes of the blocks are unknown.
+        """
+        chunks = self.aligned_chunks()
+        return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
+
+    def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
+        """Return chunks for the data in which no two dask blocks share a stored object.
+
+        Along each dimension, a block grows by less than the length of a stored object. Return None
+        if the data already has such chunks, or is not a dask array.
 
         Raises
         ------
@@ -89,7 +101,7 @@ class ArrayWrite:
         """
         data, cells = self.data, self.node.object_shape
         if not hasattr(data, "dask") or len(cells) != data.ndim or not data.size:
-            return self
+            return None
         if any(math.isnan(size) for sizes in data.chunks for size in sizes):
             raise ConflictError(
                 "the dask blocks have unknown sizes, so they cannot be aligned with the stored "
@@ -97,11 +109,11 @@ class ArrayWrite:
                 remedy="Call compute_chunk_sizes() first",
                 variable=self.node.path,
             )
-        blocks = tuple(
+        chunks = tuple(
             aligned_blocks(sizes, piece.start, cell)
             for sizes, piece, cell in zip(data.chunks, self.region, cells, strict=True)
         )
-        return self if blocks == data.chunks else replace(self, data=data.rechunk(blocks))
+        return None if chunks == data.chunks else chunks
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
