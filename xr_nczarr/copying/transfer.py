@@ -57,14 +57,12 @@ def copy_chunks(
         else:
             small += _missing_blocks(write.aligned(), existing)
     objects = 0
-    writing = [*small, *large]
-    copied_sizes = [_size(write.node) for _, write in as_bytes]
-    sizes = [*copied_sizes, *(item.data.nbytes for item in writing)]
-    with Progress(progress, sum(sizes)) as bar:
-        for (array, write), size in zip(as_bytes, copied_sizes, strict=True):
+    writing = [*(write for _, write in as_bytes), *small, *large]
+    with Progress(progress, sum(write.data.nbytes for write in writing)) as bar:
+        for array, write in as_bytes:
             total = math.prod(write.node.object_counts)
             for checked, copied in _copy_objects(array, write, store, existing):
-                bar.advance(size * checked // total)
+                bar.advance(write.data.nbytes * checked // total)
                 objects += copied
         write_chunks(small, store, WriteOptions(), bar)
         for write in large:
@@ -72,10 +70,6 @@ def copy_chunks(
             for part in rearranged(write):
                 write_chunks([*_missing_blocks(part, existing)], store, WriteOptions(), bar)
     return [write.node.path for _, write in as_bytes], objects
-
-
-def _size(node: ArrayNode) -> int:
-    return math.prod(node.shape) * node.dtype.itemsize
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:

@@ -134,7 +134,7 @@ def encode_as_stored(
         that is too long. Without packing, numbers must also be representable in the stored dtype.
     """
     assert target.node is not None
-    check_kind(variable, stored, name)
+    _check_kind(variable, stored, name)
     # In plain Zarr, only the decoded variable shows that characters have been joined.
     dtype, chars = target.node.dtype, target.kind == "char" or "char_dim_name" in stored.encoding
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
@@ -156,7 +156,7 @@ def encode_as_stored(
     new.attrs, new.encoding = {}, encoding
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are not text
         if not new.isnull().all():
-            check_kind(new, stored, name)
+            _check_kind(new, stored, name)
         new = new.copy(data=without_missing(new.data, TEXT))
     if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
@@ -190,7 +190,7 @@ def is_time(variable: Variable) -> bool:
     return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
-def check_kind(new: Variable, stored: Variable, name: str) -> None:
+def _check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
     Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,

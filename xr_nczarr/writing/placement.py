@@ -11,7 +11,7 @@ import numpy as np
 from xarray import Dataset, Variable
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.encoding.cf_encoding import cf_encoded, check_kind, equal, is_time
+from xr_nczarr.encoding.cf_encoding import cf_encoded, equal, is_time
 from xr_nczarr.encoding.strings import as_bytes
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
@@ -253,7 +253,6 @@ def check_coordinate(
     object_size
         Number of values in a stored object (chunk or shard).
     """
-    check_kind(new_coordinate, stored, dim)
     values = np.asarray(new_coordinate.values)
     first = max(0, -(-size // object_size) - _MAX_COMPARED_OBJECTS) * object_size
     last = stored[first:size].load()
