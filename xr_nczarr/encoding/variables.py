@@ -106,20 +106,6 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
         )
 
 
-def encode_dataset(
-    dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
-) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Return the encoded variables of a dataset by name, and the attributes of the dataset.
-
-    See `encode_variables`.
-    """
-    for name in dataset.variables:
-        stored_name(name)
-    variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    attributes = user_attributes(attributes)
-    return encode_variables(variables, encoding, layout), attributes
-
-
 def encode_variables(
     variables: Mapping[Hashable, Variable],
     encoding: Mapping[Any, Mapping[str, Any]],
@@ -159,7 +145,7 @@ def encode_variables(
     for key, variable in conventions.cf_encoder(fitted, {})[0].items():
         name = stored_name(key)
         with Place(variable=name):
-            encoded[name] = encode_variable(variable, name, layout, key in encoding)
+            encoded[name] = _encode_variable(variable, name, layout, key in encoding)
     return encoded
 
 
@@ -170,7 +156,7 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     attributes that a bounds variable shares with its coordinate variable.
     """
     encoded = conventions.encode_cf_variable(_fitted(variable, name, explicit), name=name)
-    return encode_variable(encoded, name, layout, explicit)
+    return _encode_variable(encoded, name, layout, explicit)
 
 
 def user_attributes(
@@ -277,7 +263,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     return text if text.kind in "SU" and text.itemsize else None
 
 
-def encode_variable(
+def _encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
     """Convert a CF-encoded variable to a type that the layout supports."""

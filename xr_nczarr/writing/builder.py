@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import xarray as xr
+
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.array_nodes import make_node
-from xr_nczarr.encoding.variables import EncodedVariable, encode_dataset, stored_name
+from xr_nczarr.encoding.variables import (
+    EncodedVariable,
+    encode_variables,
+    stored_name,
+    user_attributes,
+)
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.format import Hierarchy
@@ -68,11 +75,11 @@ class Tree:
 
     def add_dataset(self, request: GroupRequest) -> None:
         """Add a group with the variables and attributes of a dataset."""
-        group = self.group(request.path)
-        encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
-        self.check_single_array(request.path, len(encoded), attributes)
-        group.attributes.update(attributes)
-        self.add_variables(request, encoded)
+        variables, attributes = xr.conventions.encode_dataset_coordinates(request.dataset)
+        attributes = user_attributes(attributes)
+        self.check_single_array(request.path, len(variables), attributes)
+        self.group(request.path).attributes.update(attributes)
+        self.add_variables(request, variables)
 
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
@@ -89,10 +96,15 @@ class Tree:
                 "these stores as one dataset",
             )
 
-    def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request. Create missing dimensions."""
-        for name, variable in encoded.items():
-            group = self.group(request.path)
+    def add_variables(
+        self, request: GroupRequest, variables: Mapping[Hashable, xr.Variable]
+    ) -> None:
+        """Encode variables, and add them to the group of a request. Create missing dimensions.
+
+        `variables` is a part of the result of `xarray.conventions.encode_dataset_coordinates`.
+        """
+        group = self.group(request.path)
+        for name, variable in encode_variables(variables, request.encoding, self.layout).items():
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
 
     def add_variable(
