@@ -23,8 +23,8 @@ from xr_nczarr.errors import (
 
 if TYPE_CHECKING:
     from xr_nczarr import references
-    from xr_nczarr.copying.copying import CopyResult, copy
     from xr_nczarr.copying.diff import Comparison, Difference, diff
+    from xr_nczarr.copying.exact_copy import CopyResult, copy
     from xr_nczarr.model import Limits
     from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import Cdl, dump
@@ -81,8 +81,8 @@ __all__ = [
 
 # The modules that read and write are imported lazily, on first use.
 _LAZY = {
-    "copying.copying": ("CopyResult", "copy"),
     "copying.diff": ("Comparison", "Difference", "diff"),
+    "copying.exact_copy": ("CopyResult", "copy"),
     "model": ("Limits",),
     "storage": ("Retry",),
     "tools.cdl": ("Cdl", "dump"),
