@@ -73,12 +73,12 @@ def make_node(
     itemsize = dtype.itemsize
     if encoded.kind == "string" and not dtype.hasobject:
         itemsize = POINTER_BYTES
-    fitted = dropped = ""
+    adapted = dropped = ""
     with Place(variable=path):
         chunks, shards = requested_shapes(encoding, shape, characters=encoded.kind == "char")
         contiguous = bool(encoding.get("contiguous"))
         if not explicit:
-            chunks, shards, fitted = _adapted_shapes(
+            chunks, shards, adapted = _adapted_shapes(
                 chunks, shards, encoding, encoded.dimensions, shape, growing
             )
             contiguous = contiguous and _is_whole(encoding, shape)
@@ -115,7 +115,7 @@ def make_node(
                 raise
             node, dropped = uncompressed, error.problem
             zarr.render_node(node)  # fails again if the codecs were not the cause
-    return node, fitted, dropped
+    return node, adapted, dropped
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:

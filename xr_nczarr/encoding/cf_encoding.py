@@ -60,7 +60,7 @@ _COMPATIBLE_KINDS = {
 }
 
 
-def fit_encoding(variable: Variable, name: str) -> Variable:
+def with_checked_values(variable: Variable, name: str) -> Variable:
     """Encode the numbers in a variable, or check that the encoding can represent its times.
 
     The caller passes the result to xarray. xarray encodes everything else: times, text, and numbers

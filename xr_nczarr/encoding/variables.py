@@ -11,7 +11,7 @@ from xarray import DataArray, Dataset, Variable, conventions
 from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.encoding.cf_encoding import fit_encoding
+from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
@@ -131,7 +131,7 @@ def encode_variables(
     UnsupportedError
         If the layout does not support a type.
     """
-    fitted = {}
+    prepared = {}
     for key, original in variables.items():
         stored_name(key)
         for dimension in original.dims:
@@ -140,9 +140,9 @@ def encode_variables(
         with Place(variable=str(key)):
             variable.attrs = user_attributes(original.attrs, original.dims)
         variable.encoding = encoding.get(key, original.encoding)
-        fitted[key] = _fitted(variable, str(key), key in encoding)
+        prepared[key] = _prepared(variable, str(key), key in encoding)
     encoded = {}
-    for key, variable in conventions.cf_encoder(fitted, {})[0].items():
+    for key, variable in conventions.cf_encoder(prepared, {})[0].items():
         name = stored_name(key)
         with Place(variable=name):
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
@@ -155,7 +155,7 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
     attributes that a bounds variable shares with its coordinate variable.
     """
-    encoded = conventions.encode_cf_variable(_fitted(variable, name, explicit), name=name)
+    encoded = conventions.encode_cf_variable(_prepared(variable, name, explicit), name=name)
     return _encode_variable(encoded, name, layout, explicit)
 
 
@@ -202,13 +202,13 @@ def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]
     return name in (annotations.array, annotations.types) and isinstance(value, dict)
 
 
-def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
+def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     """Return a variable that xarray can encode without changing its values.
 
-    Numbers that may not fit their encoding are checked and encoded here; see `fit_encoding`. Keys
-    of an inherited encoding that do not suit the values are removed. The attributes and the
-    encoding of the given variable are changed in place.
+    Its values are checked, and numbers are already encoded; see `with_checked_values`. Keys of an
+    inherited encoding that do not suit the values are removed.
     """
+    variable = variable.copy(deep=False)
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # An inherited dtype has the width of the text in the source. xarray would truncate longer
@@ -232,7 +232,7 @@ def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
         # A fill value of datetime dtype masks no values, but once encoded as a number, it would.
         del variable.attrs["_FillValue"]
-    variable = fit_encoding(variable, name)
+    variable = with_checked_values(variable, name)
     _move_key(variable, explicit)
     return variable
 

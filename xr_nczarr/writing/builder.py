@@ -134,7 +134,7 @@ class Tree:
         dimensions = (*dimensions, *trailing)
         location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
         grows = [dim.unlimited or dim.name in growing for dim in dimensions]
-        node, fitted, dropped = make_node(
+        node, change, dropped = make_node(
             variable,
             location,
             self.layout,
@@ -144,9 +144,9 @@ class Tree:
             and (dimensions[0].unlimited or variable.dimensions == (name,)),
         )
         within = f" in shards {node.shards[0].shape}" if node.shards else ""
-        level = logging.INFO if fitted else logging.DEBUG
+        level = logging.INFO if change else logging.DEBUG
         _log.log(
-            level, "%s: %schunks %s%s", location, fitted and f"{fitted}: ", node.chunk_shape, within
+            level, "%s: %schunks %s%s", location, change and f"{change}: ", node.chunk_shape, within
         )
         if dropped:
             self.dropped.append(f"{location} ({dropped})")
