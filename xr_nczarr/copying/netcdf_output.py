@@ -47,7 +47,11 @@ class FileLayout(Layout):
     """
 
     dialect: str = "netCDF-4"
-    has_vlen_strings = True
+
+    @property
+    def has_vlen_strings(self) -> bool:
+        """Whether strings without a requested width are stored as variable-length strings."""
+        return True
 
 
 def inexpressible_sizes(root: Group) -> list[str]:
