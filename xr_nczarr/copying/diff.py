@@ -168,7 +168,7 @@ def diff(
             opening = replace(options, storage_options=filesystem_options)
             opened = open_input(source, engine, opening, changes, **subset, netcdf_types=True)
             origin = stack.enter_context(opened)
-            trees.append(origin.tree(FileLayout()))
+            trees.append(origin.build_tree(FileLayout()))
             unread += [phrase for phrase in origin.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)
             names.append(os.fspath(source) if is_path else origin.store.name)

@@ -222,7 +222,7 @@ def copy(
         store = resolved.store
         layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         _check_outside_source(store, origin)
-        tree = origin.tree(layout)
+        tree = origin.build_tree(layout)
         plan = plan_tree(tree, store)
         before = origin.state()
         mark = None if before is None else _resume_marker(before, plan)
@@ -294,7 +294,7 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
             store=path,
         )
     layout = FileLayout()
-    tree = origin.tree(layout)
+    tree = origin.build_tree(layout)
     origin.leave_out(inexpressible_sizes(tree.root), layout)
     before = origin.state()
     part = f"{path}{_PART}"

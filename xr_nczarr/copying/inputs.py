@@ -80,10 +80,12 @@ class Input:
     state
         Function that returns a string which changes whenever the source does. It returns None if
         changes cannot be detected.
+    unsupported
+        One sentence for each item that no target can express.
     skipped
-        One sentence for each item that was left out.
+        One sentence for each item that was left out of the tree that `build_tree` returned.
     arrays
-        Maps paths in the target tree to the source arrays whose chunks may be copied unchanged.
+        Maps paths in that tree to the source arrays whose chunks may be copied unchanged.
     groups, sources
         The result of `Subset.apply`.
 
@@ -102,8 +104,9 @@ class Input:
     state: Callable[[], str | None]
     values_of: Callable[[Variable], ExplicitlyIndexed]
     complete: bool
-    skipped: list[str] = field(default_factory=list)
-    arrays: dict[str, ChunkedArray] = field(default_factory=dict)
+    unsupported: Sequence[str] = ()
+    skipped: list[str] = field(init=False)
+    arrays: dict[str, ChunkedArray] = field(init=False)
     groups: dict[str, Group] = field(init=False)
     sources: dict[str, Variable] = field(init=False)
 
@@ -119,15 +122,16 @@ class Input:
                     f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}"
                 )
 
-    def tree(self, layout: Layout) -> Tree:
-        """Return the netCDF tree that describes the copy.
+    def build_tree(self, layout: Layout) -> Tree:
+        """Build the netCDF tree that describes the copy. Also set `skipped` and `arrays`.
 
         Raises
         ------
         UnsupportedError
             If the layout cannot express some content, and ``changes.skip_unsupported`` is false.
         """
-        self.leave_out([], layout)
+        self.skipped, self.arrays = [], {}
+        self.leave_out(self.unsupported, layout)
         tree = Tree(layout)
         for group in self.groups.values():
             tree.check_single_array(group.path, len(group.variables), group.attributes)
@@ -297,7 +301,7 @@ def _of_file(handle: Handle, subset: Subset, changes: Changes) -> Input:
     file = NetcdfFile(handle)
     return Input(
         state=lambda: file_fingerprint(handle.path),
-        skipped=[*file.unsupported],
+        unsupported=file.unsupported,
         root=file.root,
         subset=subset,
         changes=changes,
