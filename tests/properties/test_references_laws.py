@@ -70,6 +70,29 @@ def generators(draw):
     return member | {"dimensions": {name: draw(domains) for name in names}}
 
 
+@st.composite
+def chunk_generators(draw):
+    """Draw a generator of chunk keys, in which most numbers are linear in one dimension."""
+    names = NAMES[: draw(st.integers(1, 2))]
+    name, number = st.sampled_from(names), st.integers(0, 12)
+    numbers = st.one_of(
+        number.map(str),
+        st.builds("{{{{ {} * {} + {} }}}}".format, number, name, number),
+        st.builds("{{{{ {} - {} }}}}".format, st.integers(20, 30), name),
+        arithmetic(names).map("{{{{ {} }}}}".format),
+    )
+    parts = [*map("{{{{{}}}}}".format, names), *draw(st.lists(numbers, max_size=2))]
+    prefix = draw(st.sampled_from(["", "v/", "1/", "v/c/", "v.2/", "2/x/3/", "v", "/"]))
+    key = prefix + draw(st.sampled_from("./")).join(draw(st.permutations(parts)))
+    domain = st.one_of(
+        st.builds(lambda start, stop: {"start": start, "stop": stop, "step": 2}, number, number),
+        st.builds(lambda start, stop: {"start": start, "stop": stop, "step": -1}, number, number),
+        st.lists(number, max_size=4),
+    )
+    url = "u" + "_".join(map("{{{{{}}}}}".format, names))
+    return {"key": key, "url": url, "dimensions": {name: draw(domain) for name in names}}
+
+
 def rendered_by_jinja2(member):
     """Return the expansion rendered by jinja2 itself, or None if a number is invalid."""
     dimensions = {
@@ -98,7 +121,7 @@ def rendered_by_jinja2(member):
 
 
 @settings(deadline=None, max_examples=200)
-@given(generators())
+@given(st.one_of(generators(), chunk_generators()))
 @example({"key": "{{i}}", "url": "u{{ (i * ('%03d' % i)) }}", "dimensions": {"i": [0]}})
 def test_lazy_lookups_match_full_jinja2_expansion(member):
     document = {"version": 1, "gen": [member]}

@@ -1,26 +1,21 @@
 """Generators (``gen``), in which one template declares many keys.
 
-A key is looked up without expanding the generator. To make this possible, the key template is
-inverted once: it is converted to a regular expression and one solver per dimension. The regular
-expression extracts the parts of a key that vary. Each of these parts must depend on one dimension
-only. A solver determines the value of one dimension from the parts that depend on it: either it
-solves the equation ``part = scale * value + shift``, or it looks up the parts in a table of
-rendered values. To confirm the match, the template is rendered with the values of all dimensions,
-and the result is compared with the key. If the inverse might miss some keys, the generator is
-expanded instead.
+A reference is looked up without expanding the generator if the keys are chunk keys, and the chunk
+index determines the values of all dimensions. For this, each number in the chunk index must be a
+constant, or ``scale * value + shift`` for one dimension of integers. All other generators are
+expanded.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
+from xr_nczarr.errors import NczarrError, ReferenceSetError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
@@ -42,33 +37,28 @@ from xr_nczarr.references.expressions import (
     node_count,
     product,
 )
+from xr_nczarr.references.tables import KeyPattern, split_chunk_key
 from xr_nczarr.storage.store import Address
 
 Domain = range | tuple[int | str, ...]
 
-_INTEGER = "(-?[0-9]{1,19})"
 _ORDINARY_SIZE = 64
 _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
+_MAX_INDEX = 10**18
+"""Exclusive upper bound for the numbers in a chunk index; see `split_chunk_key`."""
 
 
-class _Solver(NamedTuple):
-    """A rule that determines the value of one dimension from a key.
+class _IndexNumber(NamedTuple):
+    """A number in a chunk index, which equals ``scale * value + shift``.
 
-    `groups` are the numbers of the regex groups whose text depends on the dimension. `table`
-    maps the texts of these groups to the value of the dimension. If `table` is None, the value is
-    computed from the text of the first group, which is the number ``scale * value + shift``.
+    `value` is the value of the dimension `name`, and `values` contains all values of this
+    dimension. For a constant number, the defaults describe a dimension with the only value 0.
     """
 
-    name: str
-    groups: tuple[int, ...]
-    table: Mapping[tuple[str, ...], int | str] | None
+    shift: int
     scale: int = 1
-    shift: int = 0
-
-    def solve(self, texts: Sequence[str]) -> int | str | None:
-        if self.table is not None:
-            return self.table.get(tuple([texts[position] for position in self.groups]))
-        return (int(texts[self.groups[0]]) - self.shift) // self.scale
+    name: str = ""
+    values: Collection[int] = (0,)
 
 
 class _Templates(NamedTuple):
@@ -92,9 +82,6 @@ class Generator(PickledByFields):
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
-    max_table_cost
-        Maximum cost of each dimension's lookup table. The table has one entry per value of the
-        dimension, and the cost of each entry is `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -102,7 +89,6 @@ class Generator(PickledByFields):
     offset: tuple[Expression, ...] | None
     length: tuple[Expression, ...] | None
     dimensions: Mapping[str, Domain]
-    max_table_cost: int = field(default=1 << 16, compare=False)
 
     @cached_property
     def weight(self) -> int:
@@ -111,39 +97,28 @@ class Generator(PickledByFields):
         return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
 
     @property
-    def table_entries(self) -> int:
-        """Total number of entries in the lookup tables of the solvers."""
-        return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
-
-    @cached_property
-    def constant_prefix(self) -> str:
-        """The constant text with which every key begins. It may be empty."""
-        return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
-
-    @property
-    def folder(self) -> str:
-        """The part of `constant_prefix` up to and including its last slash."""
-        return self.constant_prefix[: self.constant_prefix.rfind("/") + 1]
-
-    @property
     def key_count(self) -> int:
         """Number of keys that the generator declares."""
         return math.prod(map(len, self.dimensions.values()))
 
-    def find(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if the generator does not declare the key."""
-        pattern, solvers = self.inverse or (None, ())
-        match = pattern.fullmatch(key) if pattern else None
-        if match is None:
-            return None
-        texts = match.groups()
-        values: dict[str, int | str] = {}
-        for solver in solvers:
-            value = solver.solve(texts)
-            if value is None or value not in self.dimensions[solver.name]:
+    @property
+    def pattern(self) -> KeyPattern | None:
+        """The pattern of all keys, or None if the generator must be expanded."""
+        return self._chunk_keys[0] if self._chunk_keys else None
+
+    def find(self, key: str, index: Sequence[int]) -> Reference | None:
+        """Return the reference for `key`, or None if the generator does not declare the key.
+
+        `key` must have the generator's `pattern`, with the numbers in `index`.
+        """
+        assert self._chunk_keys is not None
+        values: dict[str, int] = {}
+        _, numbers = self._chunk_keys
+        for (shift, scale, name, domain), number in zip(numbers, index, strict=True):
+            value, rest = divmod(number - shift, scale)
+            if rest or value not in domain or values.setdefault(name, value) != value:
                 return None
-            values[solver.name] = value
-        return self._reference(key, values) if self._templates.key(values) == key else None
+        return self._reference(key, values)
 
     @cached_property
     def _templates(self) -> _Templates:
@@ -162,24 +137,24 @@ class Generator(PickledByFields):
         """
         for end in (0, -1) if self.key_count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
-            self._reference(self._templates.key(values), values)
+            self._member(values)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield every key with its reference. The last dimension varies fastest."""
         for combination in combinations(tuple(self.dimensions.values())):
-            values = dict(zip(self.dimensions, combination, strict=True))
-            key = self._templates.key(values)
-            yield key, self._reference(key, values)
+            yield self._member(dict(zip(self.dimensions, combination, strict=True)))
 
-    def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference that the templates render for the given dimension values.
-
-        `key` is the key that the key template renders for the same values.
-        """
+    def _member(self, values: Values) -> tuple[str, Reference]:
+        """Return the key and the reference for the given values of the dimensions."""
+        key = self._templates.key(values)
         if is_metadata(key) or not key:
             raise ReferenceSetError(
                 "the generator declares a metadata document; expected only chunks", key=key
             )
+        return key, self._reference(key, values)
+
+    def _reference(self, key: str, values: Values) -> Reference:
+        """Return the reference for the given values of the dimensions, which declare `key`."""
         templates = self._templates
         try:
             url = templates.url(values)
@@ -192,49 +167,59 @@ class Generator(PickledByFields):
             raise
 
     @cached_property
-    def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """The inverse of the key template, or None if the inverse might miss some keys.
+    def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
+        """The pattern of all keys, and the numbers in their chunk indices.
 
-        The inverse consists of a regular expression for the keys, and one solver per dimension.
+        None if the keys are not chunk keys, or if the numbers do not determine the values of all
+        dimensions.
         """
-        varying = [part for part in self.key if not is_constant(part)]
-        dependencies = [dimensions_in(part) for part in varying]
-        if any(len(names) != 1 for names in dependencies):
+        first = {name: domain[0] for name, domain in self.dimensions.items()}
+        split = split_chunk_key(self._templates.key(first))
+        if split is None:
             return None
-        solvers, max_entries = [], self.max_table_cost // self.weight
-        for name, domain in self.dimensions.items():
-            parts = [position for position, names in enumerate(dependencies) if name in names]
-            solver = _solver(name, domain, {part: varying[part] for part in parts}, max_entries)
-            if solver is None:
+        pattern, _ = split
+        varying = [part for part in self.key if not is_constant(part)]
+        text = "".join(str(part) if is_constant(part) else "\0" for part in self.key)
+        items = text.removeprefix(pattern.prefix).split(pattern.separator)
+        if not text.startswith(pattern.prefix) or items.count("\0") != len(varying):
+            return None  # the prefix varies, or a number consists of several parts
+        parts = iter(varying)
+        numbers: list[_IndexNumber] = []
+        for item in items:
+            number = self._index_number(next(parts)) if item == "\0" else _IndexNumber(int(item))
+            if number is None:
                 return None
-            solvers.append(solver)
-        pattern = self._pattern(solvers)
-        return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
+            numbers.append(number)
+        names = {number.name for number in numbers} - {""}
+        return (pattern, numbers) if names == self.dimensions.keys() else None
 
-    def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Return a regular expression for the keys, with a group for each part that varies.
+    def _index_number(self, part: Expression) -> _IndexNumber | None:
+        """Return the number that a part of the key template renders.
 
-        Return None if the end of a group is ambiguous. This is the case if another group follows
-        immediately. It is also the case if the text of the group may contain either a slash or the
-        character that follows the group.
+        Return None if the number is not linear in one dimension of distinct integers, or if it is
+        negative or too large for a chunk index.
         """
-        texts: dict[int, list[str]] = {}
-        for solver in solvers:
-            for index, position in enumerate(solver.groups):
-                if solver.table is not None:
-                    texts[position] = [rendered[index] for rendered in solver.table]
-        pattern, position = "", 0
-        for part, following in itertools.zip_longest(self.key, self.key[1:], fillvalue=""):
-            if is_constant(part):
-                pattern += re.escape(str(part))
-                continue
-            end = str(following)[:1] if is_constant(following) else None
-            characters = "".join(texts.get(position, ["-0123456789"]))
-            if end is None or (end and end in characters) or "/" in characters:
-                return None
-            pattern += _INTEGER if position not in texts else f"([^{re.escape(end) or '/'}]*)"
-            position += 1
-        return pattern
+        names = dimensions_in(part)
+        if len(names) != 1 or not names <= self._integers.keys():
+            return None
+        (name,) = names
+        values, ends = self._integers[name]
+        scale, shift = _linear_factors(part, ends) or (0, 0)
+        in_range = all(0 <= scale * end + shift < _MAX_INDEX for end in ends)
+        return _IndexNumber(shift, scale, name, values) if scale and in_range else None
+
+    @cached_property
+    def _integers(self) -> dict[str, tuple[Collection[int], tuple[int, int]]]:
+        """The values of each dimension of distinct integers, and the two outermost values."""
+        integers: dict[str, tuple[Collection[int], tuple[int, int]]] = {}
+        for name, domain in self.dimensions.items():
+            if isinstance(domain, range):
+                integers[name] = domain, (domain[0], domain[-1])
+            else:
+                values = {value for value in domain if isinstance(value, int)}
+                if len(values) == len(domain):
+                    integers[name] = values, (min(values), max(values))
+        return integers
 
 
 def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None:
@@ -252,45 +237,18 @@ def _number(value: Any, what: str, key: str) -> int:
     return check_number(value, what, key)
 
 
-def _solver(
-    name: str, domain: Domain, parts: Mapping[int, Expression], limit: int
-) -> _Solver | None:
-    """Return the solver for a dimension, or None if its lookup table would exceed `limit` entries.
-
-    `parts` contains the parts of the key template that depend on the dimension. Each part is keyed
-    by the number of the regex group that matches it.
-    """
-    if isinstance(domain, range):
-        factors_of = {position: _linear_factors(part, domain) for position, part in parts.items()}
-        for position, factors in factors_of.items():
-            if factors is not None and factors[0] != 0 and None not in factors_of.values():
-                return _Solver(name, (position,), None, *factors)
-    if len(domain) > limit:
-        return None
-    table: dict[tuple[str, ...], int | str] = {}
-    computed = [compiled(part) for part in parts.values()]
-    for value in domain:
-        rendered = tuple([str(compute({name: value})) for compute in computed])
-        if rendered in table:
-            raise ReferenceSetError(
-                f"the generator produces the same key for two values of dimension {quote(name)}",
-                place="gen",
-            )
-        table[rendered] = value
-    return _Solver(name, tuple(parts), table)
-
-
-def _linear_factors(part: Expression, domain: range) -> tuple[int, int] | None:
+def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    `domain` contains the values of the variable. Return None if the expression is not linear, or if
-    its value can have more digits than the regular expression for the keys allows.
+    `ends` contains the smallest and the largest value of the variable, in any order. Return None if
+    the expression is not linear, or if it cannot be evaluated for all values, because an
+    intermediate result is too large.
     """
     scale, shift = 1, 0
     if type(part) is int:
         scale, shift = 0, part
     elif isinstance(part, Call) and len(part.parts) == 2:
-        left, right = (_linear_factors(operand, domain) for operand in part.parts)
+        left, right = (_linear_factors(operand, ends) for operand in part.parts)
         if left is None or right is None:
             return None
         if part.function in (operator.add, operator.sub):
@@ -301,5 +259,5 @@ def _linear_factors(part: Expression, domain: range) -> tuple[int, int] | None:
             return None
     elif not isinstance(part, DimensionValue):
         return None
-    extremes = [scale * value + shift for value in domain[:: max(len(domain) - 1, 1)]]
-    return (scale, shift) if all(-MAX_NUMBER < v < MAX_NUMBER for v in extremes) else None
+    is_small = all(abs(scale * value + shift) < MAX_NUMBER for value in ends)
+    return (scale, shift) if is_small else None

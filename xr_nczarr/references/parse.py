@@ -121,13 +121,11 @@ def parse_references(
     kept = []
     remaining = limits.max_references
     for generator in generators:
-        bounded = replace(generator, max_table_cost=remaining)
-        if bounded.inverse is not None:
-            kept.append(bounded)
-            remaining -= bounded.table_entries * bounded.weight
+        if generator.pattern is not None:
+            kept.append(generator)
         else:
-            _expand_into(refs, bounded, remaining // bounded.weight)
-            remaining -= bounded.key_count * bounded.weight
+            _expand_into(refs, generator, remaining // generator.weight)
+            remaining -= generator.key_count * generator.weight
     listed = tabulate(refs, builder, render_url)
     digest = b"" if text is None else _digest(text, listed.tables.values())
     return replace(listed, generators=tuple(kept), digest=digest)
@@ -439,7 +437,7 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator: add every reference that it declares to `refs`.
 
-    This is necessary for a generator whose key template cannot be inverted.
+    This is necessary for a generator without a `pattern`.
 
     Raises
     ------

@@ -23,9 +23,6 @@ from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_
 from xr_nczarr.storage.keys import Listing, one_level
 from xr_nczarr.storage.store import Address
 
-_FEW = 3
-"""If a set has at most this many generators, a lookup tries all of them, whatever their folders."""
-
 
 @dataclass(frozen=True)
 class ReferenceSet(PickledByFields):
@@ -41,7 +38,8 @@ class ReferenceSet(PickledByFields):
     tables
         Mapping from the key pattern of each large array to the table for that array's chunks.
     generators
-        The generators, each of which declares many keys and their references.
+        The generators, each of which declares the references to many chunks. All of them have a
+        `pattern`.
     digest
         Digest of the reference document. Equal documents have equal digests. Empty if there is no
         document.
@@ -67,10 +65,10 @@ class ReferenceSet(PickledByFields):
             If the key is declared twice, or its entry violates the specification.
         """
         listed = self.find_listed(key)
-        generated = self.find_generated(key) if self.generators else None
-        if listed is not None and generated is not None:
-            raise ReferenceSetError('the key is declared twice, in "refs" and in "gen"', key=key)
-        return generated if listed is None else listed
+        generated = self._generated(key) if self.generators else []
+        if len(generated) + (listed is not None) > 1:
+            raise ReferenceSetError("the key is declared twice", key=key)
+        return generated[0] if generated else listed
 
     def find_listed(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not list the key.
@@ -94,33 +92,18 @@ class ReferenceSet(PickledByFields):
         `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
         the array has no table, or if some of its chunks may be declared elsewhere.
         """
-        if self.generators:
-            return None
-        return self.tables.get(KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank))
+        pattern = KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank)
+        return None if pattern in self._by_pattern else self.tables.get(pattern)
 
-    def find_generated(self, key: str) -> Reference | None:
-        """Return the reference for `key` from a generator, or None if no generator declares it.
-
-        Raises
-        ------
-        ReferenceSetError
-            If two generators declare the key.
-        """
-        result = None
-        few = len(self.generators) <= _FEW
-        for generators in (self.generators,) if few else self._near(key):
-            for generator in generators:
-                reference = generator.find(key)
-                if result is not None and reference is not None:
-                    raise ReferenceSetError("the key is declared twice", key=key)
-                result = result or reference
-        return result
-
-    def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # without the "|", `rfind` would skip a trailing slash
-        while folder:
-            folder = folder[: folder.rfind("/", 0, -1) + 1]
-            yield self._by_folder.get(folder, ())
+    def _generated(self, key: str) -> list[Reference]:
+        """Return a reference for `key` from each generator that declares the key."""
+        split = split_chunk_key(key)
+        if split is None:
+            return []
+        pattern, text = split
+        index = [int(number) for number in text.split(pattern.separator)]
+        found = [generator.find(key, index) for generator in self._by_pattern.get(pattern, ())]
+        return [reference for reference in found if reference is not None]
 
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly below `prefix`.
@@ -163,21 +146,18 @@ class ReferenceSet(PickledByFields):
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
+
         # If the name of an array is a number, it looks like part of a chunk index. The array's
-        # chunks may then be in the table of its parent.
-        tables = {
-            pattern: table
-            for pattern, table in self.tables.items()
-            if pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
-        }
-        generators = (
-            generator
-            for generator in self.generators
-            if prefix.startswith(constant := generator.constant_prefix)
-            or constant.startswith(prefix)
-        )
+        # chunks may then be in the table or generator of its parent.
+        def is_near(pattern: KeyPattern | None) -> bool:
+            return pattern is not None and (
+                pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
+            )
+
+        tables = {pattern: table for pattern, table in self.tables.items() if is_near(pattern)}
+        generators = tuple(item for item in self.generators if is_near(item.pattern))
         entries = {key: self.entries[key] for key in below if not is_metadata(key)}
-        return ReferenceSet(entries, tables, tuple(generators))
+        return ReferenceSet(entries, tables, generators)
 
     @property
     def key_count(self) -> int:
@@ -204,10 +184,10 @@ class ReferenceSet(PickledByFields):
         return sorted(self.entries)
 
     @cached_property
-    def _by_folder(self) -> dict[str, list[Generator]]:
-        generators: dict[str, list[Generator]] = {}
+    def _by_pattern(self) -> dict[KeyPattern | None, list[Generator]]:
+        generators: dict[KeyPattern | None, list[Generator]] = {}
         for generator in self.generators:
-            generators.setdefault(generator.folder, []).append(generator)
+            generators.setdefault(generator.pattern, []).append(generator)
         return generators
 
 
