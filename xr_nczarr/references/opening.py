@@ -186,10 +186,6 @@ def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
     if path is not None:
         return LocalStore(path, follow_symlinks=follow_symlinks, max_object_bytes=max_bytes)
-    return open_url(
-        url,
-        options.document_options(split_query(url)[0]),
-        options.access,
-        filesystem=options.filesystem,
-        max_object_bytes=max_bytes,
-    )
+    storage_options = options.document_options(split_query(url)[0])
+    folder = open_url(url, storage_options, options.access, filesystem=options.filesystem)
+    return folder.bounded(max_bytes)

@@ -159,12 +159,7 @@ def open_store(
 
 
 def open_url(
-    url: str,
-    options: Mapping[str, Any],
-    access: Access = DEFAULT_ACCESS,
-    *,
-    filesystem: Any = None,
-    max_object_bytes: int | None = None,
+    url: str, options: Mapping[str, Any], access: Access = DEFAULT_ACCESS, *, filesystem: Any = None
 ) -> RemoteStore:
     """Open the folder at an fsspec URL, without making a request.
 
@@ -174,13 +169,11 @@ def open_url(
         Options for the client. The options in `access` are not added to them.
     filesystem
         The filesystem to use. If it is None, the URL and `options` determine the client.
-    max_object_bytes
-        Maximum size of an object in bytes. None means the maximum in `access`.
     """
     rules = Rules(
         retry=access.retry,
         missing_status=access.missing_status,
-        max_object_bytes=max_object_bytes or access.max_object_bytes,
+        max_object_bytes=access.max_object_bytes,
     )
     trust = None if access.trusted else Trust.below(url)
     if filesystem is not None:
