@@ -6,14 +6,15 @@ Zarr v3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Bytes, Flow
+from xr_nczarr.codecs.pipeline import DAMAGED, RAISE_LIMIT, UINT8, Bytes, Flow
 from xr_nczarr.codecs.registry import compile_chain, flow_of
-from xr_nczarr.errors import ChunkError, MetadataError, Place, UnsupportedError
+from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError
 from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec
 
 _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
@@ -60,8 +61,14 @@ class ShardIndex:
         self._order = (*order, len(order))
         self._inverse_order = np.argsort(self._order)
         stored = (*[self.grid[axis] for axis in order], 2)
-        with Place(place="index_codecs"):
-            entries = flow_of(np.dtype("<u8"), stored, limits)
+        if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
+            raise LimitError(
+                f"the index of a shard of shape {spec.shape} has {size:,} bytes; "
+                f"expected at most {limits.max_chunk_bytes:,}",
+                remedy=RAISE_LIMIT,
+                place="index_codecs",
+            )
+        entries = flow_of(np.dtype("<u8"), stored, limits)
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
         length = self._codec.encoded.size
         if length is None:
