@@ -26,12 +26,11 @@ Values = Mapping[str, Value]
 Computed = Callable[[Values], Value]
 
 _MAX_INTEGER = 1 << 127
-_MAX_WIDTH = 64
 _NUMBERS = (int, float)
 _NO_NUMBER = "an operand of the template is a string; expected a number"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
-_SPECIFIER = re.compile(r"%(?:%|0?([0-9]{0,2})[dsx])")
-_FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
+# A format may contain %%, and %d, %s and %x with a width of at most 64.
+_FORMAT = re.compile(r"(?:[^%]++|%(?:%|0*(?:[1-5]?[0-9]|6[0-4])?[dsx]))*+")
 
 
 class DimensionValue(NamedTuple):
@@ -103,9 +102,9 @@ def _compiled(expression: Expression) -> Computed:
         left, right = parts
         pattern = expression.parts[0]
         plain = function is remainder and isinstance(pattern, str)
-        if plain and _FORMAT_OF_ONE.fullmatch(pattern):
+        if plain and _FORMAT.fullmatch(pattern):
             # The same as `formatted`, but faster, because the pattern is checked only once.
-            return lambda values: pattern % (right(values),)
+            return lambda values: _bounded(pattern % (right(values),))
         second = expression.parts[1]
         constant = is_constant(second)
 
@@ -255,11 +254,9 @@ def formatted(pattern: Value, *values: Value) -> str:
     A width, such as 4 in ``%04d``, may be at most 64.
     """
     pattern = str(pattern)
-    if "%" in _SPECIFIER.sub("", pattern):
-        raise TypeError(f"the format {quote(pattern)} has a specifier other than %d, %s, %x and %%")
-    columns = max((int(width or 0) for width in _SPECIFIER.findall(pattern)), default=0)
-    if columns > _MAX_WIDTH:
-        raise LimitError(
-            f"a template pads text to {columns} characters; expected at most {_MAX_WIDTH}"
+    if not _FORMAT.fullmatch(pattern):
+        raise TypeError(
+            f"the format is {quote(pattern)}; expected only %d, %s and %x with a width of at most "
+            "64, and %%"
         )
     return str(pattern % values)
