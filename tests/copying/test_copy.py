@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -197,6 +198,21 @@ def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
     for key in documents:
         del first[key], second[key]
     assert first == second
+
+
+def test_copying_with_xarray_engine_ignores_invalid_variables_that_are_not_selected(
+    tmp_path: Path,
+) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("v", "i4", ("x",))[:] = [1, 2, 3]
+        file.createVariable("w", "i4", ("x",))[:] = [1, 2, 3]
+    with h5py.File(tmp_path / "a.nc", "a") as file:
+        file["w"].attrs["_nczarr_array"] = "x"
+    done = xr_nczarr.copy(tmp_path / "a.nc", {}, engine="h5netcdf", variables=["v"])
+    assert done.arrays == 1
+    with pytest.raises(xr_nczarr.ConflictError, match=r"'_nczarr_array' is reserved .*/w"):
+        xr_nczarr.copy(tmp_path / "a.nc", {}, engine="h5netcdf")
 
 
 def test_copying_unreadable_group_raises_metadata_error() -> None:

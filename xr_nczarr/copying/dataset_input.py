@@ -13,10 +13,10 @@ from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
 from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
 from xr_nczarr.encoding.variables import fill_scalar, user_attributes
-from xr_nczarr.errors import Place, UnsupportedError, unknown
+from xr_nczarr.errors import NczarrError, UnsupportedError, unknown
 from xr_nczarr.model import ArrayNode, ChunkKeys, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.data_model import Kind, inherited_dimension
+from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 from xr_nczarr.writing.write_request import unlimited_dimensions
@@ -47,7 +47,8 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
     """Return the root group of the netCDF tree that the datasets represent.
 
-    `datasets` maps the paths of groups to their datasets, which were opened without decoding.
+    `datasets` maps the paths of groups to their datasets, which were opened without decoding. A
+    variable that cannot be copied has an error.
     """
     root = Group()
     for path, dataset in datasets.items():
@@ -67,34 +68,35 @@ def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
             visible[name] = dimension
         for key, variable in dataset.variables.items():
             dimensions = tuple([visible[str(dim)] for dim in variable.dims])
-            item = _netcdf_variable(child_path(path, str(key)), variable, dimensions)
+            item = Variable(path=child_path(path, str(key)), dimensions=dimensions)
+            try:
+                _describe(variable, item)
+            except NczarrError as error:
+                item.error = error
             group.variables[item.name] = item
     return root
 
 
-def _netcdf_variable(
-    path: str, variable: xr.Variable, dimensions: tuple[Dimension, ...]
-) -> Variable:
+def _describe(variable: xr.Variable, item: Variable) -> None:
+    """Set the attributes, the type and the array of a netCDF variable."""
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype
-    lengthened = len(dimensions) == 1 and dimensions[0].unlimited
-    with Place(variable=path):
-        attributes = user_attributes(variable.attrs, variable.dims)
-        if "_FillValue" in attributes:
-            attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
-        chunks, shards = requested_shapes(encoding, shape, characters=False)
-        chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
-        codecs = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
-        node = ArrayNode(
-            path=path,
-            shape=shape,
-            dtype=dtype,
-            chunk_shape=chunk,
-            fill_value=attributes.get("_FillValue", default_fill(dtype)),
-            codecs=codec_specs(codecs, dtype.itemsize, DEFAULT_FORMAT),
-            chunk_keys=ChunkKeys("", "", ""),
-            shards=shard_specs(shards, chunk, shape, required=False),
-        )
-    kind: Kind = "string" if is_string else "number" if dtype in DTYPE_NAMES else "other"
-    return Variable(path=path, dimensions=dimensions, node=node, attributes=attributes, kind=kind)
+    item.kind = "string" if is_string else "number" if dtype in DTYPE_NAMES else "other"
+    item.attributes = user_attributes(variable.attrs, variable.dims)
+    if "_FillValue" in item.attributes:
+        item.attributes["_FillValue"] = fill_scalar(item.attributes["_FillValue"], dtype)
+    chunks, shards = requested_shapes(encoding, shape, characters=False)
+    lengthened = len(shape) == 1 and item.dimensions[0].unlimited
+    chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
+    codecs = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
+    item.node = ArrayNode(
+        path=item.path,
+        shape=shape,
+        dtype=dtype,
+        chunk_shape=chunk,
+        fill_value=item.attributes.get("_FillValue", default_fill(dtype)),
+        codecs=codec_specs(codecs, dtype.itemsize, DEFAULT_FORMAT),
+        chunk_keys=ChunkKeys("", "", ""),
+        shards=shard_specs(shards, chunk, shape, required=False),
+    )

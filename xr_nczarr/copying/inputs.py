@@ -177,6 +177,8 @@ class Input:
     def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
         """Add a variable of the subset, with its values, to a group of the target tree."""
         source = self.sources[variable.path]
+        if source.error is not None:
+            raise source.error.located(store=self.store.name)
         values, selected = self.values_of(source), self.subset.indexer(source)
         if selected is not None:
             values = values[BasicIndexer(selected)]  # type: ignore[index]
@@ -269,8 +271,6 @@ def _of_store(
     attributes_of: Callable[[Mapping[str, Any], Node | None], dict[str, Any]],
 ) -> Input:
     def values_of(variable: Variable) -> ExplicitlyIndexed:
-        if variable.error is not None:
-            raise variable.error.located(store=opened.store.name)
         node = variable.readable_node
         check_codec(node)
         store = opened.store.narrowed(node.chunk_keys)  # so that little is pickled for dask workers
