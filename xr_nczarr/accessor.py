@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.explain import Explanation
     from xr_nczarr.tools.info import StoreInfo
     from xr_nczarr.tools.verification import Verification
-    from xr_nczarr.writing.options import UnlimitedDims, WriteMode, WriteRegion
+    from xr_nczarr.writing.write_options import UnlimitedDims, WriteMode, WriteRegion
 
 
 class NczarrAccessor:

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from xr_nczarr.netcdf import Layout
-from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 
 

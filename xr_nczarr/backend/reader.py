@@ -35,8 +35,8 @@ NONE_NAME = "__values__"
 
 # A coordinate in a remote store is prefetched if it has at most this many chunks, each of which
 # decodes to at most this many bytes.
-_PREFETCHED_CHUNKS = 4
-_PREFETCHED_BYTES = 1 << 20
+_MAX_PREFETCHED_CHUNKS = 4
+_MAX_PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
 """Minimum size to count for each chunk of a coordinate, because reading a chunk takes a request."""
@@ -274,7 +274,9 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
         return opened.store
     variables = (item for group in groups for item in group.variables.values())
     keys = [key for variable in variables for key in _coordinate_keys(variable)]
-    return PrefetchingStore(opened.store, PrefetchGroup(opened.store, keys, 2 * _PREFETCHED_BYTES))
+    return PrefetchingStore(
+        opened.store, PrefetchGroup(opened.store, keys, 2 * _MAX_PREFETCHED_BYTES)
+    )
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
@@ -284,7 +286,7 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
         return []
     count = -(-variable.shape[0] // node.object_shape[0])
     size = node.object_shape[0] * node.dtype.itemsize
-    small = count <= _PREFETCHED_CHUNKS and size <= _PREFETCHED_BYTES
+    small = count <= _MAX_PREFETCHED_CHUNKS and size <= _MAX_PREFETCHED_BYTES
     return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
 
 

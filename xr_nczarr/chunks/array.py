@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from xr_nczarr.chunks.boxes import read_boxes
 from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
-from xr_nczarr.chunks.layout import ChunkObjects, Layout
+from xr_nczarr.chunks.layout import ChunkLayout, ChunkObjects
 from xr_nczarr.chunks.reading import Array, Convert, PartReader
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter, Submit
@@ -113,7 +113,7 @@ class ChunkedArray:
             )
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> ChunkLayout:
         """How chunks are stored: each chunk as a separate object, or several chunks in a shard."""
         node, options = self.node, self.options
         if not node.shards:

@@ -106,5 +106,5 @@ def _or_alternative(
             yield next(others) if data is None else data
 
 
-Layout = ChunkObjects | Shards
+ChunkLayout = ChunkObjects | Shards
 """How the chunks of an array are stored: as separate objects, or in shards."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
+from xr_nczarr.chunks.layout import ChunkLayout, ChunkObjects, Index
 from xr_nczarr.chunks.windows import Window, byte_window
 from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
@@ -55,7 +55,7 @@ class PartReader:
     node: ArrayNode
     store: Store
     codec: ChunkCodec
-    layout: Layout
+    layout: ChunkLayout
     axes: tuple[int, ...] | None
     sliced: bool
     out: Array

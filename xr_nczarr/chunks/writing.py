@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import ChunkObjects, Layout
+from xr_nczarr.chunks.layout import ChunkLayout, ChunkObjects
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
@@ -37,7 +37,7 @@ class PartWriter:
     node: ArrayNode
     store: Store
     codec: ChunkCodec
-    layout: Layout
+    layout: ChunkLayout
     source: Array
     write_empty_chunks: bool
 

@@ -36,8 +36,8 @@ from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.writing.builder import plan_tree
-from xr_nczarr.writing.options import layout_of
 from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.write_options import layout_of
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _ELSEWHERE = "Choose another target"

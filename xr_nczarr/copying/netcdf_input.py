@@ -69,7 +69,7 @@ class NetcdfFile:
 
     handle: Handle
     root: Group = field(init=False)
-    values: dict[str, Values] = field(default_factory=dict)
+    values: dict[str, NetcdfValues] = field(default_factory=dict)
     unsupported: list[str] = field(default_factory=list)
     # Maps netCDF-C's identifiers to the dimensions that have been read so far.
     _dimensions: dict[int, Dimension] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class NetcdfFile:
             kind=_KINDS.get(xtype.value, "number"),
         )
         unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
-        self.values[path] = Values(handle, group.variables[name], varid, unlimited)
+        self.values[path] = NetcdfValues(handle, group.variables[name], varid, unlimited)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
@@ -220,7 +220,7 @@ class NetcdfFile:
 
 
 @dataclass(eq=False, repr=False)
-class Values(BackendArray):
+class NetcdfValues(BackendArray):
     """The values of a variable in a netCDF file, which are read only when they are indexed.
 
     Attributes

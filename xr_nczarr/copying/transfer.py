@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.types import zero
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
-from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_options import WriteOptions
 
 Index = tuple[int, ...]
 

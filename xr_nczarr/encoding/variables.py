@@ -17,6 +17,7 @@ from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, wi
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import encode_text, in_width, string_data
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.annotations import (
@@ -30,10 +31,9 @@ from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
 
 _NETCDF_KINDS = "iufSU"
-_RESERVED = (
-    *(".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"),
-    *(JOURNAL, UNFINISHED),
-)
+_USUAL = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
+_RESERVED = {".", "..", JOURNAL, UNFINISHED, *(zarr.consolidated_key for zarr in _USUAL)}
+_RESERVED.update(key for zarr in _USUAL for key in zarr.node_keys("/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from xr_nczarr.storage import Listing, RolledBackStore, Store, fold_name, name_c
 Kinds = Mapping[str, NodeKind | None]
 """Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
 
-_PROBED = 100  # maximum number of directories to search for an array
+_MAX_PROBED = 100  # directories to search for an array
 
 
 def open_hierarchy(
@@ -204,7 +204,7 @@ class _Search:
             listing = self.source.probed.list_names("")
         except UnsupportedError:
             return False
-        paths = [f"/{name}" for name in zarr.child_names(*listing)[:_PROBED]]
+        paths = [f"/{name}" for name in zarr.child_names(*listing)[:_MAX_PROBED]]
         documents = self.source.fetch(zarr.document_key(path, "array") for path in paths)
         return any(zarr.recognizes(documents, path) for path in paths)
 

@@ -49,7 +49,7 @@ from xr_nczarr.storage.store import Address
 # Largest absolute dimension value. This limit keeps the number of values per dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
 
-Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
+ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
 def _is_record_set(value: Any) -> bool:
@@ -63,7 +63,7 @@ def _is_record_set(value: Any) -> bool:
 
 
 def parse_references(
-    document: Document,
+    document: ReferenceInput,
     *,
     template_overrides: Mapping[str, str] | None = None,
     templates: Language = "safe",
@@ -148,7 +148,7 @@ def _digest(others: bytes, tables: Iterable[ReferenceTable]) -> bytes:
 
 
 def expand(
-    document: Document,
+    document: ReferenceInput,
     template_overrides: Mapping[str, str] | None = None,
     *,
     templates: Language = "safe",
@@ -186,7 +186,7 @@ def expand(
 
 
 def _load(
-    document: Document, limits: Limits
+    document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
     """Scan the regular members of a document with `scan_document`, and parse all others.
 

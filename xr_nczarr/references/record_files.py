@@ -25,7 +25,7 @@ from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.shared_cache import SharedCache
 
 COLUMNS = ("path", "offset", "size", "raw")
-_KEPT_FILES = 16
+_MAX_KEPT_FILES = 16
 _NUMBER_BYTES = 16  # per row, for offset and size
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
@@ -68,7 +68,7 @@ class RecordFiles:
         self.fetch = fetch
         self.max_rows = max_rows
         self.max_bytes = max_bytes
-        self._files = SharedCache[str, _RecordFile](_KEPT_FILES)
+        self._files = SharedCache[str, _RecordFile](_MAX_KEPT_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
@@ -79,7 +79,7 @@ class RecordFiles:
         All files that are not cached are fetched in one call. If there are more names than the
         cache can hold, the last ones are left out.
         """
-        return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
+        return self._files.load(islice(dict.fromkeys(names), _MAX_KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
         """Return the values in a row of the file `name`, as a dict from column names to values.

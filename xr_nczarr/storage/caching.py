@@ -21,7 +21,7 @@ from xr_nczarr.storage.store import Address, Store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_Request = Callable[[Sequence[str]], Iterator[Any]]
+_Fetch = Callable[[Sequence[str]], Iterator[Any]]
 """The method `fetch` or `probe` of the wrapped store."""
 
 _BATCH_OBJECTS = 256
@@ -48,7 +48,7 @@ class _WrapperStore(Store):
         return self.source.max_threads
 
     @abstractmethod
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]: ...
+    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]: ...
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
@@ -123,7 +123,7 @@ class CachingStore(_WrapperStore):
     def _wrap(self, source: Store) -> CachingStore:
         return CachingStore(source, self.url, self._cache.root)
 
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
+    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
             responses = self._fill(batch, request)
@@ -171,7 +171,7 @@ class CachingStore(_WrapperStore):
             key=key,
         )
 
-    def _fill(self, keys: Iterable[str], request: _Request) -> dict[str, Any]:
+    def _fill(self, keys: Iterable[str], request: _Fetch) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
         A response must not be cached if it is a web page, an AccessDeniedError, or None (for a
@@ -213,7 +213,7 @@ class _OverlayStore(_WrapperStore):
         The value of a missing object is None.
         """
 
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
+    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
         known = self._known(keys)
         others = request([key for key in keys if key not in known])
         for key in keys:
@@ -303,7 +303,7 @@ class MemoizingStore(_WrapperStore):
     def _wrap(self, source: Store) -> MemoizingStore:
         return MemoizingStore(source, self.objects)
 
-    def _respond(self, keys: Sequence[str], request: _Request) -> Iterator[Any]:
+    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
         responses = dict(zip(missing, request(missing), strict=True)) if missing else {}
         for key, response in responses.items():

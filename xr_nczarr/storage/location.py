@@ -30,7 +30,7 @@ from xr_nczarr.storage.url import (
 )
 
 Medium = Literal["file", "zip", "s3"]
-Format = Literal["nczarr", "zarr"]
+UrlFormat = Literal["nczarr", "zarr"]
 
 # The words that ``mode=`` may contain: at most one from each line.
 _CHOICES = {
@@ -87,7 +87,7 @@ class Location:
 
     url: str
     medium: Medium | None = None
-    format: Format | None = None
+    format: UrlFormat | None = None
     zarr_format: str | None = None
     consolidated: bool | None = None
     xarray: bool | None = None

@@ -18,7 +18,7 @@ from xr_nczarr.storage.replacing import concurrent_creation_error, hidden_path
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
-from xr_nczarr.storage.zip_index import HEADER, Entry, ZipContents, damaged, data_start, decode
+from xr_nczarr.storage.zip_index import HEADER, ZipContents, ZipEntry, damaged, data_start, decode
 
 
 class ZipStore(Store):
@@ -243,7 +243,7 @@ class ZipStore(Store):
             )
         return self.folder
 
-    def _entry(self, key: str) -> Entry | None:
+    def _entry(self, key: str) -> ZipEntry | None:
         """Return the entry at `key`, or None if it does not exist.
 
         Raise an error if the entry is damaged, too large, or in an unsupported format.

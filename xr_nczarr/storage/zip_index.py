@@ -24,7 +24,7 @@ _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attributes
 
 
-class Entry(NamedTuple):
+class ZipEntry(NamedTuple):
     """An entry of a zip file.
 
     `offset` is the position of the entry's local header in the file. The header and the data
@@ -133,7 +133,7 @@ def _implied_size(end: bytes) -> int:
     return start + length + len(end) - record if record >= 0 else 0
 
 
-def _read_entries(source: Any, store: str) -> dict[str, Entry]:
+def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
     """Map each key to its entry in a zip file. `source` is a file object for the zip file."""
     try:
         with zipfile.ZipFile(source) as file:
@@ -143,7 +143,7 @@ def _read_entries(source: Any, store: str) -> dict[str, Entry]:
     infos = [info for info in infos if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
     available = {start: after - start for start, after in pairwise([*starts, end])}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ZipEntry] = {}
     for info in infos:
         name, start = info.orig_filename, info.header_offset
         check_key(name.removesuffix("/"), store)
@@ -152,14 +152,14 @@ def _read_entries(source: Any, store: str) -> dict[str, Entry]:
             raise damaged("zip entries overlap", store, name)
         if not info.is_dir():
             span = min(available[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
-            entries[name] = Entry(start, span, info)
+            entries[name] = ZipEntry(start, span, info)
     first = infos[0].orig_filename if infos else ""
     folder = _folder(entries, first, store.rpartition("/")[2].removesuffix(".zip"))
     inside = {name: entry for name, entry in entries.items() if name.startswith(folder)}
     return {name.removeprefix(folder): entry for name, entry in inside.items()}
 
 
-def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
+def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
     """Return the folder of the store with a trailing slash, or an empty string for the root.
 
     Normally, the folder of the store contains all entries. netCDF-C, however, always uses the
@@ -178,7 +178,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     return folder if entries[".zgroup"].info.file_size <= _EMPTY_GROUP_BYTES else ""
 
 
-def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
+def decode(data: Bytes, entry: ZipEntry, key: str, store: str) -> Bytes:
     """Decompress and check the content of an entry.
 
     `data` contains the bytes of the entry, starting with its local header.
@@ -205,7 +205,7 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
     return content
 
 
-def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
+def data_start(data: Bytes, entry: ZipEntry, key: str, store: str) -> int:
     """Return the number of bytes from the start of an entry's local header to its data.
 
     `data` contains at least the first `HEADER` bytes of the local header.

@@ -14,8 +14,8 @@ from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Access, Bytes
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
-from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.write_options import WriteOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -26,7 +26,7 @@ from xr_nczarr.locks import ProcessLock, Underway
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_options import WriteOptions
 
 _Argument = TypeVar("_Argument")
 

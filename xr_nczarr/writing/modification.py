@@ -32,7 +32,6 @@ from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes
 from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import reading_error, sources_in, whole_array
-from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.placement import (
     check_beyond_end,
     check_coordinate,
@@ -44,6 +43,7 @@ from xr_nczarr.writing.placement import (
 )
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
+from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 from xr_nczarr.writing.write_target import check_no_documents, exists_error
 
@@ -152,7 +152,7 @@ class _Planner:
                 and array.stored.node.path == target.path
                 and array.stored.store.is_same(self.opened.store)
             ]
-            stored = self._stored(group, request.dataset[own])
+            stored = self._stored(group, request.dataset[own]) if own else {}
             for name in own:
                 new, old = request.dataset.variables[name], stored[name]
                 same = (new.dims, new.shape) == (old.dims, old.shape)

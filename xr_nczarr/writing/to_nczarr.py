@@ -9,10 +9,12 @@ from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import Place
-from xr_nczarr.storage import Access
+from xr_nczarr.storage import Access, Store
 from xr_nczarr.writing.builder import plan_creation
+from xr_nczarr.writing.lazy_sources import reading_error, sources_in
 from xr_nczarr.writing.modification import plan_modification
-from xr_nczarr.writing.options import (
+from xr_nczarr.writing.transaction import Transaction
+from xr_nczarr.writing.write_options import (
     UnlimitedDims,
     WriteMode,
     WriteOptions,
@@ -20,8 +22,8 @@ from xr_nczarr.writing.options import (
     layout_of,
     resolve_mode,
 )
-from xr_nczarr.writing.transaction import Transaction
-from xr_nczarr.writing.write_request import check_replaceable, normalize
+from xr_nczarr.writing.write_request import WriteRequest, normalize
+from xr_nczarr.writing.write_target import check_removable
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -210,7 +212,7 @@ def to_nczarr(
             options=options,
         )
         if request.replaces_store:
-            check_replaceable(request, store)
+            _check_replaceable(request, store)
         with Transaction.locked(
             store,
             request.identity,
@@ -225,3 +227,16 @@ def to_nczarr(
             else:
                 plan = plan_modification(request, opened)
             return transaction.execute(plan, options)
+
+
+def _check_replaceable(request: WriteRequest, store: Store) -> None:
+    """Raise RefusedError if a request that replaces the whole store must not remove its objects.
+
+    They must not be removed while a lazy variable is read from the store. Unless the caller passed
+    `overwrite`, the target must also be empty or contain a part of a Zarr store.
+    """
+    for group in request.groups:
+        for name, paths in sources_in(group.dataset, store).items():
+            raise reading_error(store, name, min(paths))
+    if not request.options.overwrite:
+        check_removable(store)

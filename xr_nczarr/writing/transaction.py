@@ -1,6 +1,6 @@
 """Change a store in one transaction, from taking the writer lock to writing the last document.
 
-The methods of `Transaction` are the steps of this protocol, in order:
+The methods of `Transaction` are the steps of this protocol, in order. `execute` runs steps 4 to 9:
 
 1. **Lock.** Only one writer at a time changes the metadata or replaces the store. Other region
    writes need no lock, because they change no metadata.
@@ -46,7 +46,7 @@ from xr_nczarr.hierarchy import (
 )
 from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
-from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_target import WriteTarget, is_empty
 
 _MAX_TRIES = 10  # attempts to take the writer lock
@@ -241,6 +241,33 @@ class Transaction:
         return None if options.compute else write_chunks(plan.writes, self.store, options)
 
     @contextmanager
+    def workspace(
+        self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
+    ) -> Iterator[Store]:
+        """Yield the store to write to: the target, or a staging store that replaces it later.
+
+        Parameters
+        ----------
+        empty
+            Whether the staging store is initially empty. Otherwise, it contains the objects of the
+            target.
+        staged
+            Whether a local store is replaced atomically. A zip file always is, and a remote store
+            never is.
+        exclusive
+            Whether to raise ExistsError if another writer has created the store in the meantime.
+        """
+        if self._is_staged(staged):
+            with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
+                yield staging
+        else:
+            yield self.store
+            self.store.flush()
+
+    def _is_staged(self, requested: bool) -> bool:
+        return self.store.single_file or (requested and self.store.replaceable)
+
+    @contextmanager
     def changing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
@@ -326,33 +353,6 @@ class Transaction:
             work.delete(target)
             removed = [key for key in self.target.documents if _is_below(key, target)]
             self.target.documents.update(dict.fromkeys(removed))
-
-    @contextmanager
-    def workspace(
-        self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
-    ) -> Iterator[Store]:
-        """Yield the store to write to: the target, or a staging store that replaces it later.
-
-        Parameters
-        ----------
-        empty
-            Whether the staging store is initially empty. Otherwise, it contains the objects of the
-            target.
-        staged
-            Whether a local store is replaced atomically. A zip file always is, and a remote store
-            never is.
-        exclusive
-            Whether to raise ExistsError if another writer has created the store in the meantime.
-        """
-        if self._is_staged(staged):
-            with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
-                yield staging
-        else:
-            yield self.store
-            self.store.flush()
-
-    def _is_staged(self, requested: bool) -> bool:
-        return self.store.single_file or (requested and self.store.replaceable)
 
 
 @contextmanager

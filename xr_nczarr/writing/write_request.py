@@ -17,10 +17,8 @@ from xr_nczarr.encoding.encoding_keys import check_encoding
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
 from xr_nczarr.netcdf import Layout
-from xr_nczarr.storage import Store
-from xr_nczarr.writing.lazy_sources import in_blocks, reading_error, sources_in
-from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.write_target import check_removable
+from xr_nczarr.writing.lazy_sources import in_blocks
+from xr_nczarr.writing.write_options import WriteOptions
 
 _NUMBERS = "biufcmM"  # kinds of dtypes
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -158,19 +156,6 @@ def normalize(
         )
         groups.append(group_request)
     return WriteRequest(path=base, groups=groups, layout=layout, options=options)
-
-
-def check_replaceable(request: WriteRequest, store: Store) -> None:
-    """Raise RefusedError if a request that replaces the whole store must not remove its objects.
-
-    They must not be removed while a lazy variable is read from the store. Unless the caller passed
-    `overwrite`, the target must also be empty or contain a part of a Zarr store.
-    """
-    for group in request.groups:
-        for name, paths in sources_in(group.dataset, store).items():
-            raise reading_error(store, name, min(paths))
-    if not request.options.overwrite:
-        check_removable(store)
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
