@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py  # noqa: F401 (before netcdf-c loads its filters: they bring an HDF5 that it would take)
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,26 @@ from xr_nczarr.hierarchy.similar_stores import similar_stores
 # The load of the machine must not affect any test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+_MAX_ID_CHARACTERS = 60
+
+
+def pytest_make_parametrize_id(val: Any) -> str | None:
+    """Name cases by plain data such as dicts, lists and dtypes, which pytest would only number."""
+    if isinstance(val, dict | list | tuple | slice | np.dtype | np.generic) and _is_plain(val):
+        return " ".join(repr(val).split())[:_MAX_ID_CHARACTERS]
+    return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether the repr of a value is the same in every process."""
+    if isinstance(value, dict):
+        return _is_plain([*value, *value.values()])
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, slice):
+        return _is_plain([value.start, value.stop, value.step])
+    return isinstance(value, str | bytes | int | float | complex | np.dtype | np.generic | None)
 
 
 @pytest.fixture(autouse=True, scope="module")
