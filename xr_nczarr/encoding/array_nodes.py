@@ -18,7 +18,7 @@ from xr_nczarr.encoding.encoding_keys import (
 )
 from xr_nczarr.encoding.variables import EncodedVariable
 from xr_nczarr.errors import ConflictError, NczarrError, Place
-from xr_nczarr.formats.v2 import POINTER_BYTES
+from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.types import zero

@@ -14,7 +14,7 @@ import numpy as np
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote, unknown
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.documents import without
-from xr_nczarr.formats.v2 import converted
+from xr_nczarr.formats.numcodecs_notation import converted
 from xr_nczarr.model import CodecSpec
 from xr_nczarr.netcdf import Layout
 

@@ -6,7 +6,6 @@ since 4.8.0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from xr_nczarr.formats.documents import (
 )
 from xr_nczarr.formats.fill_values import CHARACTERS, parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
+from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES, parse_codecs
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import (
     ArrayNode,
@@ -38,14 +38,6 @@ from xr_nczarr.model import (
 )
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
-# netCDF-C up to 4.9.3 wrote the parameters of these codecs as strings.
-_NETCDF_CODECS = frozenset(("zlib", "gzip", "bz2", "zstd", "blosc", "shuffle", "szip"))
-_INTEGER = re.compile("-?[0-9]{1,19}")
-SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-"""The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
-POINTER_BYTES = 8
-"""The element size with which netCDF-C shuffles strings, which are pointers in memory."""
-
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
@@ -210,49 +202,6 @@ def parse_array(
         chunk_keys=chunk_keys(path, separator=separator),
         **fields,
     )
-
-
-def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...]:
-    """Parse a codec or a list of codecs in the notation of numcodecs. None means no codecs.
-
-    `itemsize` is the element size in bytes for a shuffle codec with element size 0, which netCDF-C
-    writes. A shuffle codec without an element size has numcodecs' default.
-    """
-    listed = [] if value is None else value if isinstance(value, list) else [value]
-    specs = []
-    for document in listed:
-        name = read_text(required(read_object(document, place), "id"), place)
-        configuration = converted(name, without(document, ("id",)), place)
-        if name == "shuffle":
-            configuration["elementsize"] = configuration.get("elementsize", 4) or itemsize
-        specs.append(CodecSpec(name, configuration, place, document))
-    return tuple(specs)
-
-
-def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str, Json]:
-    """Convert a codec's configuration from another notation to that of numcodecs.
-
-    Three other notations are recognized: netCDF-C's integers, which are strings, GDAL's for
-    ``lzma``, and Zarr v3's for ``blosc``. VirtualiZarr writes the latter even in v2 metadata. Any
-    other configuration is returned unchanged.
-    """
-    if name in _NETCDF_CODECS:
-        configuration = {key: _as_integer(value) for key, value in configuration.items()}
-    if name == "lzma" and "delta" in configuration:
-        delta = {"id": 3, "dist": configuration["delta"]}
-        lzma = {"id": 0x21, "preset": configuration.get("preset", 6)}
-        return {"format": 1, "check": -1, "preset": None, "filters": [delta, lzma]}
-    if name == "blosc":
-        # Decoding reads the item size from the chunk, and encoding takes it from the dtype.
-        configuration = without(configuration, ("typesize",))
-        if isinstance(configuration.get("shuffle"), str):
-            shuffle = read_text(configuration["shuffle"], place, SHUFFLES)
-            configuration["shuffle"] = SHUFFLES.index(shuffle)
-    return configuration
-
-
-def _as_integer(value: Json) -> Json:
-    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
 
 
 def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:

@@ -18,8 +18,8 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
+from xr_nczarr.formats.numcodecs_notation import SHUFFLES, converted
 from xr_nczarr.formats.typestrings import is_numpy_dtype
-from xr_nczarr.formats.v2 import SHUFFLES, converted
 from xr_nczarr.formats.v3_data_types import (
     DType,
     check_members,

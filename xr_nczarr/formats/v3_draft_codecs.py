@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from xr_nczarr.formats import v2
+from xr_nczarr.formats import numcodecs_notation
 from xr_nczarr.formats.documents import read_list, read_object, read_text, required
 from xr_nczarr.formats.v3_codecs import NUMERIC_CODECS, byte_order, parse_spec, with_bytes
 from xr_nczarr.formats.v3_data_types import DType, check_members, unsupported
@@ -44,7 +44,7 @@ def parse_codecs(
         raise unsupported("chunk memory layout", order.get("extension"), _LAYOUT)
     if read_text(order, _LAYOUT, ("C", "F")) == "F":
         specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
-    specs += v2.parse_codecs(filters, "filters", itemsize)
+    specs += numcodecs_notation.parse_codecs(filters, "filters", itemsize)
     for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
         specs.append(_parse_codec(item, f"codecs[{i}]", rank, itemsize))
     if members.get("compressor") is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.formats.v2 import POINTER_BYTES
+from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
