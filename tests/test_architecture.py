@@ -46,7 +46,7 @@ LAYERS = {
     "__main__": {"cli"},
 }
 
-# Libraries, and the layers that may use them.
+# Libraries, and the layers that may use them. The page has the same table.
 LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
@@ -60,9 +60,13 @@ LIBRARIES = {
     "aiohttp": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
+    "pyarrow": {"references"},
+    "fastparquet": {"references"},
     "xarray": {"accessor", "backend", "encoding", "writing", "copying", "tools", "cli"},
     "dask": {"accessor", "backend", "writing"},
     "asyncio": {"backend", "storage"},
+    "netCDF4": {"copying"},
+    "tqdm": {"progress"},
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -191,6 +195,18 @@ def test_only_formats_layer_compares_zarr_versions():
     assert not offenders
 
 
+def test_only_formats_layer_imports_modules_of_zarr_versions():
+    versions = re.compile(r"xr_nczarr\.formats\.v[0-9]")
+    offenders = [
+        (str(path), name)
+        for path in FILES
+        if layer_of(path) != "formats"
+        for name in imports(path)
+        if versions.match(name)
+    ]
+    assert not offenders
+
+
 def test_only_one_storage_module_depends_on_operating_system():
     asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
     result = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
@@ -252,11 +268,13 @@ def table_of(heading):
     """Return the rows of the table below a heading of the page, without its header."""
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return {layer.strip(" `"): set(re.findall(r"`(\w+)`", below)) for layer, below in rows[2:]}
+    cells = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows[2:]]
+    return {name: set(layers) for names, layers in cells for name in names}
 
 
-def test_layer_table_on_architecture_page_matches_code():
+def test_tables_on_architecture_page_match_code():
     assert table_of("Who imports whom") == LAYERS
+    assert table_of("Who uses which library") == LIBRARIES
 
 
 def test_architecture_page_shows_every_layer():
