@@ -127,20 +127,14 @@ STRICT_LIMITS = Limits(
 """The limits for untrusted stores, which ``trust="none"`` applies."""
 
 
-def check_chunk_size(
-    shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limits, place: str | None = None
-) -> None:
-    """Raise LimitError if a chunk of this shape and dtype is larger than `max_chunk_bytes`.
-
-    `place` is the location of the chunk shape in its document, for the error message.
-    """
+def check_chunk_size(shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limits) -> None:
+    """Raise LimitError if a chunk of this shape and dtype is larger than `max_chunk_bytes`."""
     size, max_bytes = math.prod(shape) * dtype.itemsize, limits.max_chunk_bytes
     if size > max_bytes:
         problem = f"a chunk of shape {shape} and dtype {quote(dtype)} has {size:,} bytes"
         raise LimitError(
             f"{problem}; expected at most {max_bytes:,}",
             remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
-            place=place,
         )
 
 

@@ -165,7 +165,7 @@ def test_chunk_byte_limit_applies_to_v1_arrays():
 )
 def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes, feature):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
-    node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
+    node = parse_array("/", members | changes, shape=(10000, 10000))
     with pytest.raises(UnsupportedError, match=f"Zarr v1 does not support {feature}"):
         v1.render_node(node)
 
@@ -173,7 +173,7 @@ def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_error_about_transposition_names_requested_version(version):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype")}
-    node = parse_array("/", members, shape=(10000, 10000), limits=Limits())
+    node = parse_array("/", members, shape=(10000, 10000))
     identity = CodecSpec("transpose", {"order": [0, 1]}, "order")
     with pytest.raises(UnsupportedError, match=f"Zarr v{version} does not support a transpos"):
         FORMATS[version].render_node(replace(node, codecs=(identity,)))

@@ -561,6 +561,14 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
+def test_equal_arrays_with_excessive_chunks_keep_their_shape():
+    parsed = {}
+    for path in ("/a", "/b"):
+        node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)
+        assert isinstance(node.error, LimitError)
+        assert node.shape == (10000, 1000)
+
+
 @pytest.mark.parametrize(
     ("codecs", "dtype", "named"),
     [

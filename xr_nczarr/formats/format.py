@@ -22,6 +22,7 @@ from xr_nczarr.model import (
     Json,
     Limits,
     Node,
+    check_chunk_size,
     key_prefix,
 )
 
@@ -49,7 +50,6 @@ class Parsing:
     kind: NodeKind
     key: str
     documents: Mapping[str, Document]
-    limits: Limits
     parsed: dict[Hashable, ArrayNode]
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -201,9 +201,13 @@ class Format(ABC):
             key = self.document_key(path, kind)
         if key not in documents:
             return GroupNode(path=path, explicit=False) if self.implies_groups else None
-        parsing = Parsing(path, kind, key, documents, limits, {} if parsed is None else parsed)
+        parsing = Parsing(path, kind, key, documents, {} if parsed is None else parsed)
         try:
-            return self._parse(parsing)
+            node = self._parse(parsing)
+            if isinstance(node, ArrayNode):
+                parsing.fields["shape"] = node.shape
+                _check_chunk_sizes(node, limits)
+            return node
         except NczarrError as error:
             return BrokenNode(path=path, error=error.located(key=key), **parsing.fields)
 
@@ -306,3 +310,9 @@ class Hierarchy:
     documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
         default_factory=dict, repr=False
     )
+
+
+def _check_chunk_sizes(node: ArrayNode, limits: Limits) -> None:
+    """Raise LimitError if a chunk is too large, or a shard that is decoded as a whole."""
+    for shape in (node.chunk_shape, *(shard.shape for shard in node.shards if shard.codecs)):
+        check_chunk_size(shape, node.dtype, limits)

@@ -66,7 +66,7 @@ class V1(Format):
         fields["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
         metadata = {name: members[name] for name in _MEMBERS if name in members}
         metadata["compressor"] = _parse_compression(members)
-        return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
+        return v2.parse_array(parsing.path, metadata, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         """Return the two documents of an array, or an empty dict for a group.

@@ -26,16 +26,7 @@ from xr_nczarr.formats.fill_values import CHARACTERS, parse_v2_fill_value, rende
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES, parse_codecs
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
-from xr_nczarr.model import (
-    ArrayNode,
-    ChunkKeys,
-    CodecSpec,
-    GroupNode,
-    Json,
-    Limits,
-    check_chunk_size,
-    key_prefix,
-)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, key_prefix
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
@@ -93,7 +84,7 @@ class V2(Format):
             return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
         if array is None:
             shape, extra = fields["shape"], without(members, _MEMBERS)
-            array = parse_array("/", members, shape=shape, limits=parsing.limits, members=extra)
+            array = parse_array("/", members, shape=shape, members=extra)
             parsing.parsed[content] = array
         return array.placed(path, **fields)
 
@@ -165,7 +156,6 @@ def parse_array(
     metadata: Mapping[str, Json],
     *,
     shape: tuple[int, ...],
-    limits: Limits,
     **fields: Any,
 ) -> ArrayNode:
     """Parse an array from the members of ``.zarray``.
@@ -174,8 +164,6 @@ def parse_array(
     `fields` contains the values of additional `ArrayNode` fields.
     """
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
-    chunks = read_chunk_shape(required(metadata, "chunks"), "chunks", shape)
-    check_chunk_size(chunks, dtype, limits, "chunks")
     is_string = dtype.kind in "SO" and type_name not in CHARACTERS
     itemsize = POINTER_BYTES if is_string else dtype.itemsize
     filters = parse_codecs(metadata.get("filters"), "filters", itemsize)
@@ -190,7 +178,7 @@ def parse_array(
         path=path,
         shape=shape,
         dtype=dtype,
-        chunk_shape=chunks,
+        chunk_shape=read_chunk_shape(required(metadata, "chunks"), "chunks", shape),
         type_name=type_name,
         fill_value=parse_v2_fill_value(
             metadata.get("fill_value"),

@@ -34,16 +34,7 @@ from xr_nczarr.formats.v3_data_types import (
     render_data_type,
     unsupported,
 )
-from xr_nczarr.model import (
-    ArrayNode,
-    ChunkKeys,
-    CodecSpec,
-    GroupNode,
-    Json,
-    Limits,
-    check_chunk_size,
-    key_prefix,
-)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, key_prefix
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 
@@ -92,7 +83,7 @@ class V3(Format):
         array = parsing.parsed.get(content)
         if array is None:
             shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
-            array = parsing.parsed[content] = _parse_array(members, shape, parsing.limits)
+            array = parsing.parsed[content] = _parse_array(members, shape)
         return array.placed(path, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
@@ -165,7 +156,7 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
     return extra
 
 
-def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
+def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     """Parse an array without its attributes, as if it were at the root of a store.
 
     The result serves as a template for all arrays with equal metadata: `ArrayNode.placed` copies it
@@ -185,9 +176,6 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
                 raise unexpected(
                     _render_runs(lengths), f"lengths that are multiples of {cell}", "chunk_grid"
                 )
-    place = "codecs" if chain.shards else "chunk_grid"
-    for chunks in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
-        check_chunk_size(chunks, dtype, limits, place)
     return ArrayNode(
         path="/",
         shape=shape,

@@ -33,15 +33,7 @@ from xr_nczarr.formats.v3_codecs import move_byte_order
 from xr_nczarr.formats.v3_data_types import check_members, unsupported
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
-from xr_nczarr.model import (
-    ArrayNode,
-    Attributes,
-    ChunkKeys,
-    GroupNode,
-    Json,
-    Limits,
-    check_chunk_size,
-)
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"
@@ -161,10 +153,10 @@ class V3Draft(Format):
         if parsing.kind == "group":
             return GroupNode(path=path, **fields)
         fields["shape"] = read_lengths(required(members, "shape"), "shape")
-        return self._parse_array(path, members, parsing.limits, fields)
+        return self._parse_array(path, members, fields)
 
     def _parse_array(
-        self, path: str, members: dict[str, Json], limits: Limits, fields: dict[str, Any]
+        self, path: str, members: dict[str, Json], fields: dict[str, Any]
     ) -> ArrayNode:
         shape: tuple[int, ...] = fields["shape"]
         for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
@@ -181,9 +173,7 @@ class V3Draft(Format):
             fields["attributes"] = Attributes(without(attributes, ("filters",)), attributes.source)
         specs = parse_codecs(members, filters, len(shape), dtype.itemsize)
         dtype, codecs = move_byte_order(dtype, specs)
-        place = "chunk_grid.chunk_shape"
-        chunks = read_chunk_shape(required(grid, "chunk_shape", "chunk_grid"), place, shape)
-        check_chunk_size(chunks, dtype, limits, place)
+        chunks = required(grid, "chunk_shape", "chunk_grid")
         fill = required(members, "fill_value")
         if dtype.kind in "OSU" and type(fill) in (int, float) and fill == 0:
             fill = ""  # zarr-python writes 0 as the default fill value of every type
@@ -192,7 +182,7 @@ class V3Draft(Format):
         return ArrayNode(
             path=path,
             dtype=dtype,
-            chunk_shape=chunks,
+            chunk_shape=read_chunk_shape(chunks, "chunk_grid.chunk_shape", shape),
             type_name=type_name,
             fill_value=parse_fill_value(fill, dtype, text=text, raw=raw),
             codecs=codecs,
