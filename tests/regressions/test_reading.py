@@ -1,4 +1,4 @@
-"""Bugs of other readers of NCZarr and Zarr v2: D1 to D34 in README.md."""
+"""Bugs of other readers of NCZarr and Zarr v2: D1 to D34 in regressions.md."""
 
 from __future__ import annotations
 

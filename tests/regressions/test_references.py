@@ -1,4 +1,4 @@
-"""Bugs of other readers of reference sets: D35 to D50 in README.md."""
+"""Bugs of other readers of reference sets: D35 to D50 in regressions.md."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Writing bugs of other programs (D51 to D70 in README.md) and of xr_nczarr itself."""
+"""Writing bugs of other programs (D51 to D70 in regressions.md) and of xr_nczarr itself."""
 
 import ast
 import json
