@@ -7,6 +7,7 @@ import jinja2
 import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
+from xr_nczarr.model import Limits
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.expressions import Call, DimensionValue, compiled, formatted, remainder
 from xr_nczarr.references.templates import Templates
@@ -87,6 +88,7 @@ HOSTILE = [
     "{{ (f)(c=1)(d=2) }}",
     "{% set a = 1 %}",
     "{% for a in s %}{{ a }}{% endfor %}",
+    "{% for a in s %}{% for b in s %}{{ a }}{% endfor %}{% endfor %}",
     "{% include 'x' %}",
     "{% import 'x' as y %}",
     "{% macro m() %}{% endmacro %}",
@@ -224,3 +226,35 @@ def test_formatting_of_single_integer_matches_python(pattern, value):
 def test_format_strings_with_excessive_padding_are_rejected():
     with pytest.raises(ReferenceSetError, match="%65d; expected"):
         compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})
+
+
+MANY = {f"k{i}": [f"{{{{ {i} }}}}u", 0, 8] for i in range(600)}
+LONG = {f"k{i}": [f"{{{{u}}}}{i}", 0, 8] for i in range(600)}
+FORMULA = {"key": "{{i}}", "url": "u", "dimensions": {"i": {"stop": 10**18}}}
+BLURRED = {
+    "key": "b/{{i}}{{j}}x",
+    "url": "{{u}}{{i}}",
+    "dimensions": {"i": {"start": 10, "stop": 99}, "j": [33, 44]},
+}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"refs": MANY},
+        {"refs": LONG, "templates": {"u": "x" * 60_000}},
+        {"gen": [FORMULA | {"key": f"b{i}/{{{{i}}}}"} for i in range(600)]},
+        {"gen": [BLURRED], "templates": {"u": "x" * 60_000}},
+    ],
+    ids=["parsed", "rendered", "generators", "template expansion"],
+)
+def test_reference_document_expansion_is_limited(members):
+    with pytest.raises(LimitError, match="max_references"):
+        parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
+
+
+def test_keys_of_huge_generator_are_listed_lazily():
+    dimensions = {"i": [1, 3, 5], "j": {"stop": 10**18}}
+    generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
+    references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
+    assert [key for key, _ in zip(references.items(), "ab", strict=False)][1][0] == "b/1.1"

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
 from tests.reading import open_store
 from tests.servers import HttpServer
@@ -411,3 +412,16 @@ def test_listing_one_level_of_zip_file_does_not_iterate_over_other_levels() -> N
     assert one_level(keys, "b/") == ([".zgroup"], [])
     one_level(keys, "")
     assert keys.looked_at < 200
+
+
+def test_zip_file_without_zarr_metadata_is_not_a_store(tmp_path: Path) -> None:
+    target = write(tmp_path / "s.zip", [("__MACOSX/a", b"")])
+    with pytest.raises(FileNotFoundError, match=r"s\.zip: no Zarr metadata found"):
+        xr.open_dataset(target, engine="nczarr")
+
+
+def test_opening_zip_file_with_undecodable_names_raises_storage_error(tmp_path: Path) -> None:
+    target = write(tmp_path / "s.zip", [("é", b"")])
+    target.write_bytes(target.read_bytes().replace("é".encode(), b"\xf4a"))
+    with pytest.raises(StorageError, match=r"s\.zip: .*the zip file cannot be read"):
+        xr.open_dataset(target, engine="nczarr")
