@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from tests import clouds
+from tests.reading import WAYS
 from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.hierarchy.similar_stores import similar_stores
@@ -69,6 +70,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(ChunkCodec, "decode", recorded)
     return shapes
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """Return a way of reading: eagerly or by threaded dask."""
+    return str(request.param)
 
 
 @pytest.fixture

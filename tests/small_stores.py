@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.stores import array_document
+from tests.stores import array_document, put
 
 
 def plain_objects(
@@ -23,3 +24,36 @@ def plain_objects(
     }
     objects = {key: json.dumps(value).encode() for key, value in documents.items()}
     return objects | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
+
+
+def one_array(
+    path: Path,
+    zarray: dict[str, Any],
+    chunks: dict[str, bytes],
+    attrs: Any = None,
+    *,
+    nczarr: bool = True,
+) -> Path:
+    """Write a store with the variable ``v``, annotated as by netcdf-c 4.10 if `nczarr` is set."""
+    names = [f"d{axis}" for axis in range(len(zarray["shape"]))]
+    sizes = dict(zip(names, zarray["shape"], strict=True))
+    own: dict[str, Any] = {"_ARRAY_DIMENSIONS": names}
+    root: dict[str, Any] = {}
+    if nczarr:
+        own["_nczarr_array"] = {"dimension_references": [f"/{n}" for n in names]}
+        root["_nczarr_group"] = {"dimensions": sizes, "arrays": ["v"], "groups": []}
+        root["_nczarr_superblock"] = {"version": "2.0.0"}
+    attributes = attrs if isinstance(attrs, str) else (attrs or {}) | own
+    documents = {".zgroup": {"zarr_format": 2}, ".zattrs": root}
+    documents |= {"v/.zarray": zarray, "v/.zattrs": attributes}
+    return put(path, documents | {f"v/{key}": chunk for key, chunk in chunks.items()})
+
+
+def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
+    """Write a plain Zarr group with the array ``good`` and other arrays."""
+    documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
+    for name, document in {"good": array_document((2,)), **broken}.items():
+        documents[f"{name}/.zarray"] = document
+        documents[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"] * len(document["shape"])}
+        documents[f"{name}/0"] = np.array([5, 6], "i4").tobytes()
+    return put(path, documents)

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.reading import RAW, WAYS, assert_values, read
+from tests.reading import RAW, assert_values, read
 from tests.servers import HttpServer
 from tests.stores import array_document, file_url
 
@@ -129,7 +129,6 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
             dataset[name].load()
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_big_endian_values_are_masked_by_unsigned_fill_value(way: str) -> None:
     document = array_document([3], ">i2", fill_value=255)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "_Unsigned": "true", "_FillValue": 255}

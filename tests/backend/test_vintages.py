@@ -12,21 +12,25 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
-from tests.reading import RAW, WAYS, assert_reads_as, assert_values, read, read_groups
+from tests.reading import RAW, assert_reads_as, assert_values, read, read_groups
 from tests.servers import HttpServer
 from tests.stores import (
     VINTAGES,
     ZARR_ARRAYS,
     Bare,
+    Group,
+    Var,
     array_document,
     cf_dataset,
     put,
     sample,
     spell,
+    write_netcdf_c,
     write_vintage,
     write_with_zarr_python,
 )
 
+FOUR = np.arange(4, dtype="f4")
 DIALECTS = {
     "4.8.0": "nczarr-4.8.0",
     "4.8.1": "nczarr-4.8.1",
@@ -38,7 +42,6 @@ DIALECTS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", VINTAGES)
 def test_stores_from_every_netcdf_c_release_are_read_with_correct_values_and_types(
     tmp_path: Path, release: str, way: str
@@ -86,7 +89,6 @@ def test_missing_group_error_includes_group_name(tmp_path: Path) -> None:
         xr.open_dataset(store, engine="nczarr", group="g/nowhere")
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", ["4.9.0", "4.10"])
 def test_stored_values_are_decoded_according_to_cf_conventions(
     tmp_path: Path, release: str, way: str
@@ -122,7 +124,6 @@ SCALARS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("spelling", SCALARS)
 def test_scalars_have_no_dimensions_in_any_layout(tmp_path: Path, spelling: str, way: str) -> None:
     shape, members, key, attributes = SCALARS[spelling]
@@ -159,7 +160,6 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_with_zarr_python(tmp_path_factory.mktemp("plain") / "store.zarr")
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
 def test_values_in_zarr_python_stores_equal_those_read_by_zarr_python(
     plain_zarr: Path, name: str, way: str
@@ -186,7 +186,6 @@ def test_dask_workers_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
         assert_values(opened[name].values, expected, name)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
 def test_stores_written_by_xarray_open_identically_with_nczarr_and_zarr_engines(
     tmp_path: Path, consolidated: bool | None, way: str
@@ -216,3 +215,121 @@ def test_damaged_json_error_includes_key(tmp_path: Path) -> None:
     with pytest.raises(xr_nczarr.MetadataError) as caught:
         opened.bad.load()
     assert caught.value.key == "bad/.zarray"
+
+
+# Regression D5
+def test_character_variable_does_not_prevent_reading_other_variables(
+    tmp_path: Path, way: str
+) -> None:
+    store = write_netcdf_c(tmp_path / "s")
+    result = read(store, way)
+    assert result.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
+    assert result.v_i4.values.tolist() == [0, 1, 2, 100]
+
+
+# Regression D6
+def test_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
+    result = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
+    assert (result.scalar.dims, result.scalar.item()) == ((), 3.5)
+
+
+# Regression D7
+def test_characters_from_netcdf_c_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
+    content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
+    store = write_vintage(tmp_path / "s", content, "4.9.0")
+    assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
+    assert read(store, way).c.item() == b"abc"
+
+
+# Regression D8
+@pytest.mark.parametrize("release", ["4.8.1", "4.9.0", "4.9.2", "4.10", "dev"])
+def test_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR), "w": Var(("/x",), FOUR, {"units": "m"})})
+    content.attrs["title"] = "t"
+    result = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
+    assert (result.v.attrs, result.w.attrs, result.attrs) == ({}, {"units": "m"}, {"title": "t"})
+
+
+# Regression D9
+def test_netcdf_c_4_8_0_store_opens_with_typed_attributes(tmp_path: Path, way: str) -> None:
+    attrs = {"n": np.int16(5), "t": "text"}
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
+    store = write_vintage(tmp_path / "s", content, "4.8.0")
+    (store / "v/1").unlink()
+    assert json.loads((store / "v/.zarray").read_text())["fill_value"] == [-999]
+    assert json.loads((store / "v/.zattrs").read_text())["n"] == [5]
+    result = read(store, way).v
+    assert_values(result.values, np.array([0, 1, 2, -999], "f4"), "v")
+    assert (type(result.attrs["n"]), result.attrs["n"], result.attrs["t"]) == (np.int16, 5, "text")
+
+
+# Regression D10
+def test_stores_written_with_noxarray_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
+    result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
+    anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
+    assert result.padded_f4.dims == anonymous
+    assert result.padded_f4.values.ravel().tolist() == [*range(12)]
+
+
+# Regression D11
+@pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
+def test_dimensions_do_not_require_array_dimensions_attribute(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR)})
+    store = write_vintage(tmp_path / "s", content, release)
+    attributes = store / "v/.zattrs"
+    if attributes.exists():
+        kept = json.loads(attributes.read_text())
+        kept.pop("_ARRAY_DIMENSIONS", None)
+        attributes.write_text(json.dumps(kept))
+    assert read(store, way).v.dims == ("x",)
+
+
+# Regression D12
+@pytest.mark.parametrize("release", ["4.9.0", "4.9.2", "4.9.3"])
+def test_variables_in_groups_find_inherited_dimensions(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    content = Group({"x": 4}, groups={"g": Group(variables={"v": Var(("/x",), FOUR)})})
+    store = write_vintage(tmp_path / "s", content, release)
+    assert b"_ARRAY_DIMENSIONS" not in (store / "g/v/.zattrs").read_bytes()
+    assert read(store, way, group="g").v.dims == ("x",)
+
+
+# Regression D13
+@pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
+def test_dimension_shadows_inherited_dimension_of_same_name(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR)}, groups={"g": inner})
+    result = read_groups(write_vintage(tmp_path / "s", content, release), way)
+    assert result["/"].sizes == {"x": 4}
+    assert result["/g"].own.sizes == {"x": 2}
+    assert result["/g"].outer.shape == (4,)
+    assert result["/g"].outer.dims != ("x",), "one dataset holds one size for a name"
+
+
+NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
+
+
+# Regression D28
+def test_variables_and_groups_with_unusual_names_can_be_opened(tmp_path: Path, way: str) -> None:
+    content = Group({"x": 4})
+    for number, name in enumerate(NAMES):
+        content.variables[name] = Var(("/x",), FOUR + number, fill=0)
+        content.groups[f"g{name}"] = Group(variables={name: Var(("/x",), FOUR - number)})
+    store = write_vintage(tmp_path / "s #1 100%", content, "4.10")
+    result = read_groups(store, way)
+    for number, name in enumerate(NAMES):
+        assert_values(result["/"][name].values, FOUR + number, name)
+        assert_values(result[f"/g{name}"][name].values, FOUR - number, name)
+
+
+# Regression D30
+def test_zero_length_unlimited_dimension_is_valid(tmp_path: Path, way: str) -> None:
+    result = read(write_netcdf_c(tmp_path / "s"), way)
+    assert result.none_yet.sizes == {"never": 0, "x": 4}
+    assert_values(result.none_yet.values, np.zeros((0, 4)), "none_yet")
+    assert "never" in result.encoding["unlimited_dims"]

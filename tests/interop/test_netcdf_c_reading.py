@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.reading import RAW, WAYS, assert_reads_as, read, read_groups
+from tests.reading import RAW, assert_reads_as, read, read_groups
 from tests.stores import (
     COMPRESSIONS,
     Group,
@@ -70,7 +70,6 @@ def correct_content(content: Group, mode: str) -> None:
                 variable.values = variable.values.astype("S1")
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_content_of_netcdf_c_store_matches_what_netcdf_c_reads(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
@@ -87,7 +86,6 @@ def test_dask_workers_read_netcdf_c_stores(tmp_path: Path, workers: Any) -> None
         assert_reads_as(read_groups(store, workers, **RAW), read_with_netcdf4(dataset))
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("group", [None, "g", "g/deep"])
 def test_decoded_values_match_netcdf4_engine(tmp_path: Path, group: str | None, way: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
@@ -165,7 +163,6 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 
 @needs_ncgen
-@pytest.mark.parametrize("way", WAYS)
 def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
@@ -174,7 +171,6 @@ def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path
 
 
 @needs_ncgen
-@pytest.mark.parametrize("way", WAYS)
 def test_xr_nczarr_reads_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read(
     tmp_path: Path, way: str
 ) -> None:

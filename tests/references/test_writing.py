@@ -20,7 +20,7 @@ from packaging.version import Version
 from virtualizarr.parsers import KerchunkJSONParser, KerchunkParquetParser
 
 import xr_nczarr
-from tests.reading import RAW, WAYS, assert_reads_as, open_store, read_groups
+from tests.reading import RAW, assert_reads_as, open_store, read_groups
 from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
@@ -54,7 +54,6 @@ def regular(path, zarr_format=2):
     return dataset
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["json", "inline", "parq", "zip"])
 @pytest.mark.parametrize("release", VINTAGES)
 def test_stores_from_every_netcdf_c_release_are_readable_through_references(

@@ -8,11 +8,13 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xarray as xr
 
-from tests.reading import open_store
+from tests.reading import assert_values, open_store, read
 from tests.servers import HttpServer
+from tests.stores import Group, Var, write_vintage
 from xr_nczarr.errors import (
     LimitError,
     NczarrError,
@@ -425,3 +427,23 @@ def test_opening_zip_file_with_undecodable_names_raises_storage_error(tmp_path: 
     target.write_bytes(target.read_bytes().replace("é".encode(), b"\xf4a"))
     with pytest.raises(StorageError, match=r"s\.zip: .*the zip file cannot be read"):
         xr.open_dataset(target, engine="nczarr")
+
+
+# Regression D29
+@pytest.mark.parametrize("prefix", ["", "inner/"])
+@pytest.mark.parametrize("directories", [True, False])
+@pytest.mark.parametrize("twice", [True, False])
+def test_zip_files_from_every_writer_can_be_opened(
+    tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
+) -> None:
+    values = np.arange(4, dtype="f4")
+    store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), values)}), "4.10")
+    files = {item.relative_to(store): item for item in sorted(store.rglob("*")) if item.is_file()}
+    entries = [(prefix, b""), (f"{prefix}v/", b"")] if directories else []
+    entries = [entry for entry in entries if entry[0]]
+    if twice:
+        entries.append((f"{prefix}v/0", (values + 1).tobytes()))
+    entries += [(f"{prefix}{name}", item.read_bytes()) for name, item in files.items()]
+    assert_values(read(write(tmp_path / "s.zip", entries), way).v.values, values, "v")
+    url = f"file://{tmp_path / 's.zip'}#mode=nczarr,zip"
+    assert_values(read(url, way).v.values, values, "v")

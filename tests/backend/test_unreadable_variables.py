@@ -1,0 +1,101 @@
+"""Variables of unknown types and codecs, and broken coordinates, affect no other variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import RAW, assert_values, read
+from tests.small_stores import store_with_good_array
+from tests.stores import array_document, put
+
+FOUR = np.arange(4, dtype="f4")
+
+
+# Regression D23
+def test_types_missing_from_netcdf_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+    values = {
+        "u": np.array(["é", "xy"], "<U2"),
+        "c": np.array([1j, 2]),
+        "m": np.array([1, 2], "M8[s]"),
+    }
+    broken = {name: array_document((2,), value.dtype.str) for name, value in values.items()}
+    broken["o"] = array_document((2,), "|O", filters=[{"id": "vlen-utf8"}])
+    broken["odd"] = array_document((2,), "<q9")
+    store = store_with_good_array(tmp_path / "s", **broken)
+    texts = numcodecs.VLenUTF8().encode(np.array(["a", "bc"], object))
+    put(store, {"o/0": bytes(texts), **{f"{n}/0": v.tobytes() for n, v in values.items()}})
+    result = read(store, way, drop_variables="odd", **RAW)
+    assert result.good.values.tolist() == [5, 6]
+    assert (result.u.values.tolist(), result.o.values.tolist()) == (["é", "xy"], ["a", "bc"])
+    assert_values(result.c.values, values["c"], "c")
+    assert result.m.values.astype("M8[s]").tolist() == values["m"].tolist()
+    with pytest.raises(xr_nczarr.NczarrError, match="q9"):
+        xr.open_dataset(store, engine="nczarr").odd.load()
+
+
+# Regression D33
+@pytest.mark.parametrize("codec", ["szip", "nobody-knows-this"])
+def test_unknown_codec_breaks_only_its_variable(tmp_path: Path, way: str, codec: str) -> None:
+    odd = array_document((2,), compressor={"id": codec, "mask": 32, "pixels-per-block": 8})
+    store = store_with_good_array(
+        tmp_path / "s", odd=odd, filtered=odd | {"filters": [{"id": codec}]}
+    )
+    assert read(store, way, drop_variables=["odd", "filtered"]).good.values.tolist() == [5, 6]
+    dataset = xr.open_dataset(store, engine="nczarr")
+    assert dataset.odd.shape == (2,)
+    with pytest.raises(xr_nczarr.UnsupportedError, match=codec) as caught:
+        dataset.odd.load()
+    assert caught.value.variable == "/odd"
+    assert set(xr.open_dataset(store, engine="nczarr", on_unsupported="skip")) == {"good"}
+    with pytest.raises(xr_nczarr.UnsupportedError, match=codec):
+        xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunks: Any) -> None:
+    """With dask, xarray reads an item of every object array; a failure must affect only one."""
+    vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
+    odd = array_document((2,), "|O", fill_value="", **vlen)
+    store = store_with_good_array(tmp_path / "s", odd=odd)
+    listed = {"dims": {"x": 2}, "vars": ["good", "odd", "gone"], "groups": []}
+    superblock = {"version": "2.0.0"}
+    group = {"zarr_format": 2, "_NCZARR_SUPERBLOCK": superblock, "_NCZARR_GROUP": listed}
+    put(store, {".zgroup": group})
+    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
+    assert dataset.good.values.tolist() == [5, 6]
+    assert "odd" in repr(dataset)
+    with pytest.raises(xr_nczarr.UnsupportedError, match="nobody-knows-this"):
+        dataset.odd.load()
+    with pytest.raises(xr_nczarr.NotFoundError, match="gone"):
+        dataset.gone.load()
+
+
+@pytest.mark.parametrize("damage", ["gone", "no JSON", "another shape"])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_broken_coordinate_does_not_affect_variables_along_its_dimension(
+    tmp_path: Path, damage: str, chunks: Any
+) -> None:
+    values = xr.Dataset({"v": ("t", FOUR)}, {"t": np.arange(4)})
+    inner = xr.Dataset({"w": ("t", FOUR)})
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": values, "/g": inner}), tmp_path / "s")
+    for document in (tmp_path / "s/.zmetadata", tmp_path / "s/t/.zarray"):
+        text = document.read_text()
+        document.unlink()
+        if document.name == ".zarray" and damage != "gone":
+            document.write_text("{" if damage == "no JSON" else text.replace("[4]", "[5]"))
+    with pytest.warns(xr.SerializationWarning, match="^/t is opened without an index"):
+        opened = xr.open_datatree(tmp_path / "s", engine="nczarr", chunks=chunks)
+    with opened as tree:
+        assert tree["v"].values.tolist() == tree["g/w"].values.tolist() == FOUR.tolist()
+        assert (tree["t"].dims, tree["t"].shape) == (("t",), (4,))
+        with pytest.raises(xr_nczarr.NczarrError) as caught:
+            tree["t"].load()
+    assert caught.value.variable == "/t"
+    assert "v(t)" in repr(xr_nczarr.explain(tmp_path / "s"))
