@@ -8,7 +8,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,13 @@ def in_a_child(method: str, function: Callable[..., Any], *arguments: Any) -> An
     """Call a function in a forked or spawned child and return its result."""
     with multiprocessing.get_context(method).Pool(1) as pool:
         return pool.apply_async(function, arguments).get(_SECONDS)
+
+
+def run_in_processes(
+    count: int, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
+) -> None:
+    """Call a function with each tuple of arguments, in `count` spawned processes."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        for future in [pool.submit(function, *item) for item in arguments]:
+            future.result()

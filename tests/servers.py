@@ -26,6 +26,8 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tests.stores import files_below
+
 FaultKind = Literal[
     "status",  # respond with `status` for any path
     "html",  # 200 and a login page
@@ -630,12 +632,3 @@ class S3Server(_Counted):
         for key, path in files_below(folder):
             client.upload_file(path, self.bucket, f"{prefix}/{key}")
         return f"{self.url}/{prefix}"
-
-
-def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Yield (key, path) of each file below a folder."""
-    root = os.fspath(folder)
-    for parent, _, names in os.walk(root):
-        for name in names:
-            path = os.path.join(parent, name)
-            yield os.path.relpath(path, root).replace(os.sep, "/"), path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import zlib
@@ -79,6 +80,20 @@ def put(path: Path, documents: Mapping[str, Any]) -> Path:
         data = value if isinstance(value, bytes | str) else json.dumps(value)
         target.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
+
+
+def read_objects(folder: str | os.PathLike[str]) -> dict[str, bytes]:
+    """Return the bytes of each file below a folder by key."""
+    return {key: Path(file).read_bytes() for key, file in files_below(folder)}
+
+
+def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
+    """Yield (key, path) of each file below a folder."""
+    root = os.fspath(folder)
+    for parent, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(parent, name)
+            yield os.path.relpath(path, root).replace(os.sep, "/"), path
 
 
 def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> dict[str, Any]:

@@ -18,7 +18,8 @@ import xarray as xr
 
 import xr_nczarr
 from tests.benchmarks.harness import OURS, Row
-from tests.servers import S3Server, files_below
+from tests.servers import S3Server
+from tests.stores import read_objects
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
 
@@ -69,7 +70,7 @@ def make_objects(folder: Path) -> dict[str, bytes]:
         "shards-split",
     ):  # so that no piece of work uses an index that another one cached
         shards.to_zarr(folder / name, zarr_format=3, consolidated=False, encoding=encoding)
-    return {key: Path(path).read_bytes() for key, path in files_below(folder)}
+    return read_objects(folder)
 
 
 def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:

@@ -16,7 +16,8 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import PATIENT, Batches, HttpServer, S3Server, at_most, files_below
+from tests.servers import PATIENT, Batches, HttpServer, S3Server, at_most
+from tests.stores import read_objects
 from xr_nczarr import StorageError
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
@@ -76,7 +77,7 @@ def write_sample(folder: Path) -> dict[str, bytes]:
     """Write the sample in plain Zarr, and return its objects by key."""
     encoding = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
     xr_nczarr.to_nczarr(sample(), folder, encoding=encoding, dialect="zarr")
-    return {key: Path(path).read_bytes() for key, path in files_below(folder)}
+    return read_objects(folder)
 
 
 # Reference sets -----------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> d
     xr_nczarr.to_nczarr(
         xr.Dataset({"v": (("t", "x"), values)}), folder, encoding=encoding, zarr_format=3, mode="w"
     )
-    return {f"{name}/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+    return {f"{name}/{key}": data for key, data in read_objects(folder).items()}
 
 
 @pytest.fixture

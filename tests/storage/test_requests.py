@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import PATIENT, Batches, S3Server, at_most, files_below
-from tests.stores import VINTAGES, sample, write_vintage
+from tests.servers import PATIENT, Batches, S3Server, at_most
+from tests.stores import VINTAGES, read_objects, sample, write_vintage
 from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageError
 
 
@@ -84,7 +84,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
                 warnings.simplefilter("ignore")
                 tree().to_zarr(folder / name, zarr_format=version, consolidated=consolidated)
     xr_nczarr.to_nczarr(tree(), folder / "nczarr", consolidated=False)
-    return {key: Path(path).read_bytes() for key, path in files_below(folder)}
+    return read_objects(folder)
 
 
 def open_tree(server: S3Server, name: str) -> xr.DataTree:
@@ -272,7 +272,7 @@ def test_error_suggests_fixes_if_server_returns_403_for_every_request(s3_server)
 def put_store(server: S3Server, folder: Path, data: xr.Dataset, **encoding: Any) -> str:
     """Write a store to `folder` and return the URL of its copy on the server."""
     xr_nczarr.to_nczarr(data, folder, encoding=encoding)
-    objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+    objects = {f"store/{key}": data for key, data in read_objects(folder).items()}
     server.restore(objects)
     return f"{server.url}/store"
 
@@ -461,7 +461,7 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
 def test_groups_from_every_netcdf_c_release_match_on_s3_and_disk(s3_server, tmp_path, release):
     """Some parent groups store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
-    objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+    objects = {f"store/{key}": data for key, data in read_objects(folder).items()}
     s3_server.restore(objects)
     for group in ("g", "g/deep"):
         dataset = opened(s3_server, "store", group=group, consolidated=False)

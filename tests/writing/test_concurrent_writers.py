@@ -1,4 +1,4 @@
-"""Two concurrent writers of one local store, and invalid options."""
+"""Concurrent writers of one store lose no values."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +11,14 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.processes import run_in_processes
+from tests.reading import read
 from tests.stores import sample, write_vintage
-from xr_nczarr import ExistsError, UnsupportedError, to_nczarr
+from tests.writes import RemoteMemoryStore, series
+from xr_nczarr import ConflictError, ExistsError, UnsupportedError, to_nczarr
 
 
-def series(start, values=None):
+def steps(start, values=None):
     values = np.full(2, float(start)) if values is None else values
     return xr.Dataset({"v": ("t", values)}, coords={"t": [start, start + 1]})
 
@@ -30,30 +33,25 @@ def values_that_call(action, start):
     return da.zeros(2, chunks=2).map_blocks(block, dtype=float, meta=np.empty(0))
 
 
-def read(path):
-    with xr.open_dataset(path, engine="nczarr", consolidated=False) as opened:
-        return opened.load()
-
-
 @pytest.mark.parametrize("name", ["store", "store.zip"])
 @pytest.mark.parametrize("mode", ["w-", "a"])
 def test_store_created_by_concurrent_writer_is_not_replaced(tmp_path, name, mode):
     path = tmp_path / name
-    values = values_that_call(lambda: to_nczarr(series(5), path), 0)
+    values = values_that_call(lambda: to_nczarr(steps(5), path), 0)
     with dask.config.set(scheduler="sync"):
         with pytest.raises(ExistsError, match="another writer created the store at the same time"):
-            to_nczarr(series(0, values), path, mode=mode)
+            to_nczarr(steps(0, values), path, mode=mode)
         assert os.listdir(tmp_path) == [name]
-        xr.testing.assert_identical(read(path), series(5))
+        xr.testing.assert_identical(read(path, consolidated=False), steps(5))
 
 
 @pytest.mark.parametrize("first", ["append", "region", "replace", "group"])
 def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     """Otherwise, the append would continue in the removed directory and be lost or mixed."""
     path = tmp_path / "store"
-    to_nczarr(series(0), path)
-    second = Thread(target=to_nczarr, args=(series(4), path), kwargs={"append_dim": "t"})
-    dataset = series(2, values_that_call(second.start, 2))
+    to_nczarr(steps(0), path)
+    second = Thread(target=to_nczarr, args=(steps(4), path), kwargs={"append_dim": "t"})
+    dataset = steps(2, values_that_call(second.start, 2))
     with dask.config.set(scheduler="sync"):
         if first == "append":
             to_nczarr(dataset, path, append_dim="t", atomic=True)
@@ -66,7 +64,7 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     second.join(60)
     assert not second.is_alive()
     start = {"append": [0, 1, 2, 3], "replace": [2, 3]}.get(first, [0, 1])
-    assert read(path).t.values.tolist() == [*start, 4, 5]
+    assert read(path, consolidated=False).t.values.tolist() == [*start, 4, 5]
     assert sorted(os.listdir(tmp_path)) == ["store"]
 
 
@@ -74,10 +72,10 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
 @pytest.mark.parametrize(
     ("late", "options", "expected"),
     [
-        (series(2), {"append_dim": "t"}, [0, 0, 2, 2, 4, 4]),
-        (series(0).v + 9, {"region": "auto"}, [9, 9, 4, 4]),
-        (series(0).v[1:] + 9, {"region": "auto"}, [0, 9, 4, 4]),
-        (series(0).v + 9, {"mode": "a"}, [9, 9, 4, 4]),
+        (steps(2), {"append_dim": "t"}, [0, 0, 2, 2, 4, 4]),
+        (steps(0).v + 9, {"region": "auto"}, [9, 9, 4, 4]),
+        (steps(0).v[1:] + 9, {"region": "auto"}, [0, 9, 4, 4]),
+        (steps(0).v + 9, {"mode": "a"}, [9, 9, 4, 4]),
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
@@ -86,11 +84,11 @@ def test_delayed_write_stores_its_values_even_if_computed_after_append(
 ):
     """The earlier write knows only the length of the array at its start."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
-    to_nczarr(series(0), path, encoding=encoding, zarr_format=3 if layout else 2)
+    to_nczarr(steps(0), path, encoding=encoding, zarr_format=3 if layout else 2)
     delayed = to_nczarr(late.chunk(), path, compute=False, **options)
-    to_nczarr(series(4), path, append_dim="t")
+    to_nczarr(steps(4), path, append_dim="t")
     delayed.compute()
-    assert read(path).v.values.tolist() == expected
+    assert read(path, consolidated=False).v.values.tolist() == expected
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
@@ -98,14 +96,14 @@ def test_invalid_option_values_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"\"?{option}\"? must be one of .*, not 'always'"):
-        to_nczarr(series(0), tmp_path / "store", **options)
+        to_nczarr(steps(0), tmp_path / "store", **options)
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
 def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
-    to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
-    appended = series(2, [np.nan, np.nan])
+    to_nczarr(xr.zeros_like(steps(0)), tmp_path / "s", encoding=encoding)
+    appended = steps(2, [np.nan, np.nan])
     appended.v.encoding["write_empty_chunks"] = empty
     to_nczarr(appended, tmp_path / "s", append_dim="t")
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
@@ -113,14 +111,14 @@ def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_pat
 
 def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
     with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write to a directory"):
-        to_nczarr(series(0), tmp_path / "s.zip", compute=False)
+        to_nczarr(steps(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
     new = xr.Dataset({"joining": ("dim_of_its_own", [1.0])})
     with pytest.raises(UnsupportedError, match=r"old: cannot add /joining: .*nczarr upgrade"):
         to_nczarr(new, tmp_path / "old", mode="a")
     xr_nczarr.upgrade(tmp_path / "old")
     to_nczarr(new, tmp_path / "old", mode="a")
-    assert read(tmp_path / "old").joining.values == [1.0]
+    assert read(tmp_path / "old", consolidated=False).joining.values == [1.0]
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
@@ -146,3 +144,76 @@ def test_block_computed_after_failed_block_is_not_written(tmp_path, options):
             to_nczarr(xr.Dataset({"a": ("t", field)}), path, **encoding, **options)
         reported.set()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def write_element(path, index):
+    to_nczarr(
+        series(index, index + 1)[["n"]].drop_vars(["x"], errors="ignore"),
+        path,
+        region={"time": slice(index, index + 1)},
+    )
+
+
+# Regression D56
+def test_concurrent_region_writes_to_one_chunk_lose_no_values(path):
+    empty = series(0, 12)[["n"]]
+    empty["n"] = xr.zeros_like(empty.n)
+    to_nczarr(empty, path, encoding={"n": {"chunks": (12,)}})
+    run_in_processes(3, write_element, [(path, index) for index in range(12)])
+    assert read(path).n.values.tolist() == list(range(12))
+
+
+# Regression D56
+def test_partial_chunk_writes_are_rejected_if_store_has_no_locks():
+    store = RemoteMemoryStore({})
+    to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
+    part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
+    with pytest.raises(ConflictError, match="multiples of 4"):
+        to_nczarr(part, store, region={"time": slice(1, 4)})
+    to_nczarr(part, store, region={"time": slice(1, 4)}, safe_chunks=False)
+    assert read(store).n.values.tolist() == [0, -1, -2, -3, 4, 5, 6, 7]
+
+
+def append_one(path, index):
+    to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
+
+
+# Regression D59
+def test_concurrent_appends_by_two_processes_are_serialized(path):
+    encoding = {"time": {"units": "hours since 2000-01-01"}}
+    to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
+    run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])
+    stored = read(path, consolidated="check")
+    assert sorted(stored.n.values.tolist()) == list(range(7))
+    xr.testing.assert_identical(stored.sortby("time"), series(0, 7))
+
+
+def append_texts(path, numbers):
+    for number in numbers:
+        text = xr.Dataset({"s": ("t", np.array(["x" * number], object)), "n": ("t", [number])})
+        to_nczarr(text, path, append_dim="t")
+
+
+# Regression D59
+def test_concurrent_appends_of_longer_strings_are_serialized(path):
+    append_texts(path, [1])
+    run_in_processes(2, append_texts, [(path, range(2, 40, 2)), (path, range(3, 40, 2))])
+    stored = read(path, consolidated="check")
+    assert sorted(stored.n.values.tolist()) == [*range(1, 40)]
+    assert [len(text) for text in stored.s.values] == stored.n.values.tolist()
+
+
+def write_text(path, start):
+    texts = da.from_array(np.array(["one", "two", "three", "four"], object), chunks=2)
+    region = {"x": slice(start, start + 4)}
+    to_nczarr(xr.Dataset({"s": ("x", texts)}), path, region=region)
+
+
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+def test_threads_that_write_text_do_not_turn_warnings_of_others_into_errors(path):
+    text = np.full(400, "later")
+    stored = xr.Dataset({"s": ("x", text, {}, {"dtype": str, "chunks": (4,)})})
+    to_nczarr(stored, path, dialect="zarr")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_text, [path] * 100, range(0, 400, 4)))
+    assert read(path).s.values.tolist() == ["one", "two", "three", "four"] * 100

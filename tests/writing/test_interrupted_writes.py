@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.writes import RemoteMemoryStore
 from xr_nczarr import ConflictError, MetadataError, NotFoundError, RefusedError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
-from xr_nczarr.storage import MemoryStore
 
 
 class Cut(MutableMapping):
@@ -50,12 +50,6 @@ class Cut(MutableMapping):
         return len(self.objects)
 
 
-class Remote(MemoryStore):
-    """A store without locks and without atomic replacement."""
-
-    remote = True
-
-
 def values(start, stop, sign=1, coordinate=True):
     n = np.arange(start, stop)
     dataset = xr.Dataset(
@@ -65,7 +59,7 @@ def values(start, stop, sign=1, coordinate=True):
 
 
 def read(objects, **options):
-    with xr.open_dataset(Remote(objects), engine="nczarr", **options) as dataset:
+    with xr.open_dataset(RemoteMemoryStore(objects), engine="nczarr", **options) as dataset:
         return dataset.load()
 
 
@@ -74,7 +68,7 @@ def states(write, before):
     for changes in range(1000):
         objects = dict(before)
         try:
-            write(Remote(Cut(objects, changes)))
+            write(RemoteMemoryStore(Cut(objects, changes)))
         except OSError:
             yield objects
         else:
@@ -105,7 +99,7 @@ def test_interrupted_creation_leaves_no_readable_store_and_can_be_repeated(layou
         try:
             opened = read(objects)
         except NotFoundError:
-            create(Remote(objects), layout)
+            create(RemoteMemoryStore(objects), layout)
             assert objects == whole
         else:
             xr.testing.assert_identical(opened, values(0, 6))
@@ -115,7 +109,7 @@ def test_interrupted_creation_leaves_no_readable_store_and_can_be_repeated(layou
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layout, old):
     before, new = {}, values(0, 9, -1)
-    create(Remote(before), {"zarr_format": old})
+    create(RemoteMemoryStore(before), {"zarr_format": old})
 
     def write(target):
         to_nczarr(new, target, mode="w", encoding=ENCODING, **layout)
@@ -128,16 +122,16 @@ def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layo
             pass
         else:
             assert opened.identical(values(0, 6)) or opened.identical(new)
-        write(Remote(objects))
+        write(RemoteMemoryStore(objects))
         assert objects == whole
 
 
 @pytest.mark.parametrize("changes", [1, 2, 5])
 def test_error_of_interrupted_replacement_says_that_no_dataset_may_be_left(changes):
     before = {}
-    create(Remote(before), LAYOUTS[0])
+    create(RemoteMemoryStore(before), LAYOUTS[0])
     with pytest.raises(OSError, match="cut off") as caught:
-        to_nczarr(values(0, 9), Remote(Cut(before, changes)), mode="w")
+        to_nczarr(values(0, 9), RemoteMemoryStore(Cut(before, changes)), mode="w")
     assert "no dataset" in caught.value.__notes__[0]
 
 
@@ -146,7 +140,7 @@ def test_error_of_interrupted_replacement_says_that_no_dataset_may_be_left(chang
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
     before = {}
-    create(Remote(before), layout, unlimited, coordinate=coordinate)
+    create(RemoteMemoryStore(before), layout, unlimited, coordinate=coordinate)
 
     def append(target, start=6):
         more = values(start, start + 3, coordinate=coordinate)
@@ -160,10 +154,10 @@ def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coor
             opened = read(objects, **options)
             assert opened.identical(old) or opened.identical(new)
         again, other = dict(objects), dict(objects)
-        append(Remote(again))
+        append(RemoteMemoryStore(again))
         assert again == whole
         # Another append follows a complete one, or replaces an incomplete one.
-        append(Remote(other), 9)
+        append(RemoteMemoryStore(other), 9)
         complete = all(objects.get(key) == data for key, data in whole.items())
         kept = 9 if complete else 6
         assert read(other, consolidated=False).n.values.tolist() == [*range(kept), 9, 10, 11]
@@ -185,7 +179,9 @@ def test_interrupted_append_of_longer_strings_leaves_old_or_new_state(
 ):
     before, old = {}, named("Oslo", "Rom", "")
     encoding = {"name": {**codec, "chunks": chunk, "_nczarr_maxstrlen": 4}}
-    to_nczarr(old, Remote(before), encoding=encoding, consolidated=consolidated, **layout)
+    to_nczarr(
+        old, RemoteMemoryStore(before), encoding=encoding, consolidated=consolidated, **layout
+    )
     longer = named("Bergen", "é" * 9)
 
     def append(target):
@@ -202,28 +198,28 @@ def test_interrupted_append_of_longer_strings_leaves_old_or_new_state(
             (element,) = read(objects, **options).isel(t=[1]).name.values
             assert element == "Rom"
         again, other = dict(objects), dict(objects)
-        append(Remote(again))
+        append(RemoteMemoryStore(again))
         assert again == whole
-        to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(other), mode="a")
+        to_nczarr(xr.Dataset(attrs={"k": "v"}), RemoteMemoryStore(other), mode="a")
         assert JOURNAL not in other
         assert read(other, consolidated=False).drop_attrs().identical(opened.drop_attrs())
 
 
 def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     before = {}
-    to_nczarr(named("Oslo", "Rom"), Remote(before))
+    to_nczarr(named("Oslo", "Rom"), RemoteMemoryStore(before))
     cut = states(lambda target: to_nczarr(named("Bergen"), target, append_dim="t"), before)
     interrupted = [objects for objects in cut if b'"chunks": true' in objects.get(JOURNAL, b"")]
     assert len(interrupted) > 2
     refusals = 0
     for objects in interrupted:
         try:
-            to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
+            to_nczarr(named("Ulm", "Rom"), RemoteMemoryStore(objects), region={"t": slice(0, 2)})
         except ConflictError as error:
             assert "was interrupted while replacing chunks" in str(error)  # noqa: PT017
             refusals += 1
-            to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
-            to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
+            to_nczarr(xr.Dataset(attrs={"k": "v"}), RemoteMemoryStore(objects), mode="a")
+            to_nczarr(named("Ulm", "Rom"), RemoteMemoryStore(objects), region={"t": slice(0, 2)})
         assert read(objects).name.values.tolist() == ["Ulm", "Rom"]
     assert refusals
 
@@ -241,9 +237,9 @@ def test_reading_strings_opened_before_widening_raises_chunk_error(tmp_path):
 
 def test_widening_more_strings_than_journal_can_hold_is_rejected(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value in a metadata document
-    for target in (Remote({}), tmp_path / "a"):
+    for target in (RemoteMemoryStore({}), tmp_path / "a"):
         to_nczarr(many, target)
-        whole = dict(target.mapping) if isinstance(target, Remote) else None
+        whole = dict(target.mapping) if isinstance(target, RemoteMemoryStore) else None
         if whole is None:
             to_nczarr(named("longer than that"), target, append_dim="t")
             assert xr.open_dataset(target, engine="nczarr").name[-1].item() == "longer than that"
@@ -255,7 +251,7 @@ def test_widening_more_strings_than_journal_can_hold_is_rejected(tmp_path):
 
 def test_interrupted_overwrite_leaves_each_chunk_old_or_new():
     before = {}
-    create(Remote(before), {})
+    create(RemoteMemoryStore(before), {})
     new = values(0, 6, -1).drop_vars("t")
     *cut, _ = states(lambda target: to_nczarr(new, target, mode="r+"), before)
     for objects in cut:
@@ -263,13 +259,13 @@ def test_interrupted_overwrite_leaves_each_chunk_old_or_new():
         for rows in (slice(0, 4), slice(4, 6)):
             for columns in (slice(0, 2), slice(2, 4)):
                 assert len(set(signs[rows, columns].ravel())) == 1
-        to_nczarr(new, Remote(objects), mode="r+")
+        to_nczarr(new, RemoteMemoryStore(objects), mode="r+")
         np.testing.assert_array_equal(read(objects).a, new.a)
 
 
 def test_changes_by_other_programs_after_interruption_are_kept():
     before = {}
-    create(Remote(before), {"consolidated": False})
+    create(RemoteMemoryStore(before), {"consolidated": False})
     cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
     for objects in (objects for objects in cut if JOURNAL in objects):
         document = json.loads(objects["a/.zattrs"]) | {"other": "program"}
@@ -277,7 +273,7 @@ def test_changes_by_other_programs_after_interruption_are_kept():
         objects["a/.zattrs"] = json.dumps(document).encode()
         objects["n/.zarray"] = objects["n/.zarray"] + b" "
         kept = dict(objects)
-        to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
+        to_nczarr(xr.Dataset(attrs={"k": "v"}), RemoteMemoryStore(objects), mode="a")
         assert kept.pop(JOURNAL)
         assert objects.keys() == kept.keys()
         assert [key for key in kept if objects[key] != kept[key]] == [".zattrs"]
@@ -297,9 +293,9 @@ def test_non_store_target_is_replaced_only_with_overwrite():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match=r"not (a|belong to a) Zarr store"):
-            to_nczarr(values(0, 6), Remote(objects), mode=mode)
+            to_nczarr(values(0, 6), RemoteMemoryStore(objects), mode=mode)
         assert objects == {"precious": b"1"}
-    to_nczarr(values(0, 6), Remote(objects), mode="w", overwrite=True)
+    to_nczarr(values(0, 6), RemoteMemoryStore(objects), mode="w", overwrite=True)
     assert "precious" not in objects
     xr.testing.assert_identical(read(objects), values(0, 6))
 
@@ -355,8 +351,8 @@ def test_killed_append_to_object_store_can_be_continued(s3_server):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_interrupted_group_replacement_leaves_old_group_new_group_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
-    create(Remote(before), layout)
-    to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)
+    create(RemoteMemoryStore(before), layout)
+    to_nczarr(values(0, 6), RemoteMemoryStore(before), group="g", encoding=ENCODING)
 
     def write(target):
         to_nczarr(new, target, mode="w", group="g", encoding=ENCODING)
@@ -367,7 +363,7 @@ def test_interrupted_group_replacement_leaves_old_group_new_group_or_no_group(la
         with contextlib.suppress(NotFoundError):
             opened = read(objects, group="g")
             assert opened.identical(values(0, 6)) or opened.identical(new)
-        write(Remote(objects))
+        write(RemoteMemoryStore(objects))
         assert read(objects, group="g").identical(new)
     assert read(whole, group="g").identical(new)
 

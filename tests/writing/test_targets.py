@@ -6,9 +6,8 @@ import pickle
 import tracemalloc
 import warnings
 import zipfile
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from multiprocessing import get_context
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -20,8 +19,9 @@ from obstore.store import MemoryStore as Objects
 from tqdm import tqdm
 
 import xr_nczarr
-from tests.processes import in_a_child, in_a_new_interpreter
-from tests.reading import open_store
+from tests.processes import in_a_child, in_a_new_interpreter, run_in_processes
+from tests.reading import open_store, read
+from tests.writes import series
 from xr_nczarr import (
     ConflictError,
     ExistsError,
@@ -41,24 +41,6 @@ def example(start=0, stop=8):
     return xr.Dataset(
         {"a": (("t", "x"), n[:, None] * 10.0 + np.arange(3)), "n": ("t", n)}, {"t": n}
     )
-
-
-def run_in_processes(count, function, arguments):
-    """Call a function with each tuple of arguments, in separate processes."""
-    context = get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-        for future in [pool.submit(function, *item) for item in arguments]:
-            future.result()
-
-
-def read(target, **options):
-    with xr.open_dataset(target, engine="nczarr", **options) as dataset:
-        return dataset.load()
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
 
 
 TARGETS = {
@@ -653,13 +635,8 @@ def littered(where, path):
     for name in LITTER:
         with open(f"{path}/{name}", "wb") as file:
             file.write(b"litter")
-    listed = lambda: [name for name in LITTER if open_bytes(f"{path}/{name}") == b"litter"]  # noqa: E731
+    listed = lambda: [name for name in LITTER if Path(path, name).read_bytes() == b"litter"]  # noqa: E731
     return path, listed
-
-
-def open_bytes(path):
-    with open(path, "rb") as file:
-        return file.read()
 
 
 @pytest.mark.parametrize("where", ["directory", "mapping"])
@@ -693,10 +670,15 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     with pytest.raises(RefusedError, match="not a Zarr store"):
         to_nczarr(example(), target, mode="w")
     assert left() == [*LITTER]
-    assert open_bytes(f"{path}/notes.txt") == b"mine"
+    assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
 def test_folder_named_like_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)
+
+
+def test_url_fragment_can_request_consolidated_metadata(path):
+    to_nczarr(series(0, 2), f"file://{path}#mode=nczarr,file&consolidated", zarr_format=3)
+    xr.testing.assert_identical(read(path, consolidated=True), series(0, 2))

@@ -1,0 +1,28 @@
+"""Names of variables, groups and attributes that cannot be stored are rejected."""
+
+import pytest
+import xarray as xr
+
+from tests.reading import read
+from xr_nczarr import ConflictError, RefusedError, to_nczarr
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
+def test_invalid_name_error_suggests_renaming(name):
+    with pytest.raises(ConflictError, match="Choose another name"):
+        to_nczarr(xr.Dataset({name: 1}), {})
+
+
+# Listings of local stores omitted the variable or group, as if it were a temporary file.
+@pytest.mark.parametrize("name", [".v.tmp", ".v.lock", ".v.staging"])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_names_of_temporary_files_are_rejected_in_local_stores(path, name, dialect):
+    dataset = xr.Dataset({name: ("x", [1.0])})
+    with pytest.raises(RefusedError, match=r"reserved for temporary files.*Rename the variable"):
+        to_nczarr(dataset, path, dialect=dialect)
+    to_nczarr(xr.Dataset(), path, dialect=dialect)
+    with pytest.raises(RefusedError, match="reserved for temporary files"):
+        to_nczarr(dataset.rename({name: "v"}), path, mode="a", group=name)
+    store = {}
+    to_nczarr(dataset, store, dialect=dialect)
+    assert read(store).identical(dataset)

@@ -1,0 +1,135 @@
+"""What each mode keeps, replaces and rejects."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import read
+from tests.stores import read_objects
+from tests.writes import series
+from xr_nczarr import ConflictError, ExistsError, to_nczarr
+
+
+# Regression D61
+def test_mode_a_removes_nothing(path):
+    to_nczarr(series(0, 2), path)
+    before = read_objects(path)
+    url = f"file://{path}#mode=nczarr,file"
+    to_nczarr(xr.Dataset({"b": ("y", [1, 2])}), url, mode="a")
+    after = read_objects(path)
+    changed = {".zattrs", ".zmetadata"}
+    assert all(after[key] == data for key, data in before.items() if key not in changed)
+    assert read(path).title == "series"
+    assert read(url).b.values.tolist() == [1, 2]
+
+
+def test_inherited_encoding_of_stored_coordinate_is_ignored(path):
+    stored = xr.Dataset({"a": ("x", [1.0, 2.0])}, {"c": ("x", [1.5, 2.5])})
+    to_nczarr(stored, path)
+    changed = stored.rename(a="b").assign_coords(c=("x", [np.nan, 2.5]))
+    changed.c.encoding = {"dtype": "i2"}
+    to_nczarr(changed, path, mode="a")
+    xr.testing.assert_identical(read(path), changed.assign(a=stored.a.variable))
+
+
+@pytest.mark.parametrize("mode", ["a", "a-", "w", "w-", "r+"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_replacing_variable_with_group_or_vice_versa_is_rejected(path, zarr_format, mode):
+    tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])})}
+    to_nczarr(xr.DataTree.from_dict(tree), path, zarr_format=zarr_format)
+    before = read_objects(path)
+    new = xr.Dataset({"g": ("y", [3, 4])})
+    for group in ("a", "g/v", "g/v/deeper"):
+        with pytest.raises(ConflictError, match=r"/(a|g/v) is a variable"):
+            to_nczarr(new, path, mode=mode, group=group)
+    below = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": new})
+    with pytest.raises(ConflictError, match="/g/v is a variable"):
+        to_nczarr(below, path, mode="a", group="g")
+    if mode.startswith("a"):
+        with pytest.raises(ConflictError, match="/g is a group"):
+            to_nczarr(new, path, mode=mode)
+    assert read_objects(path) == before
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_of_replaced_group_is_removed(path, zarr_format):
+    variable = xr.Dataset({"v": ("y", [1, 2])})
+    group = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": variable})
+    to_nczarr(series(0, 2), path, zarr_format=zarr_format, consolidated=True)
+    for new, place in ((variable, "g"), (group, "g/v"), (variable, "g")):
+        to_nczarr(new, path, mode="w", group="g")
+        xr.testing.assert_identical(read(path, group=place, consolidated="check"), variable)
+
+
+@pytest.mark.parametrize(("zarr_format", "document"), [(2, ".zgroup"), (3, "zarr.json")])
+def test_mode_a_does_not_overwrite_group_with_unreadable_metadata(path, zarr_format, document):
+    tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])}, attrs={"title": "g"})}
+    tree = xr.DataTree.from_dict(tree)
+    to_nczarr(tree, path, zarr_format=zarr_format, consolidated=False)
+    with open(f"{path}/g/{document}", "w") as file:
+        file.write('{"zarr_format": ')
+    before = read_objects(f"{path}/g")
+    new = xr.Dataset({"b": ("y", [3, 4])})
+    to_nczarr(new, path, mode="a")
+    to_nczarr(new, path, mode="a", group="h")
+    assert read_objects(f"{path}/g") == before
+    assert read(path).b.values.tolist() == read(path, group="h").b.values.tolist() == [3, 4]
+    for group in ("g", "g/inner"):
+        with pytest.raises(xr_nczarr.MetadataError, match=f"g/{document}"):
+            to_nczarr(new, path, mode="a", group=group)
+    assert read_objects(f"{path}/g") == before
+    to_nczarr(new, path, mode="w", group="g")
+    xr.testing.assert_identical(read(path, group="g"), new)
+
+
+# Regression D69
+def test_overwriting_store_removes_all_old_objects(path):
+    to_nczarr(series(0, 9), path, encoding={"a": {"chunks": (1, 1)}, "n": {"chunks": (2,)}})
+    to_nczarr(series(0, 2)[["n"]], path, mode="w")
+    other = path + "-fresh"
+    to_nczarr(series(0, 2)[["n"]], other)
+    assert read_objects(path) == read_objects(other)
+
+
+# Regression D69
+def test_overwriting_mapping_removes_all_old_objects():
+    store, fresh = {}, {}
+    to_nczarr(series(0, 9), store, encoding={"a": {"chunks": (1, 1)}})
+    to_nczarr(series(0, 2), store, mode="w")
+    to_nczarr(series(0, 2), fresh)
+    assert store == fresh
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_group_does_not_inherit_root_dimension_that_its_parent_redefines(path, dialect):
+    for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
+        to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
+    opened = xr.open_groups(path, engine="nczarr")
+    assert opened["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}
+
+
+# The empty folders of removed chunks remained, so chunks with the same names could not be written.
+def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain():
+    for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):
+        dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
+        to_nczarr(dataset, "memory://empty-folders", mode="w", zarr_format=3)
+        assert read("memory://empty-folders").identical(dataset)
+
+
+# The group was not found, and a new group with its name replaced it.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, zarr_format):
+    dataset = xr.Dataset({"v": ("x", [1.5, 2.5])})
+    options = {"zarr_format": zarr_format, "consolidated": False}
+    dataset.to_zarr(tmp_path, group="a/b", **options)
+    (tmp_path / ("a/.zgroup" if zarr_format == 2 else "a/zarr.json")).unlink()
+    (tmp_path / "a/.zattrs").unlink(missing_ok=True)
+    for mode in ("w-", "w", "a"):
+        with pytest.raises(ExistsError, match="a group above it has no metadata document"):
+            to_nczarr(dataset + 1, tmp_path, group="a/b", mode=mode)
+    with pytest.raises(ExistsError, match="the group '/a/b' exists"):
+        to_nczarr(dataset, tmp_path, group="a/b/c", mode="a")
+    for store in (str(tmp_path), f"file://{tmp_path}"):
+        opened = xr.open_dataset(store, group="a/b", engine="nczarr")
+        xr.testing.assert_identical(opened.load(), dataset)

@@ -1,0 +1,109 @@
+"""Numbers are packed with the stored encoding, or rejected if it cannot represent them."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.reading import read
+from tests.writes import assert_rejected
+from xr_nczarr import ConflictError, to_nczarr
+
+PACKED = {"p": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}}
+
+
+def packed(*values):
+    return xr.Dataset({"p": ("time", np.array(values, "f8"))})
+
+
+# Regression D57
+def test_appended_values_are_packed_with_stored_encoding(path):
+    to_nczarr(packed(1.0, 2.5), path, encoding=PACKED)
+    finer = packed(3.3, np.nan)
+    finer.p.encoding = {"dtype": "i4", "scale_factor": 0.1}
+    to_nczarr(finer, path, append_dim="time")
+    np.testing.assert_allclose(read(path).p, [1.0, 2.5, 3.3, np.nan])
+
+
+# Regression D57
+@pytest.mark.filterwarnings("ignore:saving variable p with floating point data")
+@pytest.mark.parametrize("dask", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "value"),
+    [
+        (PACKED, 1e6),
+        ({"p": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": None}}, np.nan),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, 1.5),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, -1.0),
+        ({"p": {"dtype": "f4"}}, 1e300),
+        (PACKED, np.inf),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, -np.inf),
+        ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, 256.0),
+        ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
+    ],
+)
+def test_values_not_representable_in_stored_encoding_are_rejected(path, encoding, value, dask):
+    to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
+    before = read(path)
+    wrong = packed(3.0, value)
+    with pytest.raises(ConflictError, match=r"does not fit|do not fit"):
+        to_nczarr(wrong.chunk() if dask else wrong, path, append_dim="time")
+    xr.testing.assert_identical(read(path), before)
+
+
+# Regression D57
+def test_negative_integer_is_rejected_for_unsigned_variable(path):
+    to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
+    assert_rejected(
+        path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time"
+    )
+
+
+# Regression D57
+def test_unsigned_key_in_encoding_stores_unsigned_values_as_signed_integers(path):
+    encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
+    to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
+    to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
+    opened = read(path).p
+    np.testing.assert_array_equal(opened, [1.0, 100.0, 127.0, np.nan, 64.0, 0.0])
+    assert opened.encoding["dtype"] == "i1"
+
+
+# Regression D57
+def test_nan_can_be_appended_but_number_equal_to_missing_value_attribute_is_rejected(path):
+    to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
+    assert np.isnan(read(path).p.encoding["_FillValue"])
+    to_nczarr(packed(3.0, np.nan), path, append_dim="time")
+    np.testing.assert_array_equal(read(path).p, [1.0, 2.0, 3.0, np.nan])
+    assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
+
+
+# Regression D57
+@pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
+def test_missing_value_outside_stored_dtype_range_is_ignored(path):
+    attributes = {"_FillValue": np.int16(-1), "missing_value": 1e20}
+    to_nczarr(xr.Dataset({"p": ("time", np.array([1], "i2"), attributes)}), path)
+    to_nczarr(packed(3.0, np.nan), path, append_dim="time")
+    np.testing.assert_array_equal(read(path).p, [1.0, 3.0, np.nan])
+
+
+# Regression D57
+def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
+    to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
+    finer = packed(3.33)
+    finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
+    assert_rejected(path, "does not fit", finer, append_dim="time")
+
+
+# Regression D57
+def test_error_for_rejected_block_explains_how_to_finish_write(path):
+    to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
+    wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
+    with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:
+        to_nczarr(wrong, path, mode="r+")
+    assert caught.value.variable == "/p"
+    with pytest.raises(ConflictError, match="does not fit") as caught:
+        to_nczarr(-wrong, path, mode="r+", atomic=True)
+    assert "The store is either unchanged" in str(caught.value)
+    assert not (read(path).p < 0).any()
+    to_nczarr(packed(5.0, 6.0, 7.0, 8.0).chunk(time=1), path, mode="r+")
+    np.testing.assert_allclose(read(path).p, [5.0, 6.0, 7.0, 8.0])

@@ -1,0 +1,169 @@
+"""Text is stored completely, in arrays whose width grows, or rejected."""
+
+import os
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import read
+from tests.writes import assert_rejected
+from xr_nczarr import ConflictError, to_nczarr
+
+TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
+
+
+# Regression D58
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+@pytest.mark.parametrize("dask", [False, True])
+@pytest.mark.parametrize("target", ["{}/store", "{}/store.zip", "memory:/{}"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dialect": "universal"},
+        {"dialect": "nczarr-4.8.1"},
+        {"encoding": {"s": {"chunks": 2, "zlib": True, "fletcher32": True, "_FillValue": "-"}}},
+        {"zarr_format": 3, "encoding": {"s": {"_nczarr_maxstrlen": 2}}},
+        {"zarr_format": "3-draft", "encoding": {"s": {"_nczarr_maxstrlen": 2}}},
+    ],
+    ids=str,
+)
+def test_longer_strings_can_be_appended(tmp_path, options, target, dask):
+    path = target.format(tmp_path)
+    for number, text in enumerate(TEXTS):
+        first = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
+        first = first.chunk(t=1) if dask else first
+        to_nczarr(first, path, **({"append_dim": "t"} if number else options))
+    opened = read(path, consolidated=False)
+    assert opened.s.values.tolist() == TEXTS
+    assert opened.n.values.tolist() == [*range(len(TEXTS))]
+    assert xr_nczarr.verify(path).whole
+
+
+# Regression D58
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
+def test_netcdf_c_reads_widened_strings(path, dialect):
+    url = f"file://{path}#mode=nczarr,file"
+    if dialect == "nczarr":
+        with netCDF4.Dataset(url, "w") as file:
+            file.createDimension("t", None)
+            variable = file.createVariable("s", str, ("t",), chunksizes=(2,))
+            variable[:] = np.array(TEXTS[:3], object)
+    else:
+        first = xr.Dataset({"s": ("t", np.array(TEXTS[:3], object))})
+        to_nczarr(first, path, dialect=dialect, unlimited_dims="t")
+    for text in TEXTS[3:]:
+        to_nczarr(xr.Dataset({"s": ("t", np.array([text], object))}), path, append_dim="t")
+    assert read(path).s.values.tolist() == TEXTS
+    with netCDF4.Dataset(url) as file:
+        assert file["s"][:].tolist() == TEXTS
+
+
+# Regression D58
+def test_longer_strings_can_overwrite_variable_but_not_region(path):
+    to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
+    longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
+    assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
+    assert_rejected(path, "8 bytes", longer, mode="r+")
+    to_nczarr(longer, path, mode="a")
+    assert read(path).s.values.tolist() == ["é€€", "d"]
+
+
+# Regression D58
+def test_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
+    dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
+    to_nczarr(dataset, path)
+    longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
+    assert_rejected(path, "does not fit", longer, append_dim="t")
+    assert_rejected(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
+
+
+# Regression D58
+def test_appending_longer_character_arrays_is_rejected(path):
+    to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
+    assert_rejected(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
+    to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
+    assert read(path).s.values.tolist() == [b"abc", b"d", b"w"]
+
+
+# Regression D65
+@pytest.mark.parametrize("text", ["x" * 300, "é" * 64 + "x", "x" * 127 + "é", "日本語" * 50])
+def test_strings_are_never_truncated(path, text):
+    to_nczarr(xr.Dataset({"s": ("t", np.array([text, "a"], object))}), path)
+    assert read(path).s.values.tolist() == [text, "a"]
+
+
+# Regression D65
+@pytest.mark.parametrize("width", [127, 5])
+def test_requested_string_width_below_actual_width_is_rejected(path, width):
+    dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
+    with pytest.raises(ConflictError, match="129 bytes"):
+        to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
+    assert not os.path.exists(path)
+
+
+def test_shards_of_characters_need_not_contain_dimension_of_characters(path):
+    stored = xr.Dataset({"s": ("x", np.array([b"one", b"three", b"two"]))})
+    encoding = {"s": {"chunks": (1,), "shards": (2,)}}
+    to_nczarr(stored, path, encoding=encoding, zarr_format=3, dialect="nczarr")
+    assert read(path).s.values.tolist() == stored.s.values.tolist()
+    assert read(path).s.encoding["shards"] == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "dialects"), [([b"ab\0", b"c"], ["nczarr", "zarr"]), (["ab\0", "c"], ["nczarr"])]
+)
+def test_strings_with_trailing_nul_are_rejected(values, dialects):
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    for dialect in dialects:
+        store = {}
+        with pytest.raises(ConflictError, match="NUL"):
+            to_nczarr(dataset, store, dialect=dialect)
+        assert store == {}
+
+
+# Zarr v3 was given one character per byte for items of type bytes, and the write failed.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", [object, "S3"])
+def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
+    def write(items):
+        dataset, store = xr.Dataset({"v": ("x", np.array(items, dtype))}), {}
+        to_nczarr(dataset, store, zarr_format=zarr_format, encoding={"v": {"dtype": str}})
+        return read(store).v.values.tolist()
+
+    assert write([b"", b"abc", "é".encode()]) == ["", "abc", "é"]
+    with pytest.raises(ConflictError, match="the bytes are not valid UTF-8"):
+        write([b"a", b"\xff"])
+
+
+# zarr-python could not read the shuffled chunks.
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    "encoding", [{"zlib": True}, {"compression": "zstd", "shuffle": True}], ids=["zlib", "zstd"]
+)
+def test_compressed_text_of_variable_length_is_not_shuffled(tmp_path, zarr_format, encoding):
+    dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object))})
+    options = {"zarr_format": zarr_format, "dialect": "zarr", "encoding": {"v": encoding}}
+    to_nczarr(dataset, tmp_path / "s", **options)
+    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as opened:
+        assert opened.v.values.tolist() == ["a", "bcd"]
+
+
+# The texts were written as if each of them were one of the stored characters.
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_is_added_to_arrays_of_characters_in_plain_zarr(path, zarr_format):
+    def texts(*items):
+        return xr.Dataset({"v": ("x", np.array(items))})
+
+    options = {"zarr_format": zarr_format, "encoding": {"v": {"dtype": "S1"}}}
+    texts(b"ab", b"c").to_zarr(path, consolidated=False, **options)
+    to_nczarr(texts(b"d", b"ef"), path, append_dim="x")
+    to_nczarr(texts(b"g"), path, region={"x": slice(1, 2)})
+    assert_rejected(path, "'hij' does not fit", texts(b"hij"), append_dim="x")
+    for engine in ("zarr", "nczarr"):
+        with xr.open_dataset(path, engine=engine, consolidated=False) as opened:
+            assert opened.v.values.tolist() == [b"ab", b"g", b"d", b"ef"]

@@ -1,0 +1,200 @@
+"""Times are stored exactly in the stored or requested units, or rejected."""
+
+import ast
+import re
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from tests.reading import read
+from tests.stores import read_objects
+from tests.writes import assert_rejected, series
+from xr_nczarr import ConflictError, to_nczarr
+
+
+# Regression D51
+def test_times_not_representable_in_stored_units_are_rejected(path):
+    first = xr.Dataset(coords={"time": np.array(["2000-01-01T00:35"], "M8[ns]")})
+    to_nczarr(first, path, unlimited_dims="time")
+    assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
+    later = np.datetime64("2000-01-01T00:35", "ns") + np.arange(1, 3) * np.timedelta64(6, "h")
+    assert_rejected(path, "does not fit", xr.Dataset(coords={"time": later}), append_dim="time")
+
+
+# Regression D51
+@pytest.mark.parametrize("kind", ["datetime64", "cftime"])
+@pytest.mark.parametrize(
+    ("step", "units"),
+    [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
+    ids=["hourly", "every 90 s"],
+)
+def test_suggested_encoding_can_represent_rejected_times(path, kind, step, units):
+    def hour(number):
+        time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
+        if kind == "cftime":
+            time = xr.Dataset(coords={"time": time}).convert_calendar("noleap").time.values
+        return xr.Dataset({"v": ("time", [1.0 * number])}, {"time": time})
+
+    to_nczarr(hour(0), path)
+    assert "days" in xr.open_dataset(path, engine="nczarr", decode_times=False).time.units
+    with pytest.raises(ConflictError, match="does not fit") as caught:
+        to_nczarr(hour(1), path, append_dim="time")
+    remedy = re.search(r"encoding=(\{.*\}\})", caught.value.remedy)
+    encoding = ast.literal_eval(remedy[1])
+    assert encoding["time"]["dtype"] == "float64"
+    assert encoding["time"]["units"].startswith(f"{units} since 2000-01-01")
+    to_nczarr(hour(0), path, mode="w", encoding=encoding)
+    for number in range(1, 30):
+        to_nczarr(hour(number), path, append_dim="time")
+    expected = xr.concat([hour(number) for number in range(30)], "time")
+    xr.testing.assert_equal(read(path), expected)
+
+
+# Regression D51
+def test_times_not_exactly_representable_as_floats_are_rejected(path):
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
+    to_nczarr(series(0, 2), path, encoding=encoding)
+    odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
+    assert_rejected(path, "does not fit", odd, append_dim="time")
+
+
+# Regression D51
+def test_appended_times_are_stored_in_existing_units(path):
+    encoding = {"time": {"units": "minutes since 1999-12-31", "dtype": "i8"}}
+    to_nczarr(series(0, 2), path, encoding=encoding)
+    to_nczarr(series(2, 4), path, append_dim="time")
+    xr.testing.assert_identical(read(path), series(0, 4))
+    assert read(path, decode_times=False).time.values.tolist() == [1440, 1800, 2160, 2520]
+
+
+@pytest.mark.parametrize("new", [{}, {"units": "days since 2000-01-01"}], ids=["none", "days"])
+@pytest.mark.parametrize("stored", [None, "hours since 1990-01-01", "days since 2000-01-01"])
+@pytest.mark.parametrize("attributes", [{}, {"bounds": "tb"}], ids=["undeclared", "declared"])
+def test_times_in_bounds_added_to_stored_coordinate_are_preserved(path, new, stored, attributes):
+    t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
+    coordinate = xr.Dataset(coords={"t": t.assign_attrs(attributes)})
+    coordinate.t.encoding = {"units": stored} if stored else {}
+    to_nczarr(coordinate, path)
+    bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T
+    added = xr.Dataset({"tb": bounds}, {"t": t.assign_attrs(bounds="tb")})
+    added.t.encoding = new
+    to_nczarr(added, path, mode="a")
+    np.testing.assert_array_equal(read(path).tb, bounds)
+
+
+def test_bounds_can_be_written_to_region_without_coordinate(path):
+    t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
+    bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T
+    stored = xr.Dataset({"tb": bounds}, {"t": t.assign_attrs(bounds="tb")})
+    stored.t.encoding = {"units": "hours since 1990-01-01"}
+    to_nczarr(stored, path)
+    later = (stored.tb + np.timedelta64(7, "h")).variable
+    to_nczarr(xr.Dataset({"tb": later[1:2]}), path, region={"t": slice(1, 2)})
+    expected = np.concatenate([stored.tb[:1], later[1:2], stored.tb[2:]])
+    np.testing.assert_array_equal(read(path).tb, expected)
+
+
+# Regression D67
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
+def test_times_are_encoded_lazily(path, kind):
+    computed = []
+
+    def block(values):
+        computed.append(values.shape)
+        return values.astype(kind)
+
+    values = da.arange(4, chunks=2, dtype="i8").map_blocks(block, dtype=kind)
+    computed.clear()
+    encoding = {
+        "v": {
+            "units": "nanoseconds since 1970-01-01" if kind[0] == "M" else "nanoseconds",
+            "dtype": "i8",
+        }
+    }
+    delayed = to_nczarr(xr.Dataset({"v": ("x", values)}), path, compute=False, encoding=encoding)
+    assert not computed
+    delayed.compute(scheduler="sync")
+    assert read(path, decode_timedelta=True).v.values.astype("i8").tolist() == [0, 1, 2, 3]
+
+
+def test_month_units_are_rejected_for_times(path):
+    months = {"units": "months since 2000-01-01", "calendar": "360_day"}
+    dataset = xr.decode_cf(xr.Dataset(coords={"t": ("t", [0, 1], months)}))
+    with pytest.raises(ConflictError, match=r"times cannot be written in months .variable t"):
+        to_nczarr(dataset, path)
+    days = {"t": {"units": "days since 2000-01-01"}}
+    to_nczarr(dataset, path, encoding=days)
+    xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr"), dataset)
+
+
+def _numpy_times(path, name, values):
+    """Write times to plain Zarr as NumPy times, without CF encoding."""
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    array = group.create_array(name, shape=(2,), dtype=values.dtype, dimension_names=["t"])
+    array[:] = values
+
+
+# Timedeltas were stored in a wrong unit, and datetimes were rejected.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("kind", ["M", "m"])
+def test_times_appended_to_numpy_times_keep_their_values(path, kind, in_blocks):
+    def append(values):
+        dataset = xr.Dataset({"v": ("t", values)})
+        to_nczarr(dataset.chunk() if in_blocks else dataset, path, append_dim="t")
+
+    stored = np.array([0, 3600], f"{kind}8[s]")
+    new = np.array([7200 * 10**9, 0], f"{kind}8[ns]")
+    _numpy_times(path, "v", stored)
+    append(new)
+    expected = np.concatenate([stored, new])
+    np.testing.assert_array_equal(read(path).v.values, expected)
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        append(new + np.timedelta64(1, "ns"))
+    np.testing.assert_array_equal(read(path).v.values, expected)
+
+
+# The coordinate check compared numbers in different units.
+@pytest.mark.parametrize("kind", ["M", "m"])
+def test_times_appended_to_numpy_coordinate_are_compared(path, kind):
+    _numpy_times(path, "t", np.array([3600, 7200], f"{kind}8[s]"))
+    for hour in (1, 0, -5):
+        new = xr.Dataset(coords={"t": np.array([hour * 3600], f"{kind}8[s]")})
+        assert_rejected(path, "coordinate t", new, append_dim="t")
+    new = xr.Dataset(coords={"t": np.array([10800 * 10**9], f"{kind}8[ns]")})
+    to_nczarr(new, path, append_dim="t")
+    assert read(path).t.values.astype("i8").tolist() == [3600, 7200, 10800]
+
+
+# The number of units was stored as if it were the number of nanoseconds, as in to_zarr.
+@pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[ns]"])
+def test_times_that_do_not_fit_requested_time_dtype_are_rejected(path, dtype):
+    values = np.array([0, 86400], dtype.replace("ns", "s"))
+    encoding = {"v": {"dtype": dtype}}
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), path, dialect="zarr", encoding=encoding)
+    assert read_objects(path) == {}
+
+
+# xarray encoded NaT as the first time.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize(
+    "encoding",
+    [{}, {"units": "days since 2000-01-01", "dtype": "f8"}],
+    ids=["default units", "requested units"],
+)
+def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks):
+    dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[s]"))}), {}
+    encoding = {"v": {"calendar": "noleap", **encoding}}
+    with pytest.raises(ConflictError, match="the time NaT does not fit"):
+        to_nczarr(dataset.chunk() if in_blocks else dataset, store, encoding=encoding)
+    to_nczarr(dataset[{"x": [0]}], store, mode="w", encoding=encoding)
+    assert read(store).v.dt.calendar == "noleap"
+
+
+def test_missing_times_are_written_if_the_encoding_has_no_calendar():
+    dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
+    to_nczarr(dataset, store, encoding={"v": {"calendar": None}})
+    xr.testing.assert_identical(read(store), dataset)

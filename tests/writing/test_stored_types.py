@@ -1,0 +1,116 @@
+"""Values and attributes of every type are stored exactly, or rejected."""
+
+import os
+
+import netCDF4
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import read
+from xr_nczarr import UnsupportedError, to_nczarr
+
+NUMBERS = {
+    "scale_factor": np.float64(0.012345678901234),
+    "pi": np.float64(np.pi),
+    "round": np.float64(123456789.0),
+    "large": np.float64(1e300),
+    "denormal": np.float64(5e-324),
+    "nan": np.float64(np.nan),
+    "infinities": np.array([np.inf, -np.inf]),
+    "float32": np.float32(0.1),
+    "int64": np.array([np.iinfo("i8").min, np.iinfo("i8").max]),
+    "uint64": np.uint64(np.iinfo("u8").max),
+    "int8": np.int8(-128),
+}
+
+
+# Regression D64
+def test_numeric_attributes_are_read_exactly_by_xr_nczarr_and_netcdf_c(path):
+    to_nczarr(xr.Dataset(attrs=NUMBERS), path)
+    ours = read(path).attrs
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as dataset:
+        theirs = {name: dataset.getncattr(name) for name in dataset.ncattrs()}
+    for name, value in NUMBERS.items():
+        for result in (ours[name], theirs[name]):
+            assert np.asarray(result).dtype == value.dtype, name
+            np.testing.assert_array_equal(result, value, name)
+
+
+# Regression D67
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array(["a", None, "c"], object), ["a", "", "c"]),
+        (np.array(["a", np.nan, "c"], object), ["a", "", "c"]),
+        (np.array([True, False, True]), [True, False, True]),
+    ],
+)
+def test_values_without_netcdf_type_are_encoded(path, values, expected):
+    to_nczarr(xr.Dataset({"v": ("x", values)}), path)
+    result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
+    assert result == expected
+
+
+# Regression D67
+@pytest.mark.parametrize(
+    "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
+)
+def test_types_missing_from_netcdf_are_rejected_before_first_write(path, values):
+    with pytest.raises(UnsupportedError, match="netCDF has no type for"):
+        to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    "values", [pd.array(["a"], dtype="string"), pd.array([1], dtype="Int64"), pd.Categorical(["u"])]
+)
+@pytest.mark.parametrize("options", [{}, {"append_dim": "x"}, {"region": {"x": slice(0, 1)}}])
+def test_pandas_extension_types_are_rejected(path, values, options):
+    dataset = xr.Dataset({"v": ("x", values)})
+    if isinstance(dataset.v.dtype, np.dtype):
+        pytest.skip("this release of xarray converts the values to Python objects")
+    to_nczarr(xr.Dataset({"v": ("x", [1])}), path)
+    with pytest.raises(UnsupportedError, match=r"pandas dtype.*variable /v.*astype"):
+        to_nczarr(dataset, path, **options)
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_scalars_in_non_native_byte_order_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
+    first, second, third = {}, {}, {}
+    dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
+    encoding = {name: {"endian": "big"} for name in dataset}
+    to_nczarr(dataset, first, zarr_format=zarr_format, dialect=dialect, encoding=encoding)
+    opened = read(first, chunks=chunks)
+    to_nczarr(opened, second, zarr_format=zarr_format, dialect=dialect)
+    xr_nczarr.copy(first, third, dialect="zarr")
+    xr.testing.assert_identical(read(second), dataset)
+    xr.testing.assert_identical(read(third), dataset)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
+@pytest.mark.parametrize("size", [3, 400])
+def test_arrays_with_repeated_dimension_can_be_written_and_copied(size):
+    first, second, third = {}, {}, {}
+    values = np.arange(size * size, dtype="f8").reshape(size, size)
+    encoding = {"v": {"chunks": (size // 3, size // 2)}}
+    to_nczarr(xr.Dataset({"v": (("x", "x"), values)}), first, encoding=encoding)
+    to_nczarr(read(first), second)
+    xr_nczarr.copy(first, third, chunks={"x": 100})
+    for store in (second, third):
+        assert read(store).v.dims == ("x", "x")
+        np.testing.assert_array_equal(read(store).v.values, values)
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, dialect):
+    values = np.array([np.nan, np.nan, 1, 2], ">f4")
+    encoding = {"t": {"dtype": ">f4", "chunksizes": (2,), "_FillValue": np.float32(5)}}
+    to_nczarr(xr.Dataset({"t": ("x", values)}), path, encoding=encoding, dialect=dialect)
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as stored:
+        stored.set_auto_mask(False)
+        assert stored["t"].endian() == "big"
+        assert stored["t"][:].tolist() == [5, 5, 1, 2]
