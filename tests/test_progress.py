@@ -5,8 +5,12 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
+from tqdm import tqdm
 
 import xr_nczarr
+from tests.reading import read
+from tests.writes import example
+from xr_nczarr import to_nczarr
 from xr_nczarr.progress import Progress
 
 
@@ -97,3 +101,22 @@ def test_progress_is_not_shown_by_default(store, tmp_path, capsys):
     xr_nczarr.info(store)
     xr_nczarr.copy(store, tmp_path / "copy")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("chunks", [None, {"t": 2}], ids=["numpy", "dask"])
+def test_progress_shows_total_bytes_of_all_variables(tmp_path, capsys, chunks):
+    dataset = example() if chunks is None else example().chunk(chunks)
+    to_nczarr(dataset, tmp_path / "store", progress=True)
+    shown = capsys.readouterr().err.rpartition("\r")[2]
+    assert "100%" in shown
+    size = tqdm.format_sizeof(dataset.nbytes)
+    assert f" {size}/{size} [" in shown
+
+
+def test_single_progress_bar_completes_with_distributed_client(tmp_path, workers, capfd):
+    with workers.as_current():
+        to_nczarr(example().chunk(t=2), tmp_path / "store", progress=True)
+    shown, others = capfd.readouterr()[::-1]
+    assert "100%" in shown.rpartition("\r")[2]
+    assert others == ""
+    assert read(tmp_path / "store").equals(example())

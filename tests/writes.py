@@ -29,6 +29,14 @@ def series(start, stop, step="6h", **variables):
     )
 
 
+def example(start=0, stop=8):
+    """Return a dataset along `t`, with integers that count from `start`."""
+    n = np.arange(start, stop)
+    return xr.Dataset(
+        {"a": (("t", "x"), n[:, None] * 10.0 + np.arange(3)), "n": ("t", n)}, {"t": n}
+    )
+
+
 def assert_rejected(path, match, dataset, **options):
     """Check that a write is rejected and does not change the store."""
     before = read_objects(path)

@@ -217,3 +217,21 @@ def test_replaced_shard_is_not_read_with_old_index(monkeypatch, kind):
     else:
         with pytest.raises(xr_nczarr.StorageError, match=r"v/c/0: .*replaced"):
             opened.v[200:203].load()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_unreadable_chunk_error_includes_location_and_remedy(
+    compressed: bool, http_server: HttpServer
+) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        dataset.createDimension("x", 4)
+        dataset.createVariable("v", "i4", ("x",), chunksizes=[2], zlib=compressed)[:] = 5
+    variable = xr.open_dataset(f"{http_server.url}/s", engine="nczarr").v
+    http_server.fault("status", path="*/v/1", status=403, times=None)
+    for selection in (slice(None), slice(1, 3)):
+        with pytest.raises(xr_nczarr.AccessDeniedError) as caught:
+            variable[selection].copy().load()
+        error = caught.value
+        assert (error.variable, error.chunk, error.key) == ("/v", (1,), "v/1")
+        assert error.store == f"{http_server.url}/s"
+        assert error.remedy

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import xr_nczarr
 from tests.processes import in_a_child, in_a_new_interpreter
+from tests.servers import HttpServer
+from tests.stores import file_url
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.dataset import resolve
 from xr_nczarr.storage import Access, PrefetchGroup, PrefetchingStore
@@ -438,3 +440,17 @@ def test_reading_works_on_platforms_without_sched_getaffinity(stored, monkeypatc
     array = opened(stored)["v"]
     monkeypatch.setattr("xr_nczarr.chunks.array._THREADED_FROM_BYTES", 1)
     np.testing.assert_array_equal(array.values, VALUES)
+
+
+@pytest.mark.parametrize(("group", "others"), [(None, "/a/"), ("a", "/b/"), ("a/b", "/c/")])
+def test_opening_group_does_not_request_child_group_metadata(
+    group: str | None, others: str, http_server: HttpServer
+) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        for holder in (dataset, dataset.createGroup("a"), dataset.createGroup("a/b/c").parent):
+            holder.createDimension("x", 2)
+            holder.createVariable("v", "i4", ("x",))[:] = 5
+    opened = xr.open_dataset(f"{http_server.url}/s", engine="nczarr", group=group)
+    assert list(opened) == ["v"]
+    below = [request.path.partition(others)[2] for request in http_server.requests_for("/s/*")]
+    assert not [path for path in below if "/" in path]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,18 @@ def test_broken_coordinate_does_not_affect_variables_along_its_dimension(
             tree["t"].load()
     assert caught.value.variable == "/t"
     assert "v(t)" in repr(xr_nczarr.explain(tmp_path / "s"))
+
+
+def test_invalid_compression_level_breaks_only_its_variable() -> None:
+    store = {".zgroup": b'{"zarr_format": 2}'}
+    for name, level in {"text": "4", "number": 4, "word": "x", "list": []}.items():
+        document = array_document((2,), compressor={"id": "zlib", "level": level})
+        store[f"{name}/.zarray"] = json.dumps(document).encode()
+        store[f"{name}/0"] = zlib.compress(np.arange(2, dtype="i4").tobytes())
+    dataset = xr.open_dataset(store, engine="nczarr")
+    for name in ("text", "number"):
+        assert dataset[name].encoding["complevel"] == 4
+        assert dataset[name].values.tolist() == [0, 1]
+    for name in ("word", "list"):
+        with pytest.raises(xr_nczarr.MetadataError, match="level"):
+            dataset[name].load()

@@ -7,15 +7,16 @@ import warnings
 from pathlib import Path
 
 import fsspec
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.reading import open_store
-from tests.references.test_web import with_ranges
+from tests.reading import RAW, open_store, read
+from tests.references.test_web_servers import with_ranges
 from tests.servers import LOGIN_PAGE, HttpServer, IndexServer
-from tests.stores import put, sample, write_vintage
+from tests.stores import file_url, put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.storage.http import names_in_index
 
@@ -313,3 +314,14 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
     http_server.fault("html", path="*/v/0", times=None)
     with pytest.raises(StorageError, match="web page"):
         opened(mapper)
+
+
+def test_statuses_in_option_missing_status_are_treated_as_not_found(
+    http_server: HttpServer,
+) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        dataset.createDimension("x", 4)
+        dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
+    http_server.fault("status", path="*/v/1", status=403, times=None)
+    opened = read(f"{http_server.url}/s", storage_options={"missing_status": [403, 404]}, **RAW)
+    assert opened.v.values.tolist() == [5, 5, 7, 7]

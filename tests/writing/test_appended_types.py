@@ -134,22 +134,3 @@ def test_missing_strings_are_appended_as_empty_strings(
         to_nczarr(numbers.chunk() if lazy else numbers, tmp_path / "a", append_dim="t")
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as dataset:
         assert dataset.s.values.tolist() == ["a", "b", "", "", "c", ""]
-
-
-@pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_names_equal_to_zarr_metadata_keys_are_rejected(
-    tmp_path: Path, name: str, zarr_format: int
-) -> None:
-    # A directory of this name once resulted in a store that did not open.
-    part = xr.Dataset({name: ("x", [1])})
-    group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
-    for item in (part, group):
-        with pytest.raises(ConflictError, match="key that Zarr reserves"):
-            to_nczarr(item, tmp_path / "a", zarr_format=zarr_format)
-    assert not (tmp_path / "a").exists()
-
-
-def test_non_string_attribute_names_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="Invalid attribute"):
-        to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import xr_nczarr
 from tests.processes import run_in_processes
 from tests.reading import read
-from tests.stores import sample, write_vintage
 from tests.writes import RemoteMemoryStore, series
-from xr_nczarr import ConflictError, ExistsError, UnsupportedError, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, to_nczarr
 
 
 def steps(start, values=None):
@@ -107,18 +105,6 @@ def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_pat
     appended.v.encoding["write_empty_chunks"] = empty
     to_nczarr(appended, tmp_path / "s", append_dim="t")
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
-
-
-def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
-    with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write to a directory"):
-        to_nczarr(steps(0), tmp_path / "s.zip", compute=False)
-    write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
-    new = xr.Dataset({"joining": ("dim_of_its_own", [1.0])})
-    with pytest.raises(UnsupportedError, match=r"old: cannot add /joining: .*nczarr upgrade"):
-        to_nczarr(new, tmp_path / "old", mode="a")
-    xr_nczarr.upgrade(tmp_path / "old")
-    to_nczarr(new, tmp_path / "old", mode="a")
-    assert read(tmp_path / "old", consolidated=False).joining.values == [1.0]
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)

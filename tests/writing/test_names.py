@@ -1,5 +1,7 @@
 """Names of variables, groups and attributes that cannot be stored are rejected."""
 
+from pathlib import Path
+
 import pytest
 import xarray as xr
 
@@ -26,3 +28,22 @@ def test_names_of_temporary_files_are_rejected_in_local_stores(path, name, diale
     store = {}
     to_nczarr(dataset, store, dialect=dialect)
     assert read(store).identical(dataset)
+
+
+@pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_names_equal_to_zarr_metadata_keys_are_rejected(
+    tmp_path: Path, name: str, zarr_format: int
+) -> None:
+    # A directory of this name once resulted in a store that did not open.
+    part = xr.Dataset({name: ("x", [1])})
+    group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
+    for item in (part, group):
+        with pytest.raises(ConflictError, match="key that Zarr reserves"):
+            to_nczarr(item, tmp_path / "a", zarr_format=zarr_format)
+    assert not (tmp_path / "a").exists()
+
+
+def test_non_string_attribute_names_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Invalid attribute"):
+        to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")

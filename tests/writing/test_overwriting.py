@@ -1,5 +1,7 @@
 """What each mode keeps, replaces and rejects."""
 
+import os
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,8 +9,8 @@ import xarray as xr
 import xr_nczarr
 from tests.reading import read
 from tests.stores import read_objects
-from tests.writes import series
-from xr_nczarr import ConflictError, ExistsError, to_nczarr
+from tests.writes import example, series
+from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
 
 
 # Regression D61
@@ -133,3 +135,59 @@ def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, 
     for store in (str(tmp_path), f"file://{tmp_path}"):
         opened = xr.open_dataset(store, group="a/b", engine="nczarr")
         xr.testing.assert_identical(opened.load(), dataset)
+
+
+# Modes --------------------------------------------------------------------------------------
+
+
+def test_mode_w_does_not_remove_non_store_target(path):
+    os.makedirs(path)
+    with open(f"{path}/precious", "w") as file:
+        file.write("text")
+    with pytest.raises(RefusedError, match="would remove"):
+        to_nczarr(example(), path, mode="w")
+    with pytest.raises(ExistsError):
+        to_nczarr(example(), path)
+    assert os.listdir(path) == ["precious"]
+
+
+def test_mode_w_replaces_damaged_store(path):
+    to_nczarr(example(), path)
+    with open(f"{path}/.zmetadata", "w") as file:
+        file.write("{")
+    to_nczarr(example(0, 2), path, mode="w")
+    xr.testing.assert_identical(read(path), example(0, 2))
+
+
+def test_mode_w_on_group_keeps_other_groups(path):
+    root = xr.Dataset({"k": 1})
+    tree = xr.DataTree.from_dict({"/": root, "/a1/b": example(), "/a1/c": example(0, 2)})
+    to_nczarr(tree, path)
+    with pytest.raises(ExistsError):
+        to_nczarr(example(0, 3), path, group="a1/b")
+    to_nczarr(example(0, 3), path, group="a1/b", mode="w")
+    xr.testing.assert_identical(read(path, group="a1/b", consolidated="check"), example(0, 3))
+    xr.testing.assert_identical(read(path, group="a1/c"), example(0, 2))
+    xr.testing.assert_identical(read(path), root)
+
+
+def test_mode_r_plus_requires_store_and_changes_no_metadata(path):
+    with pytest.raises(NotFoundError):
+        to_nczarr(example(), path, mode="r+")
+    to_nczarr(example(), path)
+    before = {name: os.stat(f"{path}/{name}").st_mtime_ns for name in (".zattrs", ".zmetadata")}
+    to_nczarr(-example().assign_attrs(new=1).drop_vars("t"), path, mode="r+")
+    assert before == {name: os.stat(f"{path}/{name}").st_mtime_ns for name in before}
+    xr.testing.assert_identical(read(path).drop_vars("t"), -example().drop_vars("t"))
+
+
+def test_mode_a_minus_leaves_variables_without_append_dimension_unchanged(path):
+    to_nczarr(example().assign(k=1), path)
+    to_nczarr(example(8, 9).assign(k=2), path, append_dim="t", mode="a-")
+    xr.testing.assert_identical(read(path), example(0, 9).assign(k=1))
+
+
+@pytest.mark.parametrize("options", [{"append_dim": "t"}, {"region": "auto"}])
+def test_mode_w_with_append_dim_or_region_is_rejected(path, options):
+    with pytest.raises(ValueError, match="cannot set"):
+        to_nczarr(example(), path, mode="w", **options)

@@ -16,7 +16,7 @@ import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.reading import open_store
-from tests.references.test_web import with_ranges
+from tests.references.test_web_servers import with_ranges
 from tests.servers import HttpServer
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
