@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.stores import array_document, put, sample, write_vintage
+from tests.stores import array_document, put, read_objects, sample, write_vintage
 from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
 
 TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
@@ -35,15 +35,9 @@ def stored(tmp_path_factory):
     return path
 
 
-def objects(path):
-    return {
-        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
-    }
-
-
 def zipped(path, target, prefix=""):
     with zipfile.ZipFile(target, "w") as archive:
-        for key, data in objects(path).items():
+        for key, data in read_objects(path).items():
             archive.writestr(prefix + key, data)
     return target
 
@@ -65,7 +59,7 @@ LOCAL_TARGETS = {
     "an NCZarr URL in pairs": lambda path: f"file://{path}#mode=nczarr&mode=file",
     "a URL for version 2": lambda path: f"file://{path}#mode=nczarr,file,v2",
     "a URL of pure Zarr": lambda path: f"file://{path}#mode=zarr",
-    "a mapping": objects,
+    "a mapping": read_objects,
     "an fsspec mapper": lambda path: fsspec.get_mapper(str(path)),
 }
 
@@ -89,7 +83,7 @@ def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
 
 def test_memory_filesystem_store_opens(stored):
     memory = fsspec.filesystem("memory")
-    memory.pipe({f"/opening/store/{key}": data for key, data in objects(stored).items()})
+    memory.pipe({f"/opening/store/{key}": data for key, data in read_objects(stored).items()})
     check(xr.open_dataset("memory://opening/store", engine="nczarr"))
 
 
@@ -118,7 +112,7 @@ def test_s3_store_opens(fragment, stored, s3_server):
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
 def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
-    s3_server.restore({f"store/{k}": data for k, data in objects(tmp_path / "store").items()})
+    s3_server.restore({f"store/{k}": data for k, data in read_objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options
     s3_server.fail = lambda request: 403 if "list-type" in request.path else None
     opened = xr.open_groups(url, engine="nczarr", storage_options=options)
@@ -332,7 +326,7 @@ def test_v3_is_preferred_if_v2_has_consolidated_metadata_too(tmp_path, consolida
             zarr_format=zarr_format,
             consolidated=True,
         )
-        put(tmp_path / "both", objects(part))
+        put(tmp_path / "both", read_objects(part))
     read = xr.open_dataset(tmp_path / "both", engine="nczarr", consolidated=consolidated)
     assert read.encoding["zarr_format"] == "3"
     assert read["v"] == 3

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import xr_nczarr
 from tests.processes import in_a_new_interpreter
-from tests.reading import RAW, assert_reads_as, read_groups
+from tests.reading import RAW, assert_reads_as, peak_memory, read_groups
 from tests.stores import (
     VINTAGES,
     Size,
@@ -267,10 +267,9 @@ def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     lazy_sources._BLOCK_BYTES = 160 * 200 * 4
     peaks = []
     for transfer._MAX_REARRANGED_BYTES in sizes:
-        tracemalloc.start()
-        xr_nczarr.copy(source, source.parent / str(len(peaks)), chunks={"t": 60, "y": 20, "x": 20})
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        target = source.parent / str(len(peaks))
+        chunks = {"t": 60, "y": 20, "x": 20}
+        peaks.append(peak_memory(partial(xr_nczarr.copy, source, target, chunks=chunks)))
     return peaks
 
 

@@ -17,6 +17,7 @@ import tensorstore
 import xarray as xr
 import zarr
 
+from tests.reading import read
 from xr_nczarr import UnsupportedError, copy, to_nczarr, upgrade
 
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
@@ -56,11 +57,6 @@ def numbers():
 
 def nczarr_url(path):
     return f"file://{path}#mode=nczarr,file"
-
-
-def read(path, **options):
-    with xr.open_dataset(path, engine="nczarr", **options) as dataset:
-        return dataset.load()
 
 
 def bits(values):

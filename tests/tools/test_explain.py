@@ -1,7 +1,6 @@
 """``nczarr explain`` predicts the requests and bytes of a read."""
 
 import json
-import tracemalloc
 
 import dask
 import dask.array
@@ -11,6 +10,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.interop import test_zarr_rectilinear as rectilinear
+from tests.reading import peak_memory
 from xr_nczarr.chunks.grid import count_touched, plan_selection
 from xr_nczarr.cli.main import main
 from xr_nczarr.storage import MemoryStore, Store
@@ -315,13 +315,12 @@ def test_explain_counts_chunks_above_limit_without_listing_them(step):
     store = {}
     encoding = {"v": {"chunks": 2 * step}}
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding, compute=False)
-    tracemalloc.start()
-    try:
+
+    def explain():
         explanation = xr_nczarr.explain(store, {"x": slice(None, None, -step)})
         assert "10,000,001 chunks" in explanation.left_out["v"]
-        assert tracemalloc.get_traced_memory()[1] < 50e6
-    finally:
-        tracemalloc.stop()
+
+    assert peak_memory(explain) < 50e6
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.stores import (
     file_url,
     has_ncgen,
     put,
+    read_objects,
     read_with_netcdf4,
     sample,
     write_netcdf_c,
@@ -30,11 +31,6 @@ from tests.stores import (
 )
 from xr_nczarr.cli.main import main
 from xr_nczarr.storage import MemoryStore
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def numbers(release: str) -> Group:
@@ -54,10 +50,10 @@ def test_upgraded_stores_keep_content_and_open_in_netcdf_c(
 ) -> None:
     content = sample(release)
     store = write_vintage(tmp_path / "store", content, release)
-    chunks = {key: data for key, data in contents(store).items() if "/." not in f"/{key}"}
+    chunks = {key: data for key, data in read_objects(store).items() if "/." not in f"/{key}"}
     xr_nczarr.upgrade(store, dialect)
     assert_reads_as(read_groups(store, **RAW), content)
-    after = contents(store)
+    after = read_objects(store)
     assert {key: after[key] for key in chunks} == chunks
     assert any(".ncz" in key for key in after) == (dialect == "universal")
     with netCDF4.Dataset(file_url(store)) as root:
@@ -93,7 +89,7 @@ def test_interrupted_upgrade_changes_no_values_and_can_be_repeated(
     tmp_path: Path, before: str, after: str
 ) -> None:
     content = sample(before)
-    original = contents(write_vintage(tmp_path / "store", content, before))
+    original = read_objects(write_vintage(tmp_path / "store", content, before))
     done = dict(original)
     xr_nczarr.upgrade(done, after)
     changes = len(done.keys() ^ original.keys()) + sum(
@@ -133,20 +129,20 @@ class Dying(MemoryStore):
 
 def test_upgrade_rejects_dialects_that_cannot_represent_content(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
-    before = contents(store)
+    before = read_objects(store)
     with pytest.raises(xr_nczarr.ConflictError, match="time 3 unlimited, not time 3"):
         xr_nczarr.upgrade(store, "nczarr-4.8.1")
-    assert contents(store) == before
+    assert read_objects(store) == before
 
 
 def test_upgrade_to_plain_zarr_rejects_fill_values_that_would_mask_values(tmp_path: Path) -> None:
     """In NCZarr, netCDF's default fill value does not mask values. In plain Zarr v2, it does."""
     dataset = xr.Dataset({"n": ("x", np.array([1, 2**32 - 1], "u4"))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store")
-    before = contents(tmp_path / "store")
+    before = read_objects(tmp_path / "store")
     with pytest.raises(xr_nczarr.ConflictError, match="absence of the attribute _FillValue of /n"):
         xr_nczarr.upgrade(tmp_path / "store", "zarr")
-    assert contents(tmp_path / "store") == before
+    assert read_objects(tmp_path / "store") == before
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
@@ -172,9 +168,9 @@ def test_upgrade_does_not_list_annotated_groups(
 def test_upgrade_leaves_store_of_requested_dialect_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
-    before = contents(store)
+    before = read_objects(store)
     assert xr_nczarr.upgrade(store).written == []
-    assert contents(store) == before
+    assert read_objects(store) == before
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
@@ -211,12 +207,12 @@ def test_upgrade_restores_lost_dimension_names(tmp_path: Path) -> None:
 def test_upgrade_annotates_plain_zarr_only_on_request(tmp_path: Path, zarr_format: int) -> None:
     dataset = xr.Dataset({"n": ("x", [1, 2])})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
-    before = contents(tmp_path / "s")
+    before = read_objects(tmp_path / "s")
     for dialect in ("nczarr", "universal") if zarr_format == 2 else ("nczarr",):
         with pytest.raises(xr_nczarr.ConflictError, match=r"plain Zarr.*annotate=True"):
             xr_nczarr.upgrade(tmp_path / "s", dialect)
     assert main(["upgrade", str(tmp_path / "s")]) == 2
-    assert contents(tmp_path / "s") == before
+    assert read_objects(tmp_path / "s") == before
     assert main(["upgrade", "--annotate", str(tmp_path / "s")]) == 0
     assert xr_nczarr.info(tmp_path / "s").dialect != "zarr"
 
@@ -225,11 +221,11 @@ def test_upgrade_dry_run_lists_changes_without_making_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
-    before = contents(store)
+    before = read_objects(store)
     planned = xr_nczarr.upgrade(store, dry_run=True)
-    assert contents(store) == before
+    assert read_objects(store) == before
     assert main(["upgrade", "--dry-run", str(store)]) == 0
-    assert contents(store) == before
+    assert read_objects(store) == before
     text = capsys.readouterr().out
     assert "nczarr-4.8.0 → nczarr-4.9.3" in text
     assert "this was a dry run, and nothing was changed" in text
@@ -238,7 +234,7 @@ def test_upgrade_dry_run_lists_changes_without_making_them(
     done = xr_nczarr.upgrade(store)
     assert (done.written, done.removed) == (planned.written, planned.removed)
     assert "dry run" not in str(done)
-    after = contents(store)
+    after = read_objects(store)
     assert {key for key in after if after[key] != before.get(key)} == set(done.written)
     assert before.keys() - after.keys() == set(done.removed)
 

@@ -10,12 +10,8 @@ import xarray as xr
 import zarr
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding, V2ChunkKeyEncoding
 
+from tests.reading import read
 from xr_nczarr import ConflictError, ExistsError, NotFoundError, copy, info, to_nczarr
-
-
-def read(target, **options):
-    """Return the written dataset, loaded."""
-    return xr.open_dataset(target, engine="nczarr", **options).load()
 
 
 @pytest.mark.parametrize("mode", ["a", "w", "r+"])

@@ -7,14 +7,11 @@ import pytest
 import xarray as xr
 import zarr
 
+from tests.reading import read
 from xr_nczarr import to_nczarr
 from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
 
 DATASET = xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(3, 2), {"units": "K"})})
-
-
-def read(store, **options):
-    return xr.open_dataset(store, engine="nczarr", **options).load()
 
 
 @pytest.fixture
