@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import subprocess
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -94,6 +95,20 @@ def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
         for name in names:
             path = os.path.join(parent, name)
             yield os.path.relpath(path, root).replace(os.sep, "/"), path
+
+
+def write_zip(
+    target: Any,
+    objects: Mapping[str, bytes | str],
+    *,
+    prefix: str = "",
+    compression: int = zipfile.ZIP_STORED,
+) -> Any:
+    """Write a zip file, by path or to an open file, and return `target`."""
+    with zipfile.ZipFile(target, "w", compression) as file:
+        for key, data in objects.items():
+            file.writestr(prefix + key, data)
+    return target
 
 
 def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> dict[str, Any]:

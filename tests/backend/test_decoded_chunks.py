@@ -18,7 +18,7 @@ import xr_nczarr
 from tests.reading import assert_values, read
 from tests.servers import HttpServer
 from tests.small_stores import one_array
-from tests.stores import array_document, file_url, shuffled, write_netcdf_c
+from tests.stores import array_document, file_url, read_objects, shuffled, write_netcdf_c
 from xr_nczarr.codecs import ShardIndex
 
 FOUR = np.arange(4, dtype="f4")
@@ -177,8 +177,7 @@ def test_parts_of_uncompressed_chunks_of_wrong_size_are_not_read(tmp_path, kind,
     elif kind == "obstore":
         store = obstore.store.LocalStore(folder)
     elif kind != "local":
-        paths = [path for path in folder.rglob("*") if path.is_file()]
-        store = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        store = read_objects(folder)
     if kind == "references":
         texts = {key: data.decode() for key, data in store.items() if key.startswith(".z")}
         texts |= {key: store[key].decode() for key in ("v/.zarray", "v/.zattrs") if key in store}

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import zipfile
 from pathlib import Path
 
 import fsspec
@@ -12,7 +11,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.stores import array_document, put, read_objects, sample, write_vintage
+from tests.stores import array_document, put, read_objects, sample, write_vintage, write_zip
 from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
 
 TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
@@ -33,13 +32,6 @@ def stored(tmp_path_factory):
         group = file.createGroup("inner")
         group.createVariable("u", "i4", ("y",))[:] = np.arange(4)
     return path
-
-
-def zipped(path, target, prefix=""):
-    with zipfile.ZipFile(target, "w") as archive:
-        for key, data in read_objects(path).items():
-            archive.writestr(prefix + key, data)
-    return target
 
 
 def check(dataset):
@@ -74,7 +66,7 @@ def test_local_store_opens_from_path_url_mapping_or_fsspec_mapper(name, stored):
 def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
     prefix, spell, stored, tmp_path
 ):
-    path = zipped(stored, tmp_path / "store.zip", prefix)
+    path = write_zip(tmp_path / "store.zip", read_objects(stored), prefix=prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
         target = target.replace("zip::", f"zip://{prefix.rstrip('/')}::")
@@ -142,7 +134,7 @@ def test_opening_missing_store_raises_not_found_error(tmp_path, s3_server, http_
 
 
 def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):
-    archive = zipped(stored, tmp_path / "store.zip")
+    archive = write_zip(tmp_path / "store.zip", read_objects(stored))
     for url in (f"file://{stored}#mode=nczarr,zip", f"file://{archive}#mode=nczarr,file"):
         with pytest.raises((ValueError, OSError), match=r"zip|directory"):
             xr.open_dataset(url, engine="nczarr")

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import warnings
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +21,7 @@ from kerchunk.utils import refs_as_store
 
 import xr_nczarr
 import xr_nczarr.references
-from tests.stores import array_document
+from tests.stores import array_document, read_objects, write_zip
 from xr_nczarr import (
     ConflictError,
     MetadataError,
@@ -134,12 +133,8 @@ def test_parquet_reference_set_is_read_from_disk_http_and_s3(
 def test_parquet_reference_set_is_read_from_zip_file_or_mapping(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
-    files = [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
-    objects = {str(path.relative_to(tmp_path / "set")): path.read_bytes() for path in files}
-    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
-        for key, content in objects.items():
-            archive.writestr(key, content)
-    assert read(tmp_path / "set.zip") == VALUES
+    objects = read_objects(tmp_path / "set")
+    assert read(write_zip(tmp_path / "set.zip", objects)) == VALUES
     monkeypatch.chdir(tmp_path)  # relative URLs in a dictionary are relative to this directory
     assert read(objects) == VALUES
     references = dict(LazyReferenceMapper(f"{tmp_path}/set", engine="pyarrow"))
@@ -380,10 +375,7 @@ def test_reference_sets_and_zip_files_open_at_filesystem_root(groups, memory):
     xr_nczarr.references.write("memory://set.json", "memory://again.json")
     assert read("memory://again.json") == [0, 1]
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", VALUES)}), memory_zip := {})
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for key, value in memory_zip.items():
-            archive.writestr(key, value)
+    content = write_zip(io.BytesIO(), memory_zip)
     memory.pipe("/set.zip", content.getvalue())
     assert read("memory://set.zip") == read("zip::memory://set.zip") == VALUES
 
@@ -397,16 +389,8 @@ def stored(tmp_path):
     return tmp_path / "store"
 
 
-def zipped(folder, target):
-    with zipfile.ZipFile(target, "w") as archive:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                archive.write(path, path.relative_to(folder))
-    return target
-
-
 def test_file_opened_with_fsspec_is_accepted_as_target(stored, tmp_path, s3_server, groups):
-    path = zipped(stored, tmp_path / "store.zip")
+    path = write_zip(tmp_path / "store.zip", read_objects(stored))
     s3_server.upload(tmp_path, "deep")
     s3_server.put("deep/set.json", json.dumps(groups).encode())
     options = s3_server.storage_options
@@ -464,7 +448,7 @@ def test_unused_storage_options_are_rejected(stored, memory, s3_server):
 @pytest.fixture
 def places(stored, tmp_path, memory, http_server, s3_server, groups):
     """Return the same store in every kind of location, and a reference document."""
-    zipped(stored, tmp_path / "store.zip")
+    write_zip(tmp_path / "store.zip", read_objects(stored))
     (tmp_path / "set.json").write_text(json.dumps(groups))
     put_records(fsspec.filesystem("file"), f"{tmp_path}/records", "data.bin")
     (tmp_path / "data.bin").write_bytes(data())

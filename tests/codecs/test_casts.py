@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import xr_nczarr
 from tests.formats.test_v3 import EXAMPLE, LITTLE, parse, rendered, sharded
+from tests.stores import array_document
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.codecs.casts import Cast
@@ -501,8 +502,7 @@ def test_casts_are_rejected_in_v2(tmp_path):
         UnsupportedError, match=r"scale_offset exists only in Zarr v3.*zarr_format=3"
     ):
         xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding={"v": {"codecs": PACKED}})
-    array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f8", "fill_value": 0}
-    array |= {"order": "C", "compressor": None, "filters": [{"id": "cast_value"}]}
+    array = array_document([1], "<f8", fill_value=0, filters=[{"id": "cast_value"}])
     objects = {".zgroup": b'{"zarr_format": 2}', "v/.zarray": json.dumps(array).encode()}
     read = xr.open_dataset(objects, engine="nczarr")
     with pytest.raises(UnsupportedError, match="cast_value exists only in Zarr v3"):

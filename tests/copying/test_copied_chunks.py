@@ -10,6 +10,7 @@ from numcodecs import JSON, MsgPack
 
 import xr_nczarr
 from tests.reading import read
+from tests.stores import array_document
 from xr_nczarr import to_nczarr
 
 
@@ -17,8 +18,8 @@ from xr_nczarr import to_nczarr
 @pytest.mark.parametrize("target", [{"dialect": "zarr"}, {"zarr_format": 3}, {}], ids=str)
 @pytest.mark.parametrize("codec", [JSON(), MsgPack()], ids=["json", "msgpack"])
 def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
-    array = {"zarr_format": 2, "shape": [3], "chunks": [2], "dtype": "|O", "fill_value": ""}
-    array |= {"order": "C", "filters": [codec.get_config()], "compressor": None}
+    filters = [codec.get_config()]
+    array = array_document([3], "|O", chunks=[2], fill_value="", filters=filters)
     texts = np.array(["a", "bb", "ccc", ""], object)
     store = {
         ".zgroup": b'{"zarr_format": 2}',

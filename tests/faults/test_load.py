@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 
 from tests.processes import in_a_new_interpreter
+from tests.stores import array_document
 from xr_nczarr import NczarrError, StorageError, copy, to_nczarr
 
 VIRTUAL_GB = float(os.environ.get("NCZARR_VIRTUAL_GB", "0.2"))
@@ -103,8 +104,7 @@ def test_streaming_virtual_dataset_uses_less_than_one_gib_of_memory(tmp_path):
     """Every chunk refers to the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
-    array = {"zarr_format": 2, "shape": [count * chunk // 4], "chunks": [chunk // 4]}
-    array |= {"dtype": "<i4", "order": "C", "fill_value": 0, "compressor": None, "filters": None}
+    array = array_document([count * chunk // 4], chunks=[chunk // 4], fill_value=0)
     generator = {
         "key": "a/{{i}}",
         "url": "data.bin",

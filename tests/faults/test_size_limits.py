@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tests.reading import peak_memory
 from tests.small_stores import plain_objects
-from tests.stores import array_document, put
+from tests.stores import array_document, put, write_zip
 from xr_nczarr import ChunkError, LimitError, NczarrError, to_nczarr, verify
 
 DOCUMENT = array_document((2,), "<f8", fill_value=0)
@@ -115,10 +115,7 @@ def test_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, wh
     documents = {key: data.decode() for key, data in objects.items() if not key.endswith("/0")}
     if where == "zip":
         target = tmp_path / "s.zip"
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-            for key, text in documents.items():
-                file.writestr(key, text)
-            file.writestr("a/0", bytes(2 << 20))
+        write_zip(target, documents | {"a/0": bytes(2 << 20)}, compression=zipfile.ZIP_DEFLATED)
     elif where == "http":
         (tmp_path / "long").rename(f"{http_server.root}/long")
         target = documents | {"a/0": [f"{http_server.url}/long"]}
@@ -143,10 +140,8 @@ def test_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, wh
 def test_metadata_above_limit_is_neither_read_nor_decompressed(tmp_path):
     objects = plain_objects()
     del objects["a/.zattrs"]
-    with zipfile.ZipFile(tmp_path / "s.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        for key, data in objects.items():
-            file.writestr(key, data)
-        file.writestr("a/.zattrs", b" " * (70 << 20))
+    packed = objects | {"a/.zattrs": b" " * (70 << 20)}
+    write_zip(tmp_path / "s.zip", packed, compression=zipfile.ZIP_DEFLATED)
     put(tmp_path / "s", objects)
     with open(tmp_path / "s/a/.zattrs", "wb") as file:
         file.truncate(3 << 30)

@@ -8,6 +8,7 @@ import xarray as xr
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.stores import array_document
 from xr_nczarr.backend.decoding import Unpacking
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.errors import MetadataError
@@ -43,16 +44,7 @@ def packed_variables(draw):
 
 
 def as_store(stored, attributes):
-    document = {
-        "zarr_format": 2,
-        "shape": list(stored.shape),
-        "chunks": [3],
-        "dtype": stored.dtype.str,
-        "fill_value": None,
-        "order": "C",
-        "compressor": None,
-        "filters": None,
-    }
+    document = array_document(stored.shape, stored.dtype.str, chunks=[3])
     types = {name: value.dtype.str for name, value in attributes.items()}
     notes = {
         "_nczarr_array": {"dimension_references": ["/x"], "storage": "chunked"},
@@ -145,8 +137,7 @@ def test_variables_decoded_together_equal_variables_decoded_separately(drawn, op
         for piece in sorted(chosen):
             attributes |= PIECES[piece]
         dtype = f"<{kind}4"
-        document = {"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": dtype, "order": "C"}
-        document |= {"fill_value": None, "compressor": None, "filters": None}
+        document = array_document([3], dtype)
         metadata |= {f"v{number}/.zarray": document, f"v{number}/.zattrs": attributes}
         store[f"v{number}/0"] = np.arange(1, 4).astype(dtype).tobytes()
     store[".zmetadata"] = json.dumps({"zarr_consolidated_format": 1, "metadata": metadata}).encode()

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.reading import open_store
 from tests.references.test_web_servers import with_ranges
 from tests.servers import HttpServer
+from tests.stores import array_document
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -38,16 +39,7 @@ from xr_nczarr.storage import Access, ByteRange, MemoryStore
 from xr_nczarr.storage.trust import Trust, is_private, origin_of
 
 VALUES = np.arange(12, dtype="<i4")
-ARRAY = {
-    "zarr_format": 2,
-    "shape": [12],
-    "chunks": [4],
-    "dtype": "<i4",
-    "fill_value": -1,
-    "order": "C",
-    "compressor": None,
-    "filters": None,
-}
+ARRAY = array_document([12], chunks=[4], fill_value=-1)
 
 
 def version0(url, **more):

@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from tests.reading import open_store
+from tests.stores import array_document
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.references import document as reference_document
@@ -20,16 +21,7 @@ VALUES = np.random.default_rng(3).permutation(CHUNKS).astype("<i4")
 
 
 def document(target):
-    array = {
-        "zarr_format": 2,
-        "shape": [CHUNKS],
-        "chunks": [1],
-        "dtype": "<i4",
-        "fill_value": None,
-        "order": "C",
-        "compressor": None,
-        "filters": None,
-    }
+    array = array_document([CHUNKS], chunks=[1])
     chunks = {f"t/{i}": [str(target), 4 * int(place), 4] for i, place in enumerate(VALUES)}
     metadata = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(array)}
     metadata["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})

@@ -13,20 +13,12 @@ import xarray as xr
 
 from tests.reading import open_store, peak_memory
 from tests.servers import HttpServer
+from tests.stores import array_document
 from xr_nczarr.errors import LimitError, RefusedError, StorageError
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, Retry
 
-ARRAY = {
-    "zarr_format": 2,
-    "shape": [4],
-    "chunks": [4],
-    "dtype": "<i4",
-    "fill_value": None,
-    "order": "C",
-    "compressor": None,
-    "filters": None,
-}
+ARRAY = array_document([4])
 
 
 def document(url):

@@ -21,7 +21,16 @@ from virtualizarr.parsers import KerchunkJSONParser, KerchunkParquetParser
 
 import xr_nczarr
 from tests.reading import RAW, assert_reads_as, open_store, read_groups
-from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
+from tests.stores import (
+    VINTAGES,
+    array_document,
+    cf_dataset,
+    read_objects,
+    sample,
+    write_netcdf_c,
+    write_vintage,
+    write_zip,
+)
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
 from xr_nczarr.references import (
@@ -34,14 +43,9 @@ from xr_nczarr.references import (
 from xr_nczarr.storage.store import Address
 
 
-def pack(folder, compression):
+def pack(folder, compression=zipfile.ZIP_STORED):
     """Write a zip file with the content of a directory at its root."""
-    path = f"{folder}.zip"
-    with zipfile.ZipFile(path, "w", compression) as file:
-        for item in sorted(Path(folder).rglob("*")):
-            if item.is_file():
-                file.write(item, item.relative_to(folder))
-    return path
+    return write_zip(f"{folder}.zip", read_objects(folder), compression=compression)
 
 
 def regular(path, zarr_format=2):
@@ -61,7 +65,7 @@ def test_stores_from_every_netcdf_c_release_are_readable_through_references(
 ):
     store = write_vintage(tmp_path / "store", sample(release), release)
     target = tmp_path / ("set.parq" if kind == "parq" else "set.json")
-    source = pack(store, zipfile.ZIP_STORED) if kind == "zip" else store
+    source = pack(store) if kind == "zip" else store
     write(source, target, inline_below=100_000 if kind == "inline" else 0, record_size=5)
     assert_reads_as(read_groups(target, way, **RAW), sample(release))
 
@@ -92,7 +96,7 @@ def test_plain_zarr_is_readable_through_references(tmp_path, zarr_format):
 @pytest.mark.parametrize("packed", [False, True])
 def test_references_to_regular_chunks_are_written_as_generators(tmp_path, packed, zarr_format):
     dataset = regular(tmp_path / "store", zarr_format)
-    source = pack(tmp_path / "store", zipfile.ZIP_STORED) if packed else tmp_path / "store"
+    source = pack(tmp_path / "store") if packed else tmp_path / "store"
     written = write(source, tmp_path / "set.json", generators=True)
     assert (written.references, written.arrays) == (201, 2)
     text = (tmp_path / "set.json").read_text()
@@ -164,8 +168,7 @@ def test_nested_chunks_are_written_to_parquet_files(tmp_path):
 
 
 def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
-    zarray = {"zarr_format": 2, "shape": [2], "chunks": [1], "dtype": "|u1", "fill_value": None}
-    zarray |= {"order": "C", "compressor": None, "filters": None}
+    zarray = array_document([2], "|u1", chunks=[1])
     document = {".zgroup": {"zarr_format": 2}, "t/.zarray": zarray}
     document |= {"t/0": ["data.bin", 0, 0], "t/1": ["data.bin"]}
     (tmp_path / "set.json").write_text(json.dumps(document))
@@ -216,7 +219,7 @@ def test_deflated_zip_entries_require_inlining(tmp_path):
 
 def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server):
     dataset = regular(f"{http_server.root}/store")
-    pack(f"{http_server.root}/store", zipfile.ZIP_STORED)
+    pack(f"{http_server.root}/store")
     write(f"{http_server.url}/store.zip", f"{http_server.root}/set.json")
     assert len(http_server.requests_for("*")) < 8
     xr.testing.assert_equal(
@@ -330,8 +333,7 @@ def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
 
 def test_rewriting_fill_value_keeps_literals_of_other_attributes():
     """netcdf-c reads text that resembles a number by its literal."""
-    array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
-    array |= {"order": "C", "compressor": None, "filters": None}
+    array = array_document([2], "<f8", fill_value=-1.0)
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
     references = collect_references({}.items())
     entries = {"v/.zarray": json.dumps(array), "v/.zattrs": attributes}

@@ -18,6 +18,7 @@ import zarr.storage
 from tests import clouds
 from tests.reading import open_store
 from tests.servers import HttpServer
+from tests.stores import write_zip
 from xr_nczarr.errors import RefusedError, StorageError, UnsupportedError
 from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store
 
@@ -46,12 +47,6 @@ READABLE = [
 ]
 
 
-def write_zip(path: Path, prefix: str, method: int = zipfile.ZIP_STORED) -> None:
-    with zipfile.ZipFile(path, "w", method) as file:
-        for key, data in OBJECTS.items():
-            file.writestr(prefix + key, data)
-
-
 def write_files(root: Path) -> None:
     for key, data in OBJECTS.items():
         path = root / key
@@ -74,16 +69,16 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             server: HttpServer = request.getfixturevalue("http_server")
             write_files(Path(server.root))
             if kind == "zip over http":
-                write_zip(Path(server.root, "x.zip"), "x/")
+                write_zip(Path(server.root, "x.zip"), OBJECTS, prefix="x/")
                 return open_store(f"{server.url}/x.zip")
             chain = kind.removesuffix("http")
             options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}} if chain else None
             return open_store(f"{chain}{server.url}", storage_options=options)
         if kind == "zip at root":
-            write_zip(path, "")
+            write_zip(path, OBJECTS)
             return open_store(path)
         if kind == "zip deflated":
-            write_zip(path, "folder/", zipfile.ZIP_DEFLATED)
+            write_zip(path, OBJECTS, prefix="folder/", compression=zipfile.ZIP_DEFLATED)
             return open_store(path)
         targets = {
             "local": tmp_path / "x",

@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 
 from tests.processes import in_a_new_interpreter
+from tests.stores import array_document
 from tests.windows import POSIX_ONLY, on_windows, take_away
 
 
@@ -214,8 +215,7 @@ def _references() -> None:
     os.makedirs(r"C:\sets")
     with open(r"C:\data\a.bin", "wb") as file:
         file.write(np.arange(8, dtype="<i4").tobytes())
-    array = {"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4", "order": "C"}
-    array |= {"fill_value": 0, "filters": None, "compressor": None}
+    array = array_document([8], chunks=[2], fill_value=0)
     names = ("C:\\data\\a.bin", "C:/data/a.bin", "..\\data\\a.bin", "file:///C:/data/a.bin")
     document: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
     document["v/.zattrs"] = '{"_ARRAY_DIMENSIONS": ["x"]}'

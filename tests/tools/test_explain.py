@@ -11,6 +11,7 @@ import xarray as xr
 import xr_nczarr
 from tests.interop import test_zarr_rectilinear as rectilinear
 from tests.reading import peak_memory
+from tests.stores import array_document
 from xr_nczarr.chunks.grid import count_touched, plan_selection
 from xr_nczarr.cli.main import main
 from xr_nczarr.storage import MemoryStore, Store
@@ -296,8 +297,7 @@ def test_explain_of_large_selection_lists_store_instead_of_requesting_each_size(
 
 
 def test_explain_limit_counts_only_selected_chunks():
-    document = {"zarr_format": 2, "shape": [10_001, 1000], "chunks": [1, 1], "dtype": "|u1"}
-    document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
+    document = array_document([10_001, 1000], "|u1", chunks=[1, 1], fill_value=0)
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
     store = {
         ".zgroup": b'{"zarr_format": 2}',

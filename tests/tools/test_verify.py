@@ -193,8 +193,7 @@ def test_verify_reports_same_problem_of_many_variables_on_one_line(tmp_path: Pat
 
 
 def test_verify_reports_missing_referenced_file_once(tmp_path: Path) -> None:
-    array = {"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0}
-    array |= {"order": "C", "compressor": None, "filters": None}
+    array = array_document([20], chunks=[2], fill_value=0)
     references: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
     references |= {f"v/{n}": [f"{tmp_path}/gone", 8 * n, 8] for n in range(10)}
     result = xr_nczarr.verify(references)
