@@ -81,10 +81,10 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 
 
 class ThreadLimiter:
-    """A limit on the number of threads of this process that run certain functions concurrently.
+    """A limit on how many threads of this process run the wrapped functions at the same time.
 
-    A thread waits for at most one second, and then runs the function even if this exceeds the
-    limit. Without this timeout, threads that wait for each other could block forever.
+    A thread that has waited for one second runs anyway. Without this timeout, threads that wait
+    for each other could block forever.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()

@@ -408,7 +408,7 @@ def parent_path(path: str) -> str:
 
 
 def paths_above(path: str) -> list[str]:
-    """Return a path followed by the paths of all its ancestors, nearest first."""
+    """Return a list of a path and the paths of all its ancestors, nearest first."""
     paths = [path]
     while paths[-1] != "/":
         paths.append(parent_path(paths[-1]))

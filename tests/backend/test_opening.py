@@ -325,7 +325,7 @@ def test_v3_is_preferred_if_v2_has_consolidated_metadata_too(tmp_path, consolida
 
 
 # Regression D20
-def test_info_lists_arrays_without_fill_value(tmp_path):
+def test_info_lists_arrays_that_have_no_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)

@@ -72,7 +72,7 @@ def test_netcdf_c_4_8_0_store_at_web_server_root_is_found(tmp_path):
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_only_one_request_checks_how_server_answers_for_nonexistent_folders(served):
+def test_server_is_probed_once_for_nonexistent_folders(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]

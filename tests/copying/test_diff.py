@@ -135,7 +135,7 @@ def test_diff_treats_numbers_within_tolerance_as_equal(
 @pytest.mark.parametrize(
     ("first", "second"), [(1.0, np.inf), (np.inf, 1.0), (np.inf, -np.inf), (1e308, -np.inf)]
 )
-def test_no_tolerance_makes_infinity_equal_to_another_number(first: float, second: float) -> None:
+def test_infinity_differs_from_other_numbers_at_any_tolerance(first: float, second: float) -> None:
     stores: list[dict[str, bytes]] = [{}, {}]
     for value, item in zip((first, second), stores, strict=True):
         xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [value])}), item)

@@ -194,7 +194,7 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
         values(target)
 
 
-def test_untrusted_local_parquet_set_behind_cache_is_rejected(folder):
+def test_untrusted_local_parquet_set_in_cache_url_is_rejected(folder):
     records = folder / "set.parq"
     write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
     url = f"simplecache::file://{records}"

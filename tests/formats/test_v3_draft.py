@@ -120,7 +120,7 @@ def test_draft_example_group_round_trips():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_draft_example_entry_points_are_recognized(extensions):
+def test_entry_point_documents_of_draft_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)

@@ -227,7 +227,7 @@ def test_universal_layout_extends_newest_layout_with_additional_objects():
     assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
-def test_array_dimensions_attributes_are_optional_in_v2_and_absent_in_v3():
+def test_array_dimensions_attribute_is_optional_in_v2_and_absent_in_v3():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
     assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]

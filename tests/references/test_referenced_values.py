@@ -213,7 +213,7 @@ def test_generator_over_long_dimension_uses_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_compared_with_values_decoded_by_filters(scaled):
+def test_fill_values_are_matched_after_filters_are_decoded(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.
@@ -294,7 +294,7 @@ def test_empty_names_in_reference_set_are_not_listed_as_children():
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
 
-def test_error_for_damaged_reference_dictionary_begins_with_word_references():
+def test_error_for_damaged_reference_dictionary_begins_with_references():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 

@@ -281,7 +281,7 @@ def test_lazy_dataset_cannot_overwrite_its_source_via_another_store_object() -> 
     check_that_the_source_is_not_overwritten(MemoryStore(objects), MemoryStore(objects))
 
 
-def test_lazy_dataset_cannot_overwrite_its_source_icechunk_session() -> None:
+def test_lazy_dataset_cannot_overwrite_icechunk_session_it_was_opened_from() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     session = repository.writable_session("main")

@@ -130,7 +130,7 @@ def test_unreadable_coordinate_does_not_prevent_reading_other_coordinates(place,
     assert result["time"].size == 30
 
 
-def test_concurrent_threads_fetch_record_file_once(place, tmp_path):
+def test_concurrent_threads_fetch_each_record_file_once(place, tmp_path):
     place.serve(references(tmp_path / "store", place.url))
     result = place.open("set.parq")
     with place.server.batches() as batches, ThreadPoolExecutor(8) as threads:

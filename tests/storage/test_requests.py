@@ -164,7 +164,7 @@ def similar(s3_server: S3Server, trees: dict[str, bytes]) -> S3Server:
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_opening_third_consolidated_store_in_folder_takes_fewer_requests(similar, version):
+def test_third_consolidated_store_in_folder_opens_with_fewer_requests_than_first(similar, version):
     with at_most(similar, 5, 2):
         dataset = opened(similar, f"f/{version}-consolidated", group="g1")
     assert dataset.identical(tree()["g1"].to_dataset())

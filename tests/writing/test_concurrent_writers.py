@@ -196,7 +196,7 @@ def write_text(path, start):
 
 
 @pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
-def test_threads_that_write_text_do_not_turn_warnings_of_others_into_errors(path):
+def test_writing_text_does_not_turn_warnings_in_other_threads_into_errors(path):
     text = np.full(400, "later")
     stored = xr.Dataset({"s": ("x", text, {}, {"dtype": str, "chunks": (4,)})})
     to_nczarr(stored, path, dialect="zarr")

@@ -95,7 +95,7 @@ def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
 
 
 # Regression D57
-def test_error_for_rejected_block_explains_how_to_finish_write(path):
+def test_error_for_block_that_cannot_be_packed_explains_how_to_finish_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:

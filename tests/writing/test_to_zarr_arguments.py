@@ -432,7 +432,7 @@ def test_variables_and_groups_follow_netcdf_c_order(tmp_path):
     assert list(tree["g"].to_dataset().variables) == ["w", "d"]
 
 
-def test_duplicate_append_error_includes_store_name(tmp_path):
+def test_error_for_repeated_coordinate_in_append_includes_store_name(tmp_path):
     days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 20]})
     to_nczarr(days, tmp_path / "s")
     with pytest.raises(ConflictError, match="s: coordinate time already contains the value 10"):

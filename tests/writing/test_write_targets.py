@@ -175,7 +175,7 @@ def test_every_function_expands_tilde_to_home_directory(tmp_path, monkeypatch):
 
 
 def test_local_path_with_s3_mode_is_rejected(tmp_path):
-    with pytest.raises(ConflictError, match="mode=s3 in the URL means an S3 bucket"):
+    with pytest.raises(ConflictError, match="mode=s3 in the URL requests an S3 bucket"):
         to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")
 
 

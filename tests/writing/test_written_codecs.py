@@ -17,7 +17,7 @@ from xr_nczarr import UnsupportedError, to_nczarr
 
 
 # Regression D66
-def test_incompressible_chunks_are_stored(path):
+def test_incompressible_chunks_can_be_read_back(path):
     noise = np.frombuffer(np.random.default_rng(0).bytes(64), "u1")
     encoding = {"v": {"compression": "blosc_lz4", "chunksizes": (3,)}}
     to_nczarr(xr.Dataset({"v": ("x", noise)}), path, encoding=encoding)

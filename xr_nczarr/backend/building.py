@@ -142,11 +142,10 @@ def _decode(
 def _read_coordinates(
     source: StoredGroup, decoded: _Decoded
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
-    """Read the dimension coordinates, and return their values, keyed by name.
+    """Read the dimension coordinates, and return two dicts, keyed by name: values and errors.
 
-    A coordinate that is opened without decoding (`source.as_stored`) is left out if one of its
-    chunks is missing or unreadable. The second dict contains the errors of all other coordinates
-    that cannot be read or decoded.
+    Each coordinate has either values or an error. However, a coordinate that is opened without
+    decoding (`source.as_stored`) has neither if one of its chunks is missing or unreadable.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

@@ -269,8 +269,8 @@ def undecodable(
     attribute
         Name of the attribute that causes the error, or None if unknown.
     whole
-        Whether all values were decoded. If not, only the first and the last value were decoded,
-        because xarray infers the dtype of times from them.
+        Whether xarray was decoding all values. If not, it was decoding only the first and the last
+        value, from which it infers the dtype of times.
     """
     if isinstance(error, NczarrError):
         return error

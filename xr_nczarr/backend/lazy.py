@@ -113,7 +113,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A lazy array, and a selection that combines all indexing operations so far."""
+    """A lazy array together with a selection, which combines all indexing operations so far."""
 
     __slots__ = ("selection", "source")
 

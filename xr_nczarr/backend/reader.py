@@ -137,7 +137,9 @@ class StoredGroup:
         self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
     ) -> None:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        values = UnreadableArray(NczarrError("the variable is dropped"), dtype, variable.shape)
+        values = UnreadableArray(
+            NczarrError("the variable was left out with drop_variables"), dtype, variable.shape
+        )
         attributes = {} if name in self.problems else xarray_attributes(variable)
         self.variables[name] = Variable(dims, SelectedArray(values), attributes)
         self.inert.add(name)

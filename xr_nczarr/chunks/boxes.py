@@ -79,6 +79,8 @@ def read_boxes(
 ) -> Array:
     """Read a selection of an array with a rectilinear chunk grid.
 
+    The grid is divided into boxes. All chunks in a box have the same shape.
+
     Parameters
     ----------
     node

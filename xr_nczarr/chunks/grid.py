@@ -251,7 +251,7 @@ def in_range(index: int, size: int) -> int:
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Convert negative indices to the equivalent non-negative indices.
+    """Check that indices are within bounds, and make negative indices non-negative.
 
     Raises
     ------

@@ -45,11 +45,11 @@ class Selection(NamedTuple):
     shape
         Shape of the result.
     selectors
-        For each dimension of the array, an index, a range, or an array of positions.
+        For each dimension of the array, an index, a range, or an index array.
     axes
         For each dimension of the array, the axes of the result along which its selector varies. An
         index is constant, so it has no axes. A range has one axis, along which no other selector
-        varies. An array has one axis for each of its dimensions.
+        varies. An index array has one axis for each of its own dimensions.
     """
 
     shape: tuple[int, ...]

@@ -130,9 +130,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the option ``--NAME-option``, where NAME is `name`.
+    """Add the option ``--{name}-option``, for the storage options of one argument or of all.
 
-    The help text mentions the argument called `name`, unless `name` is ``"storage"``.
+    The help text refers to the argument `name`, unless it is ``"storage"``, which is no argument.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"

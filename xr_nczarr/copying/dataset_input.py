@@ -47,8 +47,8 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
     """Return the root group of the netCDF tree that the datasets represent.
 
-    `datasets` maps the paths of groups to their datasets, which were opened without decoding. A
-    variable that cannot be copied has an error.
+    `datasets` maps the paths of groups to their datasets, which were opened without decoding. The
+    `error` of a variable says why it cannot be copied.
     """
     root = Group()
     for path, dataset in datasets.items():

@@ -104,11 +104,10 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In Zarr versions where ``fill_value`` is optional, readers of plain Zarr treat it as
-      ``_FillValue``. A number would mask every element equal to it; NaN masks only NaN.
-    - In NCZarr, netCDF's default fill values never mask data.
-    - Without a fill value, missing chunks are read as zeros. A plain Zarr array without
-      missing chunks (`complete`) therefore needs no fill value.
+    - In plain Zarr where ``fill_value`` is optional, readers treat it as ``_FillValue``. Only NaN
+      is kept, which masks nothing but NaN, and only if chunks can be missing (not `complete`).
+    - In NCZarr, a number is replaced with netCDF's default fill value, which never masks data.
+    - Zero is left out, because missing chunks of an array without fill value are read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype

@@ -110,7 +110,7 @@ def _swaps_bytes(spec: CodecSpec) -> bool:
 def _copy_objects(
     array: ChunkedArray, write: ArrayWrite, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy the objects that do not exist yet, in batches.
+    """Copy the objects of an array in batches, except for those in `existing`.
 
     For each batch, yield the number of objects in it, and how many of them were copied.
     """

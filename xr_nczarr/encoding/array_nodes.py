@@ -52,9 +52,8 @@ def make_node(
 
     Returns
     -------
-    The node, a sentence on how the inherited chunk shape was adapted, and the reason why inherited
-    codecs were dropped. If nothing was adapted, the sentence is empty. If no codecs were dropped,
-    the reason is empty.
+    The node, and two messages for the user: how the inherited chunk shape was changed, and why
+    inherited codecs were dropped. A message is empty if it does not apply.
 
     Raises
     ------
@@ -255,8 +254,8 @@ def chunk_shape(
     3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk has at
        most 4 MiB.
 
-    If `lengthened` is True (only for one-dimensional arrays), rule 3 makes chunks of at least 512
-    elements and, as in netCDF-C, at least 4 KiB.
+    If `lengthened` is True (only for one-dimensional arrays), a chunk of rule 3 may be longer than
+    the array: it has at least 512 elements and, as in netCDF-C, at least 4 KiB.
 
     Raises
     ------

@@ -47,9 +47,9 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
 
-    `type_name` is the typestring in the document. It is needed to distinguish netCDF characters,
-    whose fill values netCDF-C writes as plain text, from byte strings. Variable-length items are
-    bytes if `binary` is True, and strings otherwise.
+    `type_name` is the typestring in the document. It distinguishes characters of netCDF from byte
+    strings, because netCDF-C writes the fill values of characters as plain text. A fill value of
+    variable length is returned as bytes if `binary` is True, and as a string otherwise.
     """
     kind, character = dtype.kind, type_name in CHARACTERS
     # netCDF-C 4.8.0 writes a list of one item.

@@ -273,7 +273,7 @@ class Format(ABC):
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Add the codecs that the version requires to a codec chain, and return the new chain.
+        """Return a codec chain, extended by the codecs that this Zarr version requires.
 
         For the name of a codec from another package, `kind_of` returns ``"array-array"``,
         ``"array-bytes"`` or ``"bytes-bytes"``. For any other name, it returns None.

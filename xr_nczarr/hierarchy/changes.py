@@ -44,7 +44,7 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
     """Apply changes to stored documents, and return a dict from keys to the changed documents.
 
-    The dict has the order of `changes`. Unchanged members of a document keep their exact text.
+    The keys are in the order of `changes`. Unchanged members of a document keep their exact text.
     """
     zarr = hierarchy.zarr
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}

@@ -52,7 +52,7 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        A variant of `store` that returns HTML pages instead of raising errors; see `Store.probing`.
+        A view of `store` that returns HTML error pages like objects; see `Store.probing`.
     page_for_missing
         HTML page that the server sends for missing objects. Empty if the server sends no such page,
         and None if this is not yet known.

@@ -143,9 +143,9 @@ def parse_journal(document: Document) -> Journal:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
-            remedy="Open the store with consolidated=True, and check the data. If it is correct, "
-            f"remove the object {JOURNAL}. If there is no consolidated metadata, remove the "
-            "object, and then check the lengths of all arrays",
+            remedy="If the store has consolidated metadata, open it with consolidated=True, and "
+            f"check the data before you remove the object {JOURNAL}. Otherwise, remove the object, "
+            "and then check the lengths of all arrays",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended, has_chunks(document))

@@ -78,7 +78,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """The part of a node that contains the types of the node's attributes."""
+        """The part of a node's metadata that contains the types of its attributes."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -214,7 +214,7 @@ class ArrayAnnotation:
     """The NCZarr metadata of an array.
 
     `references` contains the fully qualified names of the dimensions, and `type_alias` is the name
-    of the netCDF type. Each of them is None if the annotation does not contain it.
+    of the netCDF type. They are None if NCZarr does not record them.
     """
 
     vintage: Vintage

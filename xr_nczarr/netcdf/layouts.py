@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:
-        """The NCZarr layouts to write. Plain Zarr has none, and ``"universal"`` has two.
+        """The NCZarr layouts to write: none in plain Zarr, two for ``"universal"``, otherwise one.
 
         Raises
         ------

@@ -82,9 +82,8 @@ class ReferenceDocument:
         references = self._read()
         if references is None or references.digest != self.digest:
             raise ReferenceSetError(
-                "the reference document "
-                + ("was removed" if references is None else "was changed")
-                + " after a variable that depends on it was opened",
+                f"the reference document was {'removed' if references is None else 'changed'} "
+                "after the dataset was opened",
                 remedy="Open the dataset again. If workers cannot read the document, pass "
                 "the reference set as a dictionary, which is sent to the workers",
             )

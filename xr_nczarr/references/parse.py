@@ -276,10 +276,9 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
 
 def _typed(value: Any, kind: type, place: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, (str, bytes)):
-        expected = kind.__name__.lower()
+        expected = "an object" if kind is Mapping else "a list"
         raise ReferenceSetError(
-            f"the value has type {quote(type(value).__name__)}; expected a {expected}",
-            place=place,
+            f"the value has type {quote(type(value).__name__)}; expected {expected}", place=place
         )
     return value
 

@@ -178,7 +178,7 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options for the document, and for targets on its host or in its bucket."""
+        """The storage options for the document, and for targets on the same host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
@@ -190,10 +190,10 @@ class ReferenceOptions:
         return replace(self, others=merged, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
-        """Return the storage options for fetching the document from `folder`.
+        """Return the storage options for fetching the reference document from `folder`.
 
-        If there are no options for the document itself, return the options for the longest matching
-        URL prefix. For a chained URL, the result also maps each protocol to its options.
+        If there are no options for the document itself, return those for the longest URL prefix of
+        `folder`. For a chained URL, the result also maps each protocol to its options.
         """
         if "::" in folder:
             return {**self.by_location, **self.document_only}

@@ -76,8 +76,9 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. `within` contains the names of
-    the templates that are being inlined, outermost first. `budget` is an iterator that yields one
-    item for each syntax node that may still be compiled. All scopes of one template share it.
+    the templates that are being inlined, outermost first. `budget` limits the number
+    of syntax nodes: it is an iterator that is advanced for each node that is compiled. All scopes
+    of one template share it.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]

@@ -229,7 +229,7 @@ def _group(link: str) -> str:
 
 
 def _locate_filesystem(target: Any) -> Location:
-    """Return the location of an fsspec mapper or open file, or of a universal_pathlib path."""
+    """Return the location of an fsspec mapper, an fsspec OpenFile, or a universal_pathlib path."""
     filesystem, folder = target.fs, isinstance(target, Mapping)
     path = getattr(target, "root" if folder else "path", None)
     if not isinstance(path, str):

@@ -246,8 +246,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
             f"the path is {names[medium]}, but mode={location.medium} in the URL "
-            f"means {names[location.medium]}",
-            remedy=f"Pass mode={medium}, or leave out the mode",
+            f"requests {names[location.medium]}",
+            remedy=f"Change it to mode={medium}, or leave out the mode",
             store=path,
         )
     if medium == "zip":

@@ -184,8 +184,8 @@ def split_into_batches(
 ) -> Iterator[Sequence[ByteRange]]:
     """Split `ranges` into consecutive batches that are small enough to be kept in memory.
 
-    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range. The
-    sizes of whole objects are unknown, and are not counted.
+    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range. A range
+    that is a whole object has no known size, and does not count towards `max_bytes`.
     """
     first, size = 0, 0
     for position, item in enumerate(ranges):

@@ -419,8 +419,8 @@ def file_identity(path: str) -> str:
 def boot() -> str:
     """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
-    As long as this string stays the same, all written data still exists, even if it was not flushed
-    to disk.
+    As long as the machine has not been booted again, data that was written but not flushed to disk
+    is not lost.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -186,10 +186,10 @@ def _phases(
 ) -> Iterator[list[str]]:
     """Yield lists of document keys. All documents in a list are written before those in the next.
 
-    The documents that receive the new NCZarr metadata come first. Then come the documents from
-    which old NCZarr metadata is removed, and finally the consolidated document. `in_attributes`
-    states whether the new NCZarr metadata is in ``.zattrs``. Readers prefer NCZarr metadata in
-    ``.zattrs``, so they never see a mixture of old and new.
+    The documents that receive the new NCZarr metadata come first: ``.zattrs`` if `in_attributes` is
+    true, else the others. Then come the documents from which old NCZarr metadata is removed, and
+    finally the consolidated document. Readers prefer NCZarr metadata in ``.zattrs``, so they never
+    see a mixture of old and new.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]

@@ -331,8 +331,8 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"dimension {dim!r} already has {visible[dim].size} elements in the store, for "
-                f"which the new variables {strays} have no values",
+                f"the new variables {strays} have no values for the {visible[dim].size} elements "
+                f"of dimension {dim!r} that are already stored",
                 remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)
@@ -370,7 +370,7 @@ class _Planner:
         assert node is not None
         if node.chunk_runs:
             raise UnsupportedError(
-                "chunks of a rectilinear grid cannot be written",
+                "writing to a stored array with a rectilinear chunk grid is not supported",
                 remedy="Write the dataset to a new store",
             )
         pieces = slices_to_write(name, new, stored, region, dim)

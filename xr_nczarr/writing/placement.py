@@ -93,8 +93,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
         )
     if (np.diff(positions) != 1).any():
         raise ConflictError(
-            f"the values of coordinate {dim} do not match consecutive values in the store, or are "
-            "in a different order"
+            f"the values of coordinate {dim} are not consecutive values of the stored coordinate, "
+            "in the same order"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 

@@ -2,8 +2,8 @@
 
 The methods of `Transaction` are the steps of this protocol, in order. `execute` runs steps 4 to 9:
 
-1. **Lock.** Only one writer at a time changes the metadata or replaces the store. Other region
-   writes need no lock, because they change no metadata.
+1. **Lock.** Only one writer at a time changes the metadata or replaces the store. A write to a
+   region that does neither needs no lock.
 2. **Roll back.** A journal at the root shows that a writer was killed while it changed documents.
    The documents are restored, unless all of them had been changed already.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
@@ -12,11 +12,11 @@ The methods of `Transaction` are the steps of this protocol, in order. `execute`
    replace it at the end. If the process is killed, either the old or the new store remains.
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
    objects of the old store are removed, beginning with the documents that make it a store.
-6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
+6. **Write chunks**, in any order. An append writes beyond the shape that readers know.
 7. **Journal.** If several documents change in place, an object called the journal stores their
    earlier content. Readers use this content while only some of the documents have changed.
-8. **Documents** are written. The root's documents come last, followed only by consolidated
-   metadata. Everything is flushed to disk before and after this step.
+8. **Write documents.** The root's documents come last, followed only by consolidated metadata.
+   Everything is flushed to disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
@@ -97,11 +97,12 @@ class Transaction:
     Attributes
     ----------
     target
-        The store as it was before the change. Only its cached documents are kept up to date while
-        the transaction writes and removes documents.
+        The store, opened before the change. Its cache of documents is updated when the transaction
+        writes or removes documents.
     applied
         The regions of an interrupted append, if `roll_back` finds that all of them were written.
-        Maps array paths to the start and the exclusive end along each dimension. The journal of the
+        Maps the path of each array to the start and the exclusive end of the region along each
+        dimension. The journal of the
         append is kept until `execute` removes it.
     """
 

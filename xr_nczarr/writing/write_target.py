@@ -57,9 +57,9 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the listing of the root shows a complete store.
+        """Whether a listing of the root shows that a store exists and is completely created.
 
-        If it does not, `open` may still find one, such as a store of a rarely used Zarr version.
+        If not, `open` may still find a store, for example of a rarely used Zarr version.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
