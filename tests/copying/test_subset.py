@@ -136,7 +136,8 @@ def test_copied_group_cannot_merge_dimensions_of_the_same_name(tmp_path: Path) -
     with pytest.raises(xr_nczarr.ConflictError, match="two dimensions named x"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two.nc", group="g")
     xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two.nc", group="g", variables=["inherited"])
-    assert dict(xr.open_dataset(tmp_path / "two.nc").sizes) == {"x": 3}
+    with xr.open_dataset(tmp_path / "two.nc") as copied:
+        assert dict(copied.sizes) == {"x": 3}
 
 
 @pytest.mark.parametrize(

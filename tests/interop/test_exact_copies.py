@@ -274,13 +274,13 @@ def test_netcdf_variables_that_end_in_fill_values_are_read_in_few_parts(
         whole[-1] = np.nan
         file.createVariable("whole", "f8", ("x", "t"), fill_value=np.nan)[:] = whole
         file.createVariable("short", "f8", ("x", "t"), fill_value=np.nan)[:, :2] = whole[:, :2]
-    read, parts = netcdf_input.Values._part, []
+    read, parts = netcdf_input.NetcdfValues._part, []
 
     def counted(*arguments: Any) -> Any:
         parts.append(arguments)
         return read(*arguments)
 
-    monkeypatch.setattr(netcdf_input.Values, "_part", counted)
+    monkeypatch.setattr(netcdf_input.NetcdfValues, "_part", counted)
     xr_nczarr.copy(tmp_path / "source.nc", tmp_path / "copy")
     opened = xr.open_dataset(tmp_path / "copy", engine="nczarr")
     np.testing.assert_array_equal(opened.whole, whole)
