@@ -645,6 +645,12 @@ def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
     assert gdal.nodes["/sub/deep"].fill_value == -9999.5
 
 
+# Members that this package ignores would be lost.
+def test_stores_of_later_drafts_cannot_be_changed():
+    with pytest.raises(UnsupportedError, match="later Zarr v3 draft are read-only"):
+        V3Draft(later=True).check_writable()
+
+
 def test_rendering_gdal_draft_variant_raises_unsupported_error(gdal):
     with pytest.raises(UnsupportedError, match="are read-only"):
         gdal.layout.render_node(gdal.nodes["/"])

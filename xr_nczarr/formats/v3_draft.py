@@ -191,11 +191,12 @@ class V3Draft(Format):
         )
 
     def check_writable(self) -> None:
-        if self.released:
+        if self.released or self.later:
+            subject = "in the format of a later Zarr v3 draft"
+            if self.released:
+                subject = "that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft"
             raise UnsupportedError(
-                "stores that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft are "
-                "read-only",
-                remedy="Write the data to a new store",
+                f"stores {subject} are read-only", remedy="Write the data to a new store"
             )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
