@@ -311,7 +311,8 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 def _number_type(flow: Flow) -> np.dtype[Any]:
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(
-            f"codecs cast_value and scale_offset require integers or floats ({flow.chunk})"
+            f"codecs cast_value and scale_offset require integers or floats, not {flow.dtype} "
+            f"({flow.chunk})"
         )
     return flow.dtype
 

@@ -31,8 +31,11 @@ from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
-NUMERIC_CODECS = frozenset(("scale_offset", "cast_value"))
-"""Codecs whose parameters are numbers of the data type, including NaN and infinities."""
+NUMERIC_CODECS = {
+    "scale_offset": ("offset", "scale"),
+    "cast_value": ("data_type", "rounding", "out_of_range", "scalar_map"),
+}
+"""Codecs with parameters that are numbers of the data type, and the names of all parameters."""
 
 _DECODED_DTYPES = {
     **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
@@ -40,7 +43,7 @@ _DECODED_DTYPES = {
 }
 """A mapping from codecs to the parameter with the dtype of the decoded numbers."""
 
-_ELEMENTWISE = NUMERIC_CODECS | {"fixedscaleoffset", "quantize", "bitround", "astype"}
+_ELEMENTWISE = NUMERIC_CODECS.keys() | {"fixedscaleoffset", "quantize", "bitround", "astype"}
 _ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
 # Codecs that can change the data type, each with the parameter that names the new type.
 _RETYPING = {
@@ -180,9 +183,13 @@ def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
-    elif name == "cast_value":
+    elif name in NUMERIC_CODECS:
+        check_members(configuration, NUMERIC_CODECS[name], place)
+    if name == "cast_value":
         data_type = required(configuration, "data_type", place)
         stored, _ = parse_data_type(data_type, f"{place}.data_type")
+        if stored.kind not in "iuf":
+            raise unsupported("data type of the codec cast_value", data_type, place)
         configuration = {**configuration, "data_type": stored.name}
     return parse_spec(name, configuration, place, rank, itemsize, item)
 
