@@ -91,3 +91,23 @@ def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
     opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v
     np.testing.assert_array_equal(opened, values)
     np.testing.assert_array_equal(opened[::-2, [5, 0]], values[::-2, [5, 0]])
+
+
+# Each missing chunk beyond the grid was looked up by itself.
+def test_elements_beyond_rectilinear_grid_need_one_lookup():
+    store, values = {}, np.zeros(20_000, "i4")
+    encoding = {"v": {"chunksizes": (20_000,), "_FillValue": np.int32(-1), "zlib": False}}
+    dataset = xr.Dataset({"v": ("t", values)})
+    xr_nczarr.to_nczarr(
+        dataset, store, encoding=encoding, zarr_format=3, unlimited_dims=["t"], consolidated=False
+    )
+    configuration = {"kind": "inline", "chunk_shapes": [[1, 2]]}
+    grid = {"chunk_grid": {"name": "rectilinear", "configuration": configuration}}
+    document = {**json.loads(store["v/zarr.json"]), **grid, "shape": [3]}
+    store["v/zarr.json"] = json.dumps(document).encode()
+    store["v/c/0"], store["v/c/1"] = bytes(4), bytes(8)
+    (reading,) = xr_nczarr.explain(store).readings
+    assert (reading.requests, reading.chunks) == (3, 3)
+    values[3:] = -1
+    opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v
+    np.testing.assert_array_equal(opened, values)

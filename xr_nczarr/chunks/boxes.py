@@ -93,7 +93,9 @@ def read_boxes(
     dtype
         Dtype of the result.
     """
-    runs = [list(_runs(*pair)) for pair in zip(node.chunk_runs, node.shape, strict=True)]
+    sharded = bool(node.shards)
+    pairs = zip(node.chunk_runs, node.shape, strict=True)
+    runs = [list(_runs(lengths, size, sharded=sharded)) for lengths, size in pairs]
     positions = [
         np.arange(size)[item] if isinstance(item, slice) else all_in_range(np.asarray(item), size)
         for item, size in zip(selection, node.shape, strict=True)
@@ -118,12 +120,13 @@ def read_boxes(
     return out.reshape(shape)
 
 
-def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
+def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
     """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
     `lengths` contains pairs of a chunk length and the number of consecutive chunks with that
-    length. Elements beyond the last chunk form a final run of missing chunks, which are as long as
-    the longest stored chunk. In a sharded array, such a shard contains whole inner chunks.
+    length. Elements beyond the last chunk form a final run, which is one missing chunk. In a
+    `sharded` array, it consists of missing shards that are as long as the longest stored shard, so
+    that they contain whole inner chunks.
     """
     first = start = 0
     for length, number in lengths:
@@ -132,7 +135,7 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
         first, start = first + number, stop
     if start < size:
         longest = max(length for length, _ in lengths)
-        yield _Run(first, longest, start, size)
+        yield _Run(first, longest if sharded else size - start, start, size)
 
 
 def _selector_parts(
