@@ -564,8 +564,8 @@ def test_every_failure_of_codec_names_codec_and_chunk(error):
         codec.encode(np.zeros(4, "<i4"))
 
 
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_lack_of_memory_and_interrupts_are_no_failures_of_codec(error):
+@pytest.mark.parametrize("error", [MemoryError, ImportError, KeyboardInterrupt])
+def test_errors_that_do_not_concern_data_are_passed_on_by_codecs(error):
     codec = make_codec("<i4", (4,), ("failing", {"error": error()}), custom={"failing": Failing})
     with pytest.raises(error):
         codec.decode(bytes(16))

@@ -115,7 +115,8 @@ def _stream(
             more = follows and total != flow.size
             if members > _MAX_MEMBERS:
                 raise ChunkError(
-                    f"the chunk consists of more than {_MAX_MEMBERS:,} gzip members", remedy=DAMAGED
+                    f"the chunk consists of more than {_MAX_MEMBERS:,} compressed streams",
+                    remedy=DAMAGED,
                 )
         flow.check_size(total)
 

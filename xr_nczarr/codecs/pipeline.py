@@ -236,6 +236,8 @@ class StepRequest:
         try:
             return codec_class.from_config(settings)
         except Exception as error:
+            if not _is_codec_failure(error):
+                raise
             problem = f"codec {self.spec.name} rejects its configuration: {reason_of(error)}"
             raise MetadataError(problem) from error
 
@@ -467,10 +469,10 @@ class ChunkCodec:
 
 
 def _is_codec_failure(error: BaseException) -> bool:
-    """Return whether an exception means that a codec cannot process its data.
+    """Return whether an exception means that a codec rejects its data or its configuration.
 
     Codecs that are written in Rust raise PanicException, which is not an `Exception`.
     """
     if isinstance(error, Exception):
-        return not isinstance(error, MemoryError)
+        return not isinstance(error, MemoryError | ImportError)
     return type(error).__name__ == "PanicException"

@@ -297,7 +297,11 @@ def registered_kind(name: str) -> str | None:
 
 def check_known(name: str) -> None:
     """Raise UnsupportedError if no installed package provides a codec with this name."""
-    _find_builder(CodecSpec(name, document={"name": name}), {}, plugins=True)
+    try:
+        _find_builder(CodecSpec(name, document={"name": name}), {}, plugins=True)
+    except UnsupportedError as error:
+        error.remedy = error.remedy.partition(", or open the store")[0]
+        raise
 
 
 def _load_class(spec: CodecSpec) -> Any:
