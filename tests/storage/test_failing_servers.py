@@ -155,6 +155,16 @@ def test_object_size_is_found_even_if_server_omits_content_length(
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
+# The whole object was read, whatever its size.
+def test_size_limit_applies_if_server_omits_content_length(
+    connect: Connect, server: HttpServer
+) -> None:
+    server.fault("no-length", path="/a/1", times=None)
+    store = connect(server.url).bounded(len(CHUNKS["a/1"]) - 1)
+    with pytest.raises(LimitError):
+        store.size("a/1")
+
+
 def test_statuses_in_option_missing_status_are_treated_as_not_found(
     connect: Connect, server: HttpServer
 ) -> None:

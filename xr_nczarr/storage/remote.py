@@ -228,10 +228,13 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None if the object does not exist."""
+        """Return the size of an object in bytes, or None if the object does not exist.
+
+        Return -1 if the server does not report the size.
+        """
 
     def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
-        """Return the size in bytes of the object at each key, or None for a missing object."""
+        """Return the result of `size` for each key."""
         return self.map_concurrently(self.size, keys)
 
     @abstractmethod
@@ -473,11 +476,15 @@ class RemoteStore(Store):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
-        return self._client.size(key)
+        return next(self.sizes_of([key]))
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
         """Yield the size in bytes of the object at each key, or None for a missing object."""
-        yield from self._client.sizes(keys)
+        for key, size in zip(keys, self._client.sizes(keys), strict=True):
+            if size is not None and size < 0:
+                (data,) = self.fetch([key])
+                size = None if data is None else len(data)
+            yield size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Map each key to the URL of its object. Keys of objects without a URL are left out."""

@@ -172,8 +172,14 @@ class Transport(RemoteClient):
         raise self._failure(failure, ByteRange(key))
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, or None if the file does not exist."""
-        size = self._do(self._size, self.path(key), key)
+        """Return the size of a file in bytes, or None if the file does not exist.
+
+        Return -1 if the server does not report the size.
+        """
+        return self._do(self._size, self.path(key), key)
+
+    def _actual_size(self, key: str) -> int | None:
+        size = self.size(key)
         if size is None or size >= 0:
             return size
         (response,) = self._request([ByteRange(key)], Expected(self.rules.max_object_bytes))
@@ -245,6 +251,8 @@ class Transport(RemoteClient):
         Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
         wildcards.
         """
+        if not requests:
+            return []
         if self._is_cache and any(item.start < 0 for item in requests):
             return [
                 self._cat_end(item) if item.start < 0 else self._cat([item], expected)[0]
@@ -329,7 +337,7 @@ class Transport(RemoteClient):
         if page:
             self._forget(self.path(key))
             raise page_error(request.place or "an object", page, store=self.name, key=key)
-        if not request.is_whole and length < len(response) == self.size(key):
+        if not request.is_whole and length < len(response) == self._actual_size(key):
             return response[start:][:length]
         return response
 
@@ -341,7 +349,7 @@ class Transport(RemoteClient):
         """
         if not request.is_whole or status_of(error) != 416:
             return False
-        return self.size(request.key) == 0
+        return self._actual_size(request.key) == 0
 
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
