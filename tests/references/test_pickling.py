@@ -1,7 +1,9 @@
 """The parts of a reference set that are pickled for a worker or read again by the worker."""
 
+import gc
 import json
 import pickle
+from weakref import WeakValueDictionary
 
 import dask
 import numpy as np
@@ -43,7 +45,8 @@ def clear_cached_sets(monkeypatch):
     """Return a function that clears the cached reference sets of this process."""
 
     def clear_cached_sets():
-        monkeypatch.setattr(reference_document, "_sets", SharedCache(4))
+        monkeypatch.setattr(reference_document, "_used", WeakValueDictionary())
+        monkeypatch.setattr(reference_document, "_reread", SharedCache(4))
 
     return clear_cached_sets
 
@@ -141,3 +144,11 @@ def test_small_subset_of_large_set_is_pickled_with_its_references(tmp_path, clea
     clear_cached_sets()
     assert len(travelled) < 1000
     assert list(pickle.loads(travelled).fetch(["u/0"])) == [b"few"]
+
+
+def test_closed_reference_set_is_not_kept_in_memory(served, clear_cached_sets):
+    clear_cached_sets()
+    opened(served).close()
+    gc.collect()
+    assert not reference_document._used
+    assert not reference_document._reread._values

@@ -508,3 +508,12 @@ def test_forbidden_template_syntax_raises_refused_error():
     with pytest.raises(RefusedError, match='templates="jinja2"') as caught:
         parse_references(version1(refs={"a": ["{% for i in x %}{% endfor %}"]}))
     assert isinstance(caught.value, NczarrError)
+
+
+# The references of generators were left out.
+def test_rendering_set_with_generators_keeps_their_references():
+    document = version1(
+        refs={"b/0": "x"}, gen=[generator(key="a/{{i}}", dimensions={"i": [0, 1, 2]})]
+    )
+    rendered = render_references(parse_references(document))
+    assert sorted(rendered["refs"]) == ["a/0", "a/1", "a/2", "b/0"]

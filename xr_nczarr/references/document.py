@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from xr_nczarr.codecs import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
@@ -20,15 +21,17 @@ from xr_nczarr.storage import SharedCache, Store
 
 _MAX_SETS = 4
 
-_sets = SharedCache[Any, ReferenceSet](_MAX_SETS)
-"""The sets of this process that were used last."""
+# All parsed sets that are in use.
+_used: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
+# The last few sets that were read again. They stay in memory even if they are not in use.
+_reread = SharedCache[Any, ReferenceSet](_MAX_SETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
     """The location of a JSON reference document, and the options for parsing it.
 
-    Each process caches the last few reference sets, so that it reads a document only once.
+    The parsed reference set is cached, so that each process reads the document only once.
 
     Attributes
     ----------
@@ -63,8 +66,8 @@ class ReferenceDocument:
         references = self._read()
         if references is None:
             raise NotFoundError("the reference set does not exist")
-        opened, loaded = replace(self, digest=references.digest), [references]
-        return opened, _sets.load([opened._token], lambda _: loaded)[opened._token]
+        opened = replace(self, digest=references.digest)
+        return opened, _used.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
@@ -76,7 +79,12 @@ class ReferenceDocument:
         ReferenceSetError
             If the document has changed since it was opened, or if this process cannot find it.
         """
-        return _sets.load([self._token], lambda _: [self._read_again()])[self._token]
+        token = self._token
+        references = _used.get(token)
+        if references is None:
+            references = _reread.load([token], lambda _: [self._read_again()])[token]
+            _used[token] = references
+        return references
 
     def _read_again(self) -> ReferenceSet:
         references = self._read()

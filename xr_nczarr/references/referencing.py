@@ -19,7 +19,7 @@ from xr_nczarr.references.entries import Reference, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.render import collect_references, portable, render_references
+from xr_nczarr.references.render import collect_references, portable, render_collected
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.open_store import open_store, open_url
 from xr_nczarr.storage.reference_names import is_parquet
@@ -146,7 +146,7 @@ def write(
         _put_directory(_folder(url, options), items)
     else:
         folder, name = split_name(url)
-        document = render_references(references, generators=generators)
+        document = render_collected(references, generators=generators)
         members = len(document.get("gen", ()))
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         _put_document(_folder(folder, options), name, text.encode())

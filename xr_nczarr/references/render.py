@@ -46,7 +46,7 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     Parameters
     ----------
     references
-        A set without generators, such as `collect_references` returns.
+        Any reference set. Its generators are expanded.
     generators
         Whether to render references to regularly spaced chunks as generators (``gen``), which
         declare the same references.
@@ -57,6 +57,11 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     >>> render_references(collect_references(pairs))
     {'version': 1, 'refs': {'a/0': ['s3://bucket/data.nc', 100, 20]}}
     """
+    return render_collected(collect_references(references.items()), generators=generators)
+
+
+def render_collected(references: ReferenceSet, *, generators: bool) -> dict[str, Any]:
+    """Render a reference set without generators; see `render_references`."""
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
         for key, entry in references.entries.items()
