@@ -36,7 +36,7 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
-from xr_nczarr.copying import transfer
+from xr_nczarr.copying import dataset_input, inputs, transfer
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import MemoryStore
 from xr_nczarr.writing import lazy_sources
@@ -814,3 +814,35 @@ def test_copy_and_source_have_same_masked_values(
         zero = None if copied == 0 else 0  # masked in the source
         with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as dataset:
             assert dataset["v"][:].tolist() == [7, zero, *[fill or zero] * 2]
+
+
+# The copy had netCDF's default fill value.
+@pytest.mark.filterwarnings("ignore:Failed to open Zarr store with consolidated metadata")
+def test_copy_with_engine_zarr_keeps_fill_value_of_zarr_v3(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    group = zarr.create_group(source, zarr_format=3)
+    group.create_array(
+        "v", shape=(4,), dtype="u1", chunks=(2,), fill_value=7, dimension_names=["x"]
+    )[:2] = [255, 0]
+    xr_nczarr.copy(source, target, engine="zarr", dialect="zarr", zarr_format=3)
+    copied = zarr.open_group(target)["v"]
+    assert (copied.fill_value, copied[:].tolist()) == (7, [255, 0, 7, 7])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"chunksizes": (2, 2)}, {"chunks": ((1, 3),)}, {"filters": [object()]}],
+    ids=["rank", "lengths", "codec"],
+)
+def test_unsuitable_encoding_of_engine_is_ignored(tmp_path, monkeypatch, changes):
+    xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(tmp_path / "s.nc", engine="netcdf4")
+    opened = dataset_input.open_datasets
+
+    def open_datasets(*arguments, **options):
+        datasets = opened(*arguments, **options)
+        datasets["/"].v.encoding.update(changes)
+        return datasets
+
+    monkeypatch.setattr(inputs, "open_datasets", open_datasets)
+    xr_nczarr.copy(tmp_path / "s.nc", tmp_path / "t", engine="netcdf4")
+    assert xr.open_dataset(tmp_path / "t", engine="nczarr").v.values.tolist() == [0, 1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
 from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
 from xr_nczarr.encoding.variables import fill_scalar, user_attributes
-from xr_nczarr.errors import NczarrError, UnsupportedError, unknown
-from xr_nczarr.model import ArrayNode, ChunkKeys, child_path
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError, unknown
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 from xr_nczarr.writing.write_request import unlimited_dimensions
+
+_log = logging.getLogger(__name__)
 
 
 def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
@@ -86,17 +89,30 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
     item.attributes = user_attributes(variable.attrs, variable.dims)
     if "_FillValue" in item.attributes:
         item.attributes["_FillValue"] = fill_scalar(item.attributes["_FillValue"], dtype)
-    chunks, shards = requested_shapes(encoding, shape, characters=False)
+    fill_value = item.attributes.get("_FillValue", default_fill(dtype))
+    if encoding.get("fill_value") is not None:  # in Zarr v3, independent of `_FillValue`
+        fill_value = fill_scalar(encoding["fill_value"], dtype)
     lengthened = len(shape) == 1 and item.dimensions[0].unlimited
-    chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
-    codecs = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
+    try:
+        chunks, shards = requested_shapes(encoding, shape, characters=False)
+        chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
+    except (ConflictError, TypeError) as error:
+        _log.warning("%s: the chunks in the encoding are ignored: %s", item.path, error)
+        shards = None
+        chunk = chunk_shape(None, shape, dtype, blocks=None, lengthened=lengthened)
+    codecs: tuple[CodecSpec, ...] = ()
+    try:
+        requested = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
+        codecs = codec_specs(requested, dtype.itemsize, DEFAULT_FORMAT)
+    except (NczarrError, TypeError, ValueError) as error:
+        _log.warning("%s: the codecs in the encoding are ignored: %s", item.path, error)
     item.node = ArrayNode(
         path=item.path,
         shape=shape,
         dtype=dtype,
         chunk_shape=chunk,
-        fill_value=item.attributes.get("_FillValue", default_fill(dtype)),
-        codecs=codec_specs(codecs, dtype.itemsize, DEFAULT_FORMAT),
+        fill_value=fill_value,
+        codecs=codecs,
         chunk_keys=ChunkKeys("", "", ""),
         shards=shard_specs(shards, chunk, shape, required=False),
     )
