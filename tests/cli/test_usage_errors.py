@@ -63,7 +63,7 @@ WRONG = {
     # ---- arguments
     "unknown command": ("infoo s", "no command named 'infoo'. Did you mean info?"),
     "unknown option before": ("--jsn info s", "no option named '--jsn'. The options are --completion"),
-    "limits as an option of the engine": ("info s --option limits={}", "no option named 'limits'"),
+    "limits as an option of the engine": ("info s --option limits={}", "Use --limit NAME=VALUE"),
     "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
     "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
     "too many targets": ("info s more", f"unexpected argument 'more'. {USAGE.format('info', '')}"),

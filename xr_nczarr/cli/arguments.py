@@ -184,7 +184,10 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     options = dict(parsed.options)
     keywords = function.__kwdefaults__ or ()
     allowed = [name for name in OPEN_OPTIONS if name in keywords and name not in parsed]
+    flags = {"limits": "--limit", "storage_options": "--storage-option"}
     for name in options:
+        if name in flags and name in parsed:
+            raise UsageError(f"--option cannot set {name}. Use {flags[name]} NAME=VALUE")
         if name not in allowed:
             raise UsageError(str(unknown("option", name, allowed)))
     try:
