@@ -202,7 +202,7 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
 
 
 def suggestion(name: str, names: Collection[str]) -> str:
-    """Return a question that suggests those of `names` that resemble `name`, or an empty string."""
+    """Return a question that suggests similar names, or "" if none of `names` resembles `name`."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, names, 3)

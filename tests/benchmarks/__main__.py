@@ -34,7 +34,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--data", type=Path, help="where the stores are made and kept")
     parser.add_argument(
-        "--json", type=Path, help="the file of the results, in which to replace those of the rows"
+        "--json",
+        type=Path,
+        help="JSON file of results, in which to replace those of the measured rows",
     )
     parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
     parser.add_argument("--page", type=Path, help="in which page to replace what was measured")

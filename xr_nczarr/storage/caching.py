@@ -208,7 +208,7 @@ class _OverlayStore(_WrapperStore):
 
     @abstractmethod
     def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return a mapping that contains the known objects among those at `keys`.
+        """Return the known objects among those at `keys`, as a mapping from keys to bytes.
 
         The value of a missing object is None.
         """
@@ -266,7 +266,7 @@ class PrefetchGroup:
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
-        self._store = store.bounded(max_bytes)
+        self._store = store.of_small_objects().bounded(max_bytes)
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()

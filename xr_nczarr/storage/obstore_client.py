@@ -156,8 +156,8 @@ class ObstoreClient(RemoteClient):
     def _fetch_ahead(
         self, requests: Sequence[ByteRange], expected: Expected
     ) -> Iterator[Versioned | None]:
-        ahead = max_ahead = _SMALL_IN_FLIGHT if expected.are_small else IN_FLIGHT
-        if not expected.are_small and expected.max_bytes is not None:
+        ahead = max_ahead = _SMALL_IN_FLIGHT if expected.small else IN_FLIGHT
+        if not expected.small and expected.max_bytes is not None:
             ahead = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
         executor, source = _threads(), iter(requests)
         pending: deque[Future[Versioned | None]] = deque()

@@ -31,7 +31,6 @@ from xr_nczarr.storage.url import normalize
 
 IN_FLIGHT = 64  # requests
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
-_SMALL_BYTES = 2 << 20
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -78,15 +77,13 @@ class Expected(NamedTuple):
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
     probing
         Whether the reader searches for metadata; see `Store.probing`.
+    small
+        Whether more objects than usual can be requested at once; see `Store.of_small_objects`.
     """
 
     max_bytes: int | None = None
     probing: bool = False
-
-    @property
-    def are_small(self) -> bool:
-        """Whether many objects can be requested at once, because they fit in memory together."""
-        return self.probing or (self.max_bytes is not None and self.max_bytes <= _SMALL_BYTES)
+    small: bool = False
 
 
 class Connection(ABC):
@@ -310,7 +307,11 @@ class RemoteStore(Store):
 
     def probing(self) -> RemoteStore:
         """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return RemoteStore(self.connection, self.expected._replace(probing=True))
+        return RemoteStore(self.connection, self.expected._replace(probing=True, small=True))
+
+    def of_small_objects(self) -> RemoteStore:
+        """Return a variant of this store for many small objects; see `Store.of_small_objects`."""
+        return RemoteStore(self.connection, self.expected._replace(small=True))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
@@ -392,8 +393,7 @@ class RemoteStore(Store):
         Return None if the object does not exist.
         """
         requests = self._supported([ByteRange(key, -max_bytes, max_bytes)])
-        (response,) = self._client.fetch(requests, self.expected)
-        return _data(response)
+        return _data(next(self._client.fetch(requests, self.expected)))
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object in one request, replacing any existing object.

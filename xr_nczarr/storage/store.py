@@ -334,8 +334,7 @@ class Store(ABC):
     def bounded(self, max_bytes: int) -> Store:
         """Return a variant of this store that limits the size of objects.
 
-        Reading an object of more than `max_bytes` bytes raises LimitError. If `max_bytes` is small,
-        the variant may request more objects at once than this store does. The default
+        Reading an object of more than `max_bytes` bytes raises LimitError. The default
         implementation sets no limit.
         """
         return self
@@ -347,6 +346,13 @@ class Store(ABC):
         instead of raising an error. The caller can then decide whether the object exists. The
         variant also lists the folders of a web server, based on their index pages. An index page
         may omit objects whose names begin with a dot.
+        """
+        return self
+
+    def of_small_objects(self) -> Store:
+        """Return a variant of this store for reading many small objects.
+
+        The variant may request more objects at once than this store does.
         """
         return self
 

@@ -112,7 +112,7 @@ class Transport(RemoteClient):
 
         def batches() -> Iterator[Sequence[ByteRange]]:
             first = 0
-            count = usual_count if is_one_batch or expected.are_small else _FIRST_BATCH
+            count = usual_count if is_one_batch or expected.small else _FIRST_BATCH
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
@@ -385,7 +385,7 @@ def _versioned(response: bytes | None) -> Versioned | None:
 
 def _batch_size(expected: Expected) -> int:
     """Return the number of requests that each helper thread makes concurrently."""
-    return _SMALL_BATCH if expected.are_small else _BATCH_REQUESTS
+    return _SMALL_BATCH if expected.small else _BATCH_REQUESTS
 
 
 def is_http(filesystem: Any) -> bool:
