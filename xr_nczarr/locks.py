@@ -34,7 +34,7 @@ class ProcessLock:
         self._lock.release()
 
 
-class Underway:
+class InFlight:
     """A counter of the tasks in progress in this process. `end` waits for these tasks.
 
     Use the counter as a context manager around each task. The count is not pickled: an unpickled
@@ -47,7 +47,7 @@ class Underway:
         self._ended = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Underway, ()
+        return InFlight, ()
 
     def __enter__(self) -> None:
         with self._changed:

@@ -38,7 +38,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.storage import ByteRange, RemoteStore, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.retries import storage_error
 
 OBSTORE = {"client": "obstore"}
@@ -67,7 +67,7 @@ def client_of(url: str, options: dict[str, Any] | None = None) -> Any:
 
 
 def library_of(url: str, options: dict[str, Any] | None = None) -> str:
-    return {"ObstoreClient": "obstore", "FilesystemClient": "fsspec"}[
+    return {"ObstoreClient": "obstore", "FsspecClient": "fsspec"}[
         type(client_of(url, options)).__name__
     ]
 
@@ -367,7 +367,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
             super().pipe_file(path, value, **options)
 
     overlaps: list[str] = []
-    client = FilesystemClient(Memory(skip_instance_cache=True), "/w")
+    client = FsspecClient(Memory(skip_instance_cache=True), "/w")
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(client.put, ["a", "b"], [b"1", b"2"]))
     assert overlaps == []
@@ -558,7 +558,7 @@ def test_any_exception_of_a_filesystem_is_raised_as_storage_error_with_key() -> 
 
         info = pipe_file = ls = cat_file
 
-    client = FilesystemClient(Broken(skip_instance_cache=True), "/w")
+    client = FsspecClient(Broken(skip_instance_cache=True), "/w")
     store = RemoteStore(client)
     for action in (
         lambda: list(store.fetch(["a"])),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import ChunkLayout, ChunkObjects, Index
-from xr_nczarr.chunks.windows import Window, byte_window
+from xr_nczarr.chunks.partial_reads import Window, byte_window
 from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
 from xr_nczarr.locks import cached_property

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import ChunkLayout, ChunkObjects
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError

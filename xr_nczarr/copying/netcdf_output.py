@@ -24,7 +24,7 @@ from xr_nczarr.copying.netcdf_c import (
 )
 from xr_nczarr.copying.transfer import rearranged
 from xr_nczarr.errors import Place, UnsupportedError, quote
-from xr_nczarr.locks import Underway
+from xr_nczarr.locks import InFlight
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
@@ -89,7 +89,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
         writer = _FileWriter(handle, tree)
         # After an error, dask's threads continue to write. They must end before the file is closed,
         # because netCDF-C reuses the identifiers of closed files.
-        on_error.callback(writer.underway.end)
+        on_error.callback(writer.in_flight.end)
         with LOCK:
             writer.define(tree.root, handle.group("/"))
         tree.report_changes()
@@ -119,7 +119,7 @@ class _FileWriter:
         Mapping from the paths of the dimensions defined so far to their netCDF-C identifiers.
     variables
         The variables defined so far, keyed by path.
-    underway
+    in_flight
         Counter of the assignments in progress. The file is not closed until they have ended.
     """
 
@@ -127,7 +127,7 @@ class _FileWriter:
     tree: Tree
     dimensions: dict[str, int] = field(default_factory=dict)
     variables: dict[str, StoredVariable] = field(default_factory=dict)
-    underway: Underway = field(default_factory=Underway)
+    in_flight: InFlight = field(default_factory=InFlight)
 
     def define(self, group: Group, ncid: int) -> None:
         new = self.handle.integer
@@ -169,7 +169,7 @@ class _FileWriter:
             if xtype == CHAR:
                 attributes["_FillValue"] = text or "\0"
         self._put_attributes(ncid, varid, attributes)
-        self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.underway)
+        self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.in_flight)
 
     def _define_filters(self, variable: Variable, place: tuple[int, int]) -> None:
         call, node = self.handle.call, variable.node
@@ -234,7 +234,7 @@ class StoredVariable:
     ncid: int
     varid: int
     xtype: int
-    underway: Underway
+    in_flight: InFlight
 
     def __dask_tokenize__(self) -> tuple[str, int, int]:
         return self.handle.path, self.ncid, self.varid
@@ -252,7 +252,7 @@ class StoredVariable:
         else:
             values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
             data = ctypes.c_void_p(values.ctypes.data)
-        with self.underway, LOCK:
+        with self.in_flight, LOCK:
             self.handle.call("nc_put_vara", self.ncid, self.varid, starts, lengths, data)
 
 

@@ -11,7 +11,7 @@ from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references.entries import absolute_url
 from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.keys import is_plain_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.remote import RemoteStore, Rules
@@ -24,7 +24,7 @@ _MAX_FILE_BYTES = 1 << 62
 _BUCKETS = ("s3", "gs")
 
 
-class _WholePaths(FilesystemClient):
+class _WholePaths(FsspecClient):
     """A client whose keys are complete paths in a filesystem, or complete chained URLs.
 
     As a result, one client can read all targets that share a protocol and options.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.storage.aws import NoEquivalent, bucket_region, s3_arguments
-from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
@@ -107,11 +107,11 @@ def connection(
         equivalent in obstore.
     """
     rules = rules or Rules()
-    # Only `FilesystemClient` can restrict redirects.
+    # Only `FsspecClient` can restrict redirects.
     restricts_redirects = trust is not None and is_web(url)
     arguments = None if restricts_redirects else _obstore_arguments(url, options, rules.retry)
     if arguments is None:
-        return FilesystemClient.connect(url, options, rules, trust)
+        return FsspecClient.connect(url, options, rules, trust)
     return _ObstoreConnection(url, options, rules, arguments)
 
 
@@ -178,7 +178,7 @@ class _ObstoreConnection(Connection):
         )
 
     def _by_fsspec(self) -> RemoteClient:
-        return FilesystemClient.connect(self.url, self.options, self.rules)
+        return FsspecClient.connect(self.url, self.options, self.rules)
 
 
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:

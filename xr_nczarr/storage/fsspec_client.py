@@ -12,12 +12,12 @@ from typing import Any, Self
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
+from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import is_transient, status_of
-from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
@@ -25,7 +25,7 @@ _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing 
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
-class FilesystemClient(Transport):
+class FsspecClient(FsspecReader):
     """A client for all files below a folder in an fsspec filesystem."""
 
     _shows_folders = False
@@ -154,7 +154,7 @@ class FilesystemClient(Transport):
 
 
 def _unpickled(
-    filesystem: Any, root: str, rebuild: Callable[..., FilesystemClient], process: int | None
+    filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
     """Return the client that ``rebuild(filesystem, root)`` creates from its pickled parts.
 

@@ -18,17 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from xr_nczarr.errors import ConflictError, NotFoundError, RefusedError, StorageError, quote
 from xr_nczarr.storage import system
-from xr_nczarr.storage.fingerprint import folder_fingerprint
-from xr_nczarr.storage.keys import (
-    WRITER_LOCK,
-    Listing,
-    check_key,
-    check_prefix,
-    check_target,
-    name_collisions,
-)
-from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
-from xr_nczarr.storage.replacing import (
+from xr_nczarr.storage.atomic_files import (
     check_not_hidden,
     concurrent_creation_error,
     copy_tree,
@@ -42,6 +32,16 @@ from xr_nczarr.storage.replacing import (
     replace_directory,
     write_file,
 )
+from xr_nczarr.storage.fingerprint import folder_fingerprint
+from xr_nczarr.storage.keys import (
+    WRITER_LOCK,
+    Listing,
+    check_key,
+    check_prefix,
+    check_target,
+    name_collisions,
+)
+from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
 from xr_nczarr.storage.retries import storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each

@@ -18,7 +18,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
-from xr_nczarr.storage.fsspec_client import FilesystemClient
+from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.location import Location, Medium, check_unused, parse_url
 from xr_nczarr.storage.memory import MemoryStore
@@ -177,7 +177,7 @@ def open_url(
     )
     trust = None if access.trusted else Trust.below(url)
     if filesystem is not None:
-        return RemoteStore(FilesystemClient.within(filesystem, url, rules, trust))
+        return RemoteStore(FsspecClient.within(filesystem, url, rules, trust))
     return RemoteStore(connection(url, options, rules, trust))
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage import system
+from xr_nczarr.storage.atomic_files import concurrent_creation_error, hidden_path
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
-from xr_nczarr.storage.replacing import concurrent_creation_error, hidden_path
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync

@@ -22,7 +22,7 @@ import numpy as np
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.errors import ConflictError, Place
-from xr_nczarr.locks import ProcessLock, Underway
+from xr_nczarr.locks import InFlight, ProcessLock
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
@@ -313,7 +313,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     return converted
 
 
-class Uploads(Underway):
+class Uploads(InFlight):
     """A thread pool that encodes and stores the chunks of one write in the background.
 
     The pool belongs to one process. An unpickled copy has no pool, so dask workers store chunks in

@@ -46,8 +46,8 @@ _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "adl": "azure", "http": "http
 """A mapping from each protocol to the extra of this package that installs its filesystem."""
 
 
-class Transport(RemoteClient):
-    """The part of `FilesystemClient` that reads files, and retries transient failures.
+class FsspecReader(RemoteClient):
+    """The part of `FsspecClient` that reads files, and retries transient failures.
 
     Files are read with fsspec's public batch methods.
 
