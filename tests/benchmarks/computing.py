@@ -43,10 +43,10 @@ def computing(directory: Path) -> Iterator[Row]:
     graphs = {name: graph(engine) for name, engine in ENGINES.items()}
     yield Row("dask graph of 100,000 chunks", graphs, {"engine zarr": 1})
     yield Row(
-        "bytes shipped per task",
+        "pickled size per task",
         {name: partial(_shipped, empty, engine) for name, engine in ENGINES.items()}
-        | {"at most 2 kB": lambda: 2000},
-        {"at most 2 kB": 1},
+        | {"limit: 2 kB": lambda: 2000},
+        {"limit: 2 kB": 1},
         unit="B",
     )
 
@@ -56,7 +56,7 @@ def computing(directory: Path) -> Iterator[Row]:
     }
     for name, path in stores.items():
         yield Row(
-            f"mean of {name}, dask on threads",
+            f"mean of {name}, dask with threads",
             _means(path, "threads"),
             {"engine zarr": 1.8},
             tolerance=1e-4,
@@ -67,7 +67,7 @@ def computing(directory: Path) -> Iterator[Row]:
     ):
         for name, path in stores.items():
             yield Row(
-                f"mean of {name}, two processes",
+                f"mean of {name}, dask with two processes",
                 _means(path, client),
                 {"engine zarr": 1.8},
                 tolerance=1e-4,
@@ -81,8 +81,8 @@ def threads(directory: Path) -> Iterator[Row]:
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
     }
     for name, path in stores.items():
-        contestants = {OURS: _each_row(path, 100), "one thread": _each_row(path, 1)}
-        yield Row(f"100 threads, {name}", contestants, {"one thread": 1 / 1.2})
+        implementations = {OURS: _each_row(path, 100), "one thread": _each_row(path, 1)}
+        yield Row(f"100 threads, {name}", implementations, {"one thread": 1 / 1.2})
 
 
 def _shipped(path: Path, engine: str) -> int:
@@ -102,7 +102,7 @@ def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
 
 
 def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]:
-    """Return the means computed with each engine, and a mean without reading as the limit."""
+    """Return the means computed with each engine, and a mean without reading as the baseline."""
 
     def opened(engine: str) -> xr.DataArray:
         with xr.open_dataset(path, engine=engine, chunks={}) as dataset:
@@ -113,7 +113,7 @@ def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]
 
     like = opened("nczarr").data
     return {name: compute(partial(opened, engine)) for name, engine in ENGINES.items()} | {
-        "limit: dask": compute(
+        "baseline: dask": compute(
             lambda: xr.DataArray(da.ones(like.shape, dtype="f4", chunks=like.chunks))
         )
     }
@@ -152,7 +152,7 @@ def starting(directory: Path) -> Iterator[Row]:
         {
             OURS: run("-m", "xr_nczarr", "--help"),
             "bare Python": run("-c", "pass"),
-            "limit: argparse": run("-c", formatting),
+            "baseline: argparse": run("-c", formatting),
         },
         {"bare Python": 1 / 1.5},
     )
@@ -175,7 +175,7 @@ def starting(directory: Path) -> Iterator[Row]:
         return statistics.median(times)
 
     yield Row(
-        "first open after import xarray",
+        "first open after importing xarray",
         {name: partial(open_first, *entry) for name, entry in _ENTRY_POINTS.items()},
         {"engine zarr": 1.5},
         unit="ms",

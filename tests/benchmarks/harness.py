@@ -1,4 +1,4 @@
-"""Run contestants in turns and compute ratios, which vary less than times do."""
+"""Time implementations alternately, and compute ratios, which vary less than times do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 OURS = "xr_nczarr"
-NO_PEERS = ("limit", "at most", "undecoded", "encoding alone", "xarray alone")
-"""First words of contestants without comparable values: bare work, goals, other values."""
+NO_PEERS = ("baseline", "limit", "undecoded", "encoding alone", "xarray alone")
+"""First words of the names of implementations whose values are not compared."""
 
 SHORTEST = 0.02
 """Seconds that a measurement takes at least; shorter work is repeated, as in timeit.
@@ -24,17 +24,19 @@ A single run of a millisecond depends on what the previous run left in the proce
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a piece of work that all contestants do.
+    """A benchmark, which is one row of the table, and the implementations that it compares.
 
-    `goals` maps a contestant to the goal of its ratio: its time divided by that of xr_nczarr.
-    `values` extracts the values of a contestant's result, which are compared within `tolerance`.
-    `discard` removes the result. Neither of them is timed. The contestant ``limit`` does the same
-    work in as little Python as possible. If `unit` is not seconds, each contestant runs once, and
-    its result is the measurement.
+    `goals` maps the name of an implementation to the goal for its ratio, which is its time divided
+    by the time of xr_nczarr. `values` extracts the values to compare, within `tolerance`, from the
+    result of an implementation, and `discard` removes the result; neither is timed. If `unit` is
+    not seconds, each implementation runs once, and its result is the measurement.
+
+    A ``baseline`` does the same work with as little Python as possible. A ``limit`` is an upper
+    bound, such as a fixed time.
     """
 
     name: str
-    contestants: Mapping[str, Callable[[], Any]]
+    implementations: Mapping[str, Callable[[], Any]]
     goals: Mapping[str, float] = field(default_factory=dict)
     values: Callable[[Any], Any] = lambda result: result
     discard: Callable[[Any], object] = lambda result: None
@@ -44,10 +46,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """Median times in seconds, and the median over all rounds of each contestant's ratio.
+    """Median times in seconds, and each implementation's median ratio over all rounds.
 
-    `failed` contains the reason for each contestant that is missing. If the unit is not seconds,
-    there are no processor times. `day` is the date of the measurement in ISO format.
+    `failed` maps each implementation that failed to the reason. If the unit is not seconds, there
+    are no processor times. `day` is the date of the measurement in ISO format.
     """
 
     row: str
@@ -67,40 +69,40 @@ class Result:
         return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
 
     def unreachable(self, name: str) -> bool:
-        """Return whether the bare work itself misses the goal for another contestant."""
-        limits = [ratio for other, ratio in self.ratio.items() if other.startswith("limit")]
-        if not limits or name.startswith(("limit", "at most")) or not self.missed(name):
+        """Return whether the baseline misses the goal for another implementation, too."""
+        baselines = [ratio for other, ratio in self.ratio.items() if other.startswith("baseline")]
+        if not baselines or name.startswith(("baseline", "limit")) or not self.missed(name):
             return False
-        return self.ratio[name] / min(1, max(limits)) < self.goals[name]
+        return self.ratio[name] / min(1, max(baselines)) < self.goals[name]
 
 
 def within(seconds: float) -> Callable[[], None]:
-    """Return a contestant that takes a fixed time, so that a time limit becomes a ratio."""
+    """Return a function that takes a fixed time, which turns a time limit into a ratio."""
     return lambda: time.sleep(seconds)
 
 
 def run(row: Row, rounds: int = 7) -> Result:
-    """Measure one row, and omit the contestants that fail.
+    """Measure one row without the implementations that fail.
 
     Raises
     ------
     AssertionError
-        If the contestants return different values in the warm-up.
+        If the implementations return different values in the warm-up.
     """
     day = time.strftime("%Y-%m-%d")
-    contestants, failed = dict(row.contestants), {}
+    implementations, failed = dict(row.implementations), {}
     reference = None
-    for name, contestant in row.contestants.items():
+    for name, implementation in row.implementations.items():
         try:
-            result = contestant()
+            result = implementation()
         except Exception as error:
             if name == OURS:
                 raise
             failed[name] = f"{type(error).__name__}: {error}"[:200]
-            del contestants[name]
+            del implementations[name]
             continue
         if row.unit != "s":
-            contestants[name] = result
+            implementations[name] = result
         elif not name.startswith(NO_PEERS):
             values = np.asarray(row.values(result))
             reference = values if reference is None else reference
@@ -112,16 +114,16 @@ def run(row: Row, rounds: int = 7) -> Result:
         row.discard(result)
         del result
     if row.unit != "s":
-        ratio = _ratios({name: [value] for name, value in contestants.items()})
+        ratio = _ratios({name: [value] for name, value in implementations.items()})
         return Result(
-            row.name, contestants, {}, ratio, {}, dict(row.goals), failed, day, 1, row.unit
+            row.name, implementations, {}, ratio, {}, dict(row.goals), failed, day, 1, row.unit
         )
-    names = list(contestants)
+    names = list(implementations)
     wall: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            taken, used = _timed(contestants[name], row.discard)
+            taken, used = _timed(implementations[name], row.discard)
             wall[name].append(taken)
             processor[name].append(used)
     gc.collect()
@@ -138,14 +140,16 @@ def run(row: Row, rounds: int = 7) -> Result:
     )
 
 
-def _timed(contestant: Callable[[], Any], discard: Callable[[Any], object]) -> tuple[float, float]:
+def _timed(
+    implementation: Callable[[], Any], discard: Callable[[Any], object]
+) -> tuple[float, float]:
     """Return wall and processor time of one run, or means of the runs that fill `SHORTEST`."""
     gc.collect()
     wall = processor = 0.0
     runs = 0
     while wall < SHORTEST:
         started, used = time.perf_counter(), time.process_time()
-        result = contestant()
+        result = implementation()
         wall += time.perf_counter() - started
         processor += time.process_time() - used
         discard(result)
@@ -165,9 +169,9 @@ def _ratios(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def table(results: list[Result]) -> str:
-    """Return the results as a Markdown table of ratios; above 1, the contestant is slower."""
+    """Return the results as a Markdown table of ratios; above 1, the implementation is slower."""
     lines = [
-        "| work | ours | ratios (wall; processor) |",
+        "| benchmark | xr_nczarr | ratios (wall; processor) |",
         "| --- | --- | --- |",
     ]
     for result in results:
@@ -175,7 +179,7 @@ def table(results: list[Result]) -> str:
         for name, ratio in result.ratio.items():
             goal = result.goals.get(name)
             aimed = [] if goal is None else [f"goal {goal:.3g}"]
-            aimed += ["beyond the limit"] if result.unreachable(name) else []
+            aimed += ["missed by the baseline"] if result.unreachable(name) else []
             processor = result.processor_ratio.get(name)
             notes = ([] if processor is None else [f"{processor:.2f}"]) + aimed
             cells.append(f"{name} {ratio:.2f}" + (f" ({', '.join(notes)})" if notes else ""))

@@ -60,7 +60,7 @@ def operation(directory: Path) -> Iterator[Row]:
     yield _regions(folder)
     for times in (1, 10):
         yield Row(
-            f"memory to stream {times * STREAMED_BYTES >> 20} MiB, above the import",
+            f"peak memory while streaming {times * STREAMED_BYTES >> 20} MiB, excluding imports",
             {
                 OURS: partial(_streamed, folder, "ours", times),
                 "to_zarr": partial(_streamed, folder, "to_zarr", times),
@@ -96,7 +96,7 @@ def _appends(folder: Path) -> Iterator[Row]:
             return 1.0
 
         yield Row(
-            f"append one step to {length:,}",
+            f"append one time step to {length:,}",
             {
                 name: partial(append, name, itertools.count(length), path)
                 for name, path in stores.items()
@@ -106,7 +106,7 @@ def _appends(folder: Path) -> Iterator[Row]:
 
 
 def _fresh(folder: Path, write: Callable[[Path], object]) -> Callable[[], Path]:
-    """Return a contestant that writes a new store each time, and returns its path."""
+    """Return an implementation that writes a new store each time, and returns its path."""
     numbers = itertools.count()
     name = f"{id(write):x}"
 
@@ -119,7 +119,7 @@ def _fresh(folder: Path, write: Callable[[Path], object]) -> Callable[[], Path]:
 
 
 def _copies(folder: Path) -> Iterator[Row]:
-    """Yield rows for copying 1,000 chunks: as bytes, with other codecs, and in other chunks."""
+    """Yield rows for copying 1,000 chunks: encoded, with different codecs, and rechunked."""
     values = data.field()
     chunks = (values.shape[0] // 10 or 1, *(max(1, size // 10) for size in values.shape[1:]))
     source = folder / "source"
@@ -136,14 +136,14 @@ def _copies(folder: Path) -> Iterator[Row]:
             opened.to_zarr(path, zarr_format=2, encoding={"field": field})
 
     rows: dict[str, tuple[dict[str, Callable[[Path], object]], dict[str, float]]] = {
-        "copy as bytes": (
+        "copy encoded chunks": (
             {
                 OURS: lambda path: xr_nczarr.copy(source, path),
-                "at most a copy of the files": lambda path: shutil.copytree(source, path),
+                "limit: plain file copy": lambda path: shutil.copytree(source, path),
             },
-            {"at most a copy of the files": 0.4},
+            {"limit: plain file copy": 0.4},
         ),
-        "copy with other codecs": (
+        "copy with different codecs": (
             {
                 OURS: lambda path: xr_nczarr.copy(source, path, **FAST),
                 "open + to_zarr": lambda path: by_xarray(
@@ -152,7 +152,7 @@ def _copies(folder: Path) -> Iterator[Row]:
             },
             {"open + to_zarr": 1.25},
         ),
-        "copy rechunked": (
+        "copy with rechunking": (
             {
                 OURS: lambda path: xr_nczarr.copy(source, path, chunks=turned),
                 "open + to_zarr": lambda path: by_xarray(
@@ -161,22 +161,22 @@ def _copies(folder: Path) -> Iterator[Row]:
             },
             {"open + to_zarr": 1.25},
         ),
-        "to_nczarr of an opened store": (
+        "write an opened dataset": (
             {
                 OURS: lambda path: xr_nczarr.to_nczarr(
                     xr.open_dataset(source, engine="nczarr"), path
                 ),
-                "at most with chunks={}": lambda path: xr_nczarr.to_nczarr(
+                "limit: same with chunks={}": lambda path: xr_nczarr.to_nczarr(
                     xr.open_dataset(source, engine="nczarr", chunks={}), path
                 ),
             },
-            {"at most with chunks={}": 1 / 1.15},
+            {"limit: same with chunks={}": 1 / 1.15},
         ),
     }
     for name, (writers, goals) in rows.items():
         yield Row(
             f"{name}, 265 MB",
-            {contestant: _fresh(folder, write) for contestant, write in writers.items()},
+            {implementation: _fresh(folder, write) for implementation, write in writers.items()},
             goals,
             lambda path: xr.open_dataset(path, engine="nczarr").field.values,
             lambda path: shutil.rmtree(path, True),
@@ -223,7 +223,7 @@ def _regions(folder: Path) -> Row:
         list(pool.map(partial(_write_region, writer, path), range(WRITERS)))
 
     return Row(
-        f"regions by {WRITERS} processes",
+        f"write regions from {WRITERS} processes",
         {name: _fresh(folder, partial(write, name)) for name in (OURS, "to_zarr")},
         {"to_zarr": 1},
         lambda path: xr.open_dataset(path, engine="nczarr").t2m.values,

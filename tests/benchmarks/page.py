@@ -1,4 +1,4 @@
-"""Write the measurements into the page of the documentation."""
+"""Write the results into the documentation page."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from tests.benchmarks.harness import OURS, Result
 from tests.benchmarks.names import shown
 from tests.benchmarks.requests import UNITS
 
-_SECTION = re.compile(r"^## Measured\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^## Results\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS_SECTION = re.compile(r"^## Requests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS = """## Requests
 
-This table shows how many requests each piece of work sends to an S3 server, and in how many
-batches: *8 / 2* means 8 requests in 2 batches. All requests of a batch run at the same time, and
-each batch starts when the previous batch is complete. These counts are the same on every machine. A
-dash means that the library cannot do this work, or was not measured.
+This table shows how many requests each operation sends to an S3 server, and in how many batches:
+*8 / 2* means 8 requests in 2 batches. The requests of a batch are sent concurrently, and each batch
+starts when the previous one is complete. These counts are the same on every machine. A dash means
+that the library does not support the operation, or that it was not measured.
 
 """
-_INTRODUCTION = """## Measured
+_INTRODUCTION = """## Results
 
-These results were measured on a machine with {processors} processors ({processor}) under {system}.
+These results were measured under {system} on a machine with {processors} processors ({processor}).
 Each value is the median of several rounds.
 
-- The second column is the time of xr_nczarr, unless a row has another unit.
-- The third column contains ratios: the time of another contestant divided by the time of
-  xr_nczarr. If a ratio is above 1, the other contestant is slower.
-- *Bare work* is the same reading and decoding, in as little Python as possible. *At most …* is a
-  fixed time or size.
-- Most ratios have a goal. {missed} of {aimed} are below their goal. They are printed in **bold**,
-  and the last column shows the goal. For {unreachable} of them, marked †, the bare work is below
-  the goal too.
+- The second column is the time that xr_nczarr takes, unless another unit is shown.
+- The third column lists ratios: the time of another library divided by the time of xr_nczarr. If a
+  ratio is above 1, the other library is slower.
+- *Baseline* is not a library. It does the same work, such as reading and decoding, with as little
+  Python as possible. *Limit (…)* is an upper bound on the time or size.
+- Most ratios have a goal. {missed} of the {aimed} goals are missed. The missed ratios are printed
+  in **bold**, with their goals in the last column. For {unreachable} of them, marked †, the
+  baseline misses the goal as well.
 
-In the names of the rows, *raw* means uncompressed, *20 ms* is the latency of the server, and
-*single documents* means a store without consolidated metadata. *Strided* reads every 4th step and
-every 16th row and column. *Orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
+In the names of the benchmarks, *raw* means uncompressed, *20 ms* is the latency of the server, and
+*not consolidated* means a store without consolidated metadata. *Strided* reads every 4th time step
+and every 16th row and column. *Orthogonal* selects 3 time steps, 4 rows and 4 columns by position.
 
 {{download}}`performance.json <performance.json>` contains all goals and times.
 
-![Ratios of all rows; to the right of 1, the others are slower](images/performance.svg)
+![Ratios of all benchmarks; to the right of 1, the other library is slower](images/performance.svg)
 
 """
 _TABLES = {
-    "Start": "import |nczarr |first open",
+    "Startup": "^nczarr |first open",
     "Remote stores": "HTTP|S3|nginx",
-    "Reference sets": "references|gen ",
-    "Dask and threads": "dask|mean of|threads|task",
-    "Writing": "^(write|copy|append|regions|to_nczarr|memory to stream) ",
+    "Reference sets": "references|gen entry",
+    "Dask and threads": "dask|threads|task",
+    "Writing": "^(write|copy|append|peak memory while streaming) ",
     "Opening many variables": "open ",
     "Shards": "shards",
-    "Selections": "point series|row of|box of|strided|orthogonal",
+    "Selections": "point series|one row|one box|strided|orthogonal",
     "Reading large chunks": "265 MB|packed",
     "Reading small chunks": "chunks of",
-    "Other work": "",
+    "Other": "",
 }
 """Headings of the tables, and patterns for the names of their rows; the first match counts."""
 
@@ -67,7 +67,7 @@ def replaced(
     failures: Sequence[str],
     machine: Mapping[str, Any],
 ) -> str:
-    """Return the page with the results in place of its sections "Measured" and "Requests"."""
+    """Return the page with the results in place of its sections "Results" and "Requests"."""
     counted = [result for result in results if result.unit in UNITS]
     if counted:
         page = _with_section(page, _REQUESTS_SECTION, _requests(counted, machine["versions"]))
@@ -87,7 +87,9 @@ def replaced(
         tables.setdefault(heading, []).append(result)
     for heading, rows in tables.items():
         text += f"### {heading}\n\n{_measured(rows)}\n\n"
-        text += "| Work | xr_nczarr | Others | Missed goals |\n| --- | --- | --- | --- |\n"
+        text += (
+            "| Benchmark | xr_nczarr | Others (ratio) | Missed goals |\n| --- | --- | --- | --- |\n"
+        )
         text += "".join(f"{_line(row)}\n" for row in rows) + "\n"
     text += "".join(f"Not measured: {' '.join(item.split())[:200]}\n\n" for item in failures)
     text += _versions({"Python": machine["python"], **machine["versions"]})
@@ -100,7 +102,7 @@ def _measured(results: Sequence[Result]) -> str:
     dates = " and ".join(f"{day.day} {day:%B %Y}" for day in days)
     rounds = sorted({result.rounds for result in results if result.unit == "s"}) or [1]
     number = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    return f"Measured on {dates} with {number} rounds."
+    return f"Measured on {dates} in {number} rounds."
 
 
 def _versions(versions: Mapping[str, str]) -> str:
@@ -111,12 +113,14 @@ def _versions(versions: Mapping[str, str]) -> str:
 def _with_section(page: str, section: re.Pattern[str], text: str) -> str:
     page, count = section.subn(lambda _: text, page)
     if count != 1:
-        raise ValueError(f"the page has no section {text.splitlines()[0]} with another behind it")
+        raise ValueError(
+            f"the page has no section {text.splitlines()[0]} that another section follows"
+        )
     return page
 
 
 def _requests(results: Sequence[Result], versions: Mapping[str, str]) -> str:
-    """Return the section with a line for each piece of work, and a column for each contestant."""
+    """Return the section with a line for each operation and a column for each implementation."""
     cells: dict[str, dict[str, list[str]]] = {}
     for result in results:
         for name, value in result.wall.items():
@@ -124,7 +128,7 @@ def _requests(results: Sequence[Result], versions: Mapping[str, str]) -> str:
         for name in result.failed:
             cells.setdefault(result.row, {})[name] = ["fails"]
     names = list(dict.fromkeys(name for row in cells.values() for name in row))
-    lines = [["Work", *names], ["---"] * (1 + len(names))]
+    lines = [["Operation", *names], ["---"] * (1 + len(names))]
     for row, counts_by_name in cells.items():
         line = (" / ".join(counts_by_name.get(name, ["–"])) for name in names)
         lines.append([row, *line])

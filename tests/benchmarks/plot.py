@@ -1,4 +1,4 @@
-"""Draw results: a line for each row, with a point for each contestant.
+"""Draw results: a line for each benchmark, with a point for each implementation.
 
 `python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg` draws `OVERVIEW`.
 """
@@ -23,18 +23,18 @@ OVERVIEW = {
     "1,000 chunks of 16 kB over HTTP, 20 ms": "read 1,000 chunks over HTTP, 20 ms",
     "write 265 MB, blosc": "write 265 MB, Blosc",
 }
-"""Rows of the figure for users, with the names that it shows."""
+"""Rows shown in the figure for users, and their labels."""
 PEERS = {
     "xarray and zarr-python": ("engine zarr", "to_zarr"),
     "zarr-python": ("zarr-python", "zarr-python, obstore"),
     "zarrs": ("zarrs",),
     "tensorstore": ("tensorstore",),
 }
-"""Contestants of the figure for users, by their names in the rows."""
+"""Libraries in the figure for users, and their names in the rows."""
 
 
 def draw(results: list[Result], path: Path) -> None:
-    """Draw the ratios on a logarithmic axis; to the right of 1, other libraries are slower."""
+    """Draw the ratios on a logarithmic axis; to the right of 1, the other library is slower."""
     rows = [result for result in results if result.ratio and result.unit == "s"]
     figure = Figure(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -53,7 +53,7 @@ def draw(results: list[Result], path: Path) -> None:
     axes.axvline(1, color="0.5", lw=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(0, -len(rows), -1), [row.row for row in rows], fontsize=7)
-    axes.set_xlabel("time of the other / time of xr_nczarr (bar: the goal)", fontsize=8)
+    axes.set_xlabel("time of the other library / time of xr_nczarr (bar: goal)", fontsize=8)
     axes.grid(axis="y", lw=0.3)
     figure.legend(loc="outside upper center", ncols=4, fontsize=7)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -80,7 +80,7 @@ def draw_overview(results: list[Result], path: Path) -> None:
     axes.minorticks_off()
     axes.margins(x=0.1)
     axes.set_yticks(range(0, -len(OVERVIEW), -1), list(OVERVIEW.values()), fontsize=9)
-    axes.set_xlabel("time of the other library, in times of engine nczarr", fontsize=9)
+    axes.set_xlabel("time of the other library / time of engine nczarr", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, fontsize=9)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

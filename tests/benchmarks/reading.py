@@ -13,7 +13,7 @@ import tensorstore
 import xarray as xr
 import zarr
 
-from tests.benchmarks import data, limits
+from tests.benchmarks import baselines, data
 from tests.benchmarks.harness import OURS, Row
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import open_netcdf
@@ -45,10 +45,12 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
     return tensorstore.open(spec, read=True).result()
 
 
-def _bare(path: Path, name: str, fill: np.floating | None = None) -> Callable[[], None]:
-    """Return the bare work for the large field: read, decode and mask chunks on two threads."""
+def _baseline(path: Path, name: str, fill: np.floating | None = None) -> Callable[[], None]:
+    """Return the baseline for the large field: read, decode and mask chunks on two threads."""
     chunk_bytes = 4 * data.CHUNKS[1] * data.CHUNKS[2]
-    return limits.reading(limits.chunk_files(path), limits.DECODERS[name], chunk_bytes, fill=fill)
+    return baselines.reading(
+        baselines.chunk_files(path), baselines.DECODERS[name], chunk_bytes, fill=fill
+    )
 
 
 def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
@@ -69,30 +71,32 @@ def large_chunks(directory: Path) -> Iterator[Row]:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
-        contestants = {
+        implementations = {
             OURS: lambda array=array: everything(array),
             "zarr-python": lambda zarr_array=zarr_array: zarr_array[...],
             "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
             "tensorstore": lambda store=store: store.read().result(),
-            "limit": _bare(path, name),
+            "baseline": _baseline(path, name),
         }
         if name != "blosc":
-            contestants["netcdf-c"] = by_netcdf(path, "zarr")
-        goals = {"zarr-python": 1, "zarrs": 1, "tensorstore": 1, "netcdf-c": 1, "limit": 0.8}
+            implementations["netcdf-c"] = by_netcdf(path, "zarr")
+        goals = {"zarr-python": 1, "zarrs": 1, "tensorstore": 1, "netcdf-c": 1, "baseline": 0.8}
         if name == "zlib":
             goals |= {"zarr-python": 2, "tensorstore": 1.3}
-        yield Row(f"265 MB, 4 MB chunks, {name}", contestants, goals)
+        yield Row(f"265 MB, 4 MB chunks, {name}", implementations, goals)
         if name == "zlib":
             yield Row(
-                "265 MB, 4 MB chunks, zlib without the extra fast",
-                contestants | {OURS: _without_deflate(path)},
+                "265 MB, 4 MB chunks, zlib, without the fast extra",
+                implementations | {OURS: _without_deflate(path)},
                 {"zarr-python": 1, "netcdf-c": 1.8},
             )
         if name in ("raw", "blosc"):
-            yield from _through_xarray(path, f"265 MB through xarray, {name}", _bare(path, name))
+            yield from _through_xarray(
+                path, f"265 MB through xarray, {name}", _baseline(path, name)
+            )
     path = data.masked(directory)
-    bare = _bare(path, "raw", fill=np.float32(data.FILL))
-    yield from _through_xarray(path, "265 MB masked by xarray, raw", bare)
+    baseline = _baseline(path, "raw", fill=np.float32(data.FILL))
+    yield from _through_xarray(path, "265 MB masked by xarray, raw", baseline)
 
 
 def _without_deflate(path: Path | str) -> Callable[[], np.ndarray]:
@@ -117,7 +121,7 @@ def by_pipeline(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     return run
 
 
-def _through_xarray(path: Path, name: str, bare: Callable[[], None]) -> Iterator[Row]:
+def _through_xarray(path: Path, name: str, baseline: Callable[[], None]) -> Iterator[Row]:
     for label, goal, options in (("", 4, {}), (", chunks={}", 1.8, {"chunks": {}})):
         peer = partial(load, path, "zarr", **options)
         yield Row(
@@ -127,7 +131,7 @@ def _through_xarray(path: Path, name: str, bare: Callable[[], None]) -> Iterator
                 "engine zarr": peer,
                 "engine zarr, zarrs": by_pipeline(peer),
                 "undecoded": partial(load, path, "nczarr", decode_cf=False, **options),
-                "limit": bare,
+                "baseline": baseline,
             },
             {"engine zarr": goal, "engine zarr, zarrs": 1, "undecoded": 1 / 1.2},
         )
@@ -140,17 +144,17 @@ def netcdf_default(directory: Path) -> Iterator[Row]:
         data.netcdf_store(directory, "shuffled", data.field(), data.CHUNKS, zlib=True, complevel=4)
     array = ours(path)
     yield Row(
-        "265 MB, zlib + shuffle by netcdf-c",
+        "265 MB, zlib + shuffle written by netcdf-c",
         {OURS: lambda: everything(array), "netcdf-c": by_netcdf(path)},
         {"netcdf-c": 3},
     )
     yield Row(
-        "265 MB, zlib + shuffle by netcdf-c, without the extra fast",
+        "265 MB, zlib + shuffle written by netcdf-c, without the fast extra",
         {OURS: _without_deflate(path), "netcdf-c": by_netcdf(path)},
         {"netcdf-c": 1.8},
     )
     yield Row(
-        "265 MB, zlib + shuffle by netcdf-c, through xarray",
+        "265 MB, zlib + shuffle written by netcdf-c, through xarray",
         {
             OURS: partial(load, path, "nczarr"),
             "engine netcdf4": lambda: load(f"file://{path}#mode=nczarr,file", "netcdf4"),
@@ -190,13 +194,13 @@ def small_chunks(directory: Path) -> Iterator[Row]:
         path = data.small(directory, name, count, elements)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
-        contestants = {
+        implementations = {
             OURS: lambda array=array: everything(array),
             "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
             "tensorstore": lambda store=store: store.read().result(),
-            "limit": limits.reading(
-                limits.chunk_files(path),
-                limits.DECODERS[name],
+            "baseline": baselines.reading(
+                baselines.chunk_files(path),
+                baselines.DECODERS[name],
                 4 * elements,
                 threads=2 if name == "zstd" or elements > 4096 else 1,
             ),
@@ -205,12 +209,12 @@ def small_chunks(directory: Path) -> Iterator[Row]:
         if name == "raw":
             goals = {"zarrs": 2, "tensorstore": 1.5}
         if count < 100_000:  # because it takes half a minute
-            contestants["zarr-python"] = lambda zarr_array=zarr_array: zarr_array[...]
+            implementations["zarr-python"] = lambda zarr_array=zarr_array: zarr_array[...]
             goals["zarr-python"] = 15
         if name == "raw":
-            contestants["netcdf-c"] = by_netcdf(path, "zarr")
+            implementations["netcdf-c"] = by_netcdf(path, "zarr")
             goals["netcdf-c"] = 2
-        yield Row(f"{count:,} chunks of {elements * 4 // 1024} kB, {name}", contestants, goals)
+        yield Row(f"{count:,} chunks of {elements * 4 // 1024} kB, {name}", implementations, goals)
 
 
 def selections(directory: Path) -> Iterator[Row]:
@@ -219,8 +223,8 @@ def selections(directory: Path) -> Iterator[Row]:
     # By name, with the goal for blosc chunks.
     cases = {
         "point series": ((slice(None), slice(500, 501), slice(500, 501)), 4),
-        "row of every chunk": ((slice(None), slice(500, 501), slice(None)), 4),
-        "box of every chunk": ((slice(None), slice(500, 532), slice(500, 532)), 4),
+        "one row of every chunk": ((slice(None), slice(500, 501), slice(None)), 4),
+        "one box of every chunk": ((slice(None), slice(500, 532), slice(500, 532)), 4),
         "strided": ((slice(None, None, 4), slice(None, None, 16), slice(None, None, 16)), 1 / 1.1),
         "orthogonal": ((np.array([5, 17, 40]), rows, rows + 7), 1 / 1.1),
     }
@@ -228,7 +232,9 @@ def selections(directory: Path) -> Iterator[Row]:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
-        bare = _bare_rows(path, rows) if name == "raw" else _bare_blocks(directory, path)
+        baseline = (
+            _baseline_rows(path, rows) if name == "raw" else _baseline_blocks(directory, path)
+        )
         for label, (selection, goal) in cases.items():
             yield Row(
                 f"{label}, {name}",
@@ -237,7 +243,7 @@ def selections(directory: Path) -> Iterator[Row]:
                     "zarr-python": lambda a=zarr_array, s=selection: a.oindex[s],
                     "zarrs": lambda a=zarrs_array, s=selection: a.oindex[s],
                     "tensorstore": lambda a=store, s=selection: a.oindex[s].read().result(),
-                    "limit": bare[label],
+                    "baseline": baseline[label],
                 },
                 dict.fromkeys(
                     ("zarr-python", "zarrs", "tensorstore"), 10 if name == "raw" else goal
@@ -245,37 +251,39 @@ def selections(directory: Path) -> Iterator[Row]:
             )
 
 
-def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
-    """Return the bare work of each selection: read its bytes of each chunk without decoding."""
-    files, (_, _, row) = limits.chunk_files(path), data.CHUNKS
+def _baseline_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
+    """Return the baseline of each selection: read its bytes of each chunk without decoding."""
+    files, (_, _, row) = baselines.chunk_files(path), data.CHUNKS
     series = sorted(files, key=lambda file: int(file.name.split(".")[0]))
     return {
-        "point series": limits.rows_of_files(series, [500], 4 * row, 4),
-        "row of every chunk": limits.rows_of_files(series, [500], 4 * row, 4 * row),
-        "box of every chunk": limits.rows_of_files(series, [500], 4 * row, 32 * 4 * row),
-        "strided": limits.rows_of_files(series[::4], range(0, 1024, 16), 4 * row, 4 * row),
-        "orthogonal": limits.rows_of_files(series[:3], rows.tolist(), 4 * row, 4 * row),
+        "point series": baselines.rows_of_files(series, [500], 4 * row, 4),
+        "one row of every chunk": baselines.rows_of_files(series, [500], 4 * row, 4 * row),
+        "one box of every chunk": baselines.rows_of_files(series, [500], 4 * row, 32 * 4 * row),
+        "strided": baselines.rows_of_files(series[::4], range(0, 1024, 16), 4 * row, 4 * row),
+        "orthogonal": baselines.rows_of_files(series[:3], rows.tolist(), 4 * row, 4 * row),
     }
 
 
-def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
-    """Return the bare work of each selection: decode only the blocks that it needs."""
+def _baseline_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
+    """Return the baseline of each selection: decode only the blocks that it needs."""
     count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
     made = (directory / "eighths.zarr").exists()
     values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]
     blocks = data.zarr_store(
         directory, "eighths", values, (1, height, width), data.COMPRESSORS["blosc"]
     )
-    decode, files = limits.DECODERS["blosc"], limits.chunk_files(path)
-    frames = limits.chunk_files(blocks)
-    first, second = (limits.reading(frames * count, decode, 4 * height * width) for count in (1, 2))
+    decode, files = baselines.DECODERS["blosc"], baselines.chunk_files(path)
+    frames = baselines.chunk_files(blocks)
+    first, second = (
+        baselines.reading(frames * count, decode, 4 * height * width) for count in (1, 2)
+    )
     whole = 8 * 4 * height * width
     return {
         "point series": first,
-        "row of every chunk": first,
-        "box of every chunk": second,  # it spans two blocks
-        "strided": limits.reading(files[: count // 4], decode, whole),
-        "orthogonal": limits.reading(files[:3], decode, whole),
+        "one row of every chunk": first,
+        "one box of every chunk": second,  # it spans two blocks
+        "strided": baselines.reading(files[: count // 4], decode, whole),
+        "orthogonal": baselines.reading(files[:3], decode, whole),
     }
 
 
@@ -284,23 +292,23 @@ def opening(directory: Path) -> Iterator[Row]:
     paths = data.many_variables(directory)
 
     def row(name: str, kind: str, peer: str, url: object, goal: float, **options) -> Row:
-        documents = limits.documents(paths[kind])
+        documents = baselines.documents(paths[kind])
 
-        def limit() -> xr.Dataset:
+        def baseline() -> xr.Dataset:
             documents()
             lazy = xr.decode_cf(xr.Dataset(variables(Lazy(values))))
             return lazy.chunk({}) if "chunks" in options else lazy
 
-        contestants = {
+        implementations = {
             OURS: lambda: xr.open_dataset(paths[kind], engine="nczarr", **options),
             f"engine {peer}": lambda: xr.open_dataset(url, engine=peer, **options),
             "xarray alone": lambda: xr.decode_cf(xr.Dataset(variables(values))),
-            "limit": limit,
+            "baseline": baseline,
         }
         goals = {f"engine {peer}": goal, "xarray alone": 1 / 1.3}
         if "chunks" in options:
-            del contestants["xarray alone"], goals["xarray alone"]
-        return Row(f"open 500 variables{name}", contestants, goals, described, xr.Dataset.close)
+            del implementations["xarray alone"], goals["xarray alone"]
+        return Row(f"open 500 variables{name}", implementations, goals, described, xr.Dataset.close)
 
     def variables(data: object) -> dict[str, xr.Variable]:
         """Return undecoded xarray variables that are built from `data` without a store."""
@@ -317,8 +325,8 @@ def opening(directory: Path) -> Iterator[Row]:
     values, nan = np.arange(10, dtype="f4"), np.float32(np.nan)
     netcdf = f"file://{paths['nczarr']}#mode=nczarr,file"
     yield row(", consolidated", "consolidated", "zarr", paths["consolidated"], 2.5)
-    yield row(", single documents", "single", "zarr", paths["single"], 8, consolidated=False)
-    yield row(" of NCZarr", "nczarr", "netcdf4", netcdf, 1.4)
+    yield row(", not consolidated", "single", "zarr", paths["single"], 8, consolidated=False)
+    yield row(", NCZarr", "nczarr", "netcdf4", netcdf, 1.4)
     yield row(", chunks={}", "consolidated", "zarr", paths["consolidated"], 1.6, chunks={})
 
 

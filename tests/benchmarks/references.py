@@ -16,7 +16,7 @@ import xarray as xr
 from virtualizarr.parsers import KerchunkJSONParser
 from virtualizarr.registry import ObjectStoreRegistry
 
-from tests.benchmarks import limits
+from tests.benchmarks import baselines
 from tests.benchmarks.harness import OURS, Row, within
 from xr_nczarr.references import ReferenceSet, parse_references
 
@@ -138,45 +138,45 @@ def references(directory: Path) -> Iterator[Row]:
         },
     )
     yield Row(
-        "memory to open 1,000,000 references, above the import",
+        "peak memory while opening 1,000,000 references, excluding imports",
         {
             OURS: lambda: _resident(million, "nczarr", "xr_nczarr.backend.reader"),
             "engine kerchunk": lambda: _resident(million, "kerchunk", "zarr, kerchunk"),
-            "at most 100 MB": lambda: 100,
+            "limit: 100 MB": lambda: 100,
         },
-        {"at most 100 MB": 1},
+        {"limit: 100 MB": 1},
         unit="MB",
     )
-    # No program writes spaces before commas, so these spaces are unusual.
+    # No program writes spaces before commas.
     same = _written(directory / "same.json", lambda: _listed(300, 300))
     irregular = _written(
         directory / "irregular.json", lambda: _listed(300, 300), separators=(" , ", " : ")
     )
     yield Row(
-        "open 90,000 references with unusual spaces",
+        "open 90,000 references with non-standard whitespace",
         {
             OURS: lambda: _opened(irregular, "nczarr"),
-            "usual spaces": lambda: _opened(same, "nczarr"),
+            "standard whitespace": lambda: _opened(same, "nczarr"),
             "engine kerchunk": lambda: _opened(irregular, "kerchunk"),
         },
-        {"usual spaces": 1 / 5},
+        {"standard whitespace": 1 / 5},
     )
     target = directory / "tiny.bin"
     target.write_bytes(np.arange(20_000, dtype="<f4").tobytes())
     tiny = _written(directory / "tiny.json", lambda: _tiny(target))
     yield Row(
-        "open and read 2,000 references of 40 B, one local file",
+        "open and read 2,000 references of 40 B in one local file",
         {
             OURS: lambda: _read(tiny, "nczarr"),
             "engine kerchunk": lambda: _read(tiny, "kerchunk"),
-            "limit": lambda: limits.listed_pieces(tiny, target),
+            "baseline": lambda: baselines.listed_pieces(tiny, target),
         },
         {"engine kerchunk": 100},
     )
     few = _written(directory / "few.json", lambda: _generated(10, 10))
     expanding = {"storage_options": {"simple_templates": False}}
     yield Row(
-        "open a gen of 100 keys",
+        "open a gen entry with 100 keys",
         {
             OURS: lambda: _opened(few, "nczarr"),
             "engine kerchunk": lambda: _opened(few, "kerchunk", **expanding),
@@ -185,18 +185,18 @@ def references(directory: Path) -> Iterator[Row]:
     )
     many = _written(directory / "many.json", lambda: _generated(1_000_000, 1000))
     yield Row(
-        "open a gen of 1,000,000,000 keys",
-        {OURS: lambda: _opened(many, "nczarr"), "at most 20 ms": within(0.02)},
-        {"at most 20 ms": 1},
+        "open a gen entry with 1,000,000,000 keys",
+        {OURS: lambda: _opened(many, "nczarr"), "limit: 20 ms": within(0.02)},
+        {"limit: 20 ms": 1},
     )
     keys = (
-        (many, "t/{0}.{0}", "a gen of 1,000,000,000"),
+        (many, "t/{0}.{0}", "a gen entry with 1,000,000,000 keys"),
         (million, "t/{0}.{0}.0", "1,000,000 references"),
     )
     for path, key, name in keys:
         listed = parse_references(path.read_bytes())
         yield Row(
-            f"look up 1,000 keys of {name}",
-            {OURS: partial(_looked_up, listed, key), "at most 10 µs a key": within(0.01)},
-            {"at most 10 µs a key": 1},
+            f"look up 1,000 keys in {name}",
+            {OURS: partial(_looked_up, listed, key), "limit: 10 µs per key": within(0.01)},
+            {"limit: 10 µs per key": 1},
         )

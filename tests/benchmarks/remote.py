@@ -35,7 +35,7 @@ from tests.benchmarks.reading import everything, ours
 from tests.servers import S3Server
 
 LATENCY = 0.02
-WRITERS = (OURS, "to_zarr", "to_zarr, obstore", "limit: obstore")
+WRITERS = (OURS, "to_zarr", "to_zarr, obstore", "baseline: obstore")
 NGINX_MODULES = Path("/usr/lib/nginx/modules")
 NGINX = """
 load_module {modules}/ndk_http_module.so; load_module {modules}/ngx_http_lua_module.so;
@@ -149,7 +149,9 @@ def remote(directory: Path) -> Iterator[Row]:
             {
                 OURS: lambda: _opened(f"{base}/{many.name}", "nczarr"),
                 "engine zarr": lambda: _opened(f"{base}/{many.name}", "zarr"),
-                "limit: bytes": lambda: asyncio.run(_get_all([f"{base}/{many.name}/.zmetadata"])),
+                "baseline: download": lambda: asyncio.run(
+                    _get_all([f"{base}/{many.name}/.zmetadata"])
+                ),
             },
         )
     folder = directory / "on_s3"
@@ -172,21 +174,24 @@ def remote(directory: Path) -> Iterator[Row]:
             {OURS: lambda: read("nczarr"), "engine zarr": lambda: read("zarr")},
         )
         filesystem = fsspec.filesystem("s3", **options)
-        for name, batches in (("consolidated", 2), ("single", 3)):
+        for name, batches, label in (
+            ("consolidated", 2, "consolidated"),
+            ("single", 3, "not consolidated"),
+        ):
             requested = {"storage_options": options, "consolidated": name == "consolidated"}
             url = f"s3://{base}/{name}"
             yield Row(
-                f"open 3 index coordinates from S3, 20 ms, {name}",
+                f"open 3 index coordinates from S3, 20 ms, {label}",
                 {
                     OURS: lambda url=url, requested=requested: _opened(url, "nczarr", **requested),
                     "engine zarr": lambda url=url, requested=requested: _opened(
                         url, "zarr", **requested
                     ),
-                    f"limit: {batches} requests": lambda name=name, batches=batches: [
+                    f"baseline: {batches} requests": lambda name=name, batches=batches: [
                         filesystem.cat_file(f"{base}/{name}/.zgroup") for _ in range(batches)
                     ],
                 },
-                {f"limit: {batches} requests": 1 / 1.5},
+                {f"baseline: {batches} requests": 1 / 1.5},
             )
 
 
@@ -205,10 +210,12 @@ def _over_nginx(folder: Path) -> Iterator[Row]:
             for number, (label, (shape, _)) in enumerate(sizes.items()):
                 for client in ("fsspec", "obstore"):
                     row = f"{label} over nginx{suffix}, client={client}"
-                    contestants = _readers(f"{url}/{number}.zarr", client)
+                    implementations = _readers(f"{url}/{number}.zarr", client)
                     threads = 64 if latency else 8
-                    limit = partial(_get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads)
-                    yield _by_client(row, contestants, limit, shape[0])
+                    baseline = partial(
+                        _get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads
+                    )
+                    yield _by_client(row, implementations, baseline, shape[0])
             yield _writing(url, folder, f"nginx{suffix}")
             if latency:
                 yield _many_stores(url, folder)
@@ -216,17 +223,17 @@ def _over_nginx(folder: Path) -> Iterator[Row]:
 
 def _by_client(
     label: str,
-    contestants: dict[str, Callable[[], np.ndarray]],
-    limit: Callable[[], np.ndarray],
+    implementations: dict[str, Callable[[], np.ndarray]],
+    baseline: Callable[[], np.ndarray],
     chunks: int,
 ) -> Row:
-    goals: dict[str, float] = dict.fromkeys(list(contestants)[1:], 1.0)
+    goals: dict[str, float] = dict.fromkeys(list(implementations)[1:], 1.0)
     if label.endswith("client=obstore"):
-        contestants["limit: obstore"] = limit
+        implementations["baseline: obstore"] = baseline
         if chunks == 64:
             goals |= {"zarr-python, fsspec": 4, "zarr-python, obstore": 1.3}
-            goals["limit: obstore"] = 1 / 1.3
-    return Row(label, contestants, goals)
+            goals["baseline: obstore"] = 1 / 1.3
+    return Row(label, implementations, goals)
 
 
 def _get_by_obstore(url: str, shape: tuple[int, ...], threads: int) -> np.ndarray:
@@ -254,7 +261,7 @@ def _points(url: str) -> Row:
         return [float(arrays[name].field[place]) for place in places]
 
     return Row(
-        "16 points one by one over HTTP, 20 ms",
+        "16 points, one at a time, over HTTP, 20 ms",
         {name: partial(read, name) for name in arrays},
         {"engine zarr": 1},
     )
@@ -370,13 +377,13 @@ def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
         f"{label} over HTTP, 20 ms",
         {
             **_readers(url),
-            "limit: bytes": lambda: asyncio.run(_get_all(chunks)),
-            "at most 2 latencies more": lambda: (
+            "baseline: download": lambda: asyncio.run(_get_all(chunks)),
+            "limit: download + 2 round trips": lambda: (
                 asyncio.run(_get_all(chunks)),
                 time.sleep(2 * LATENCY),
             ),
         },
         {"tensorstore": 1}
         | dict.fromkeys(("zarr-python, fsspec", "zarr-python, obstore"), 4 if many else 1)
-        | ({} if many else {"at most 2 latencies more": 1}),
+        | ({} if many else {"limit: download + 2 round trips": 1}),
     )

@@ -159,7 +159,7 @@ def _writes(write: Callable[..., Any]) -> dict[str, Work]:
 
     return {
         "create 10 variables": Work(lambda _: write(data, "created")),
-        "append a step": Work(
+        "append one time step": Work(
             lambda _: write(step, "appended", append_dim="time"), lambda: write(data, "appended")
         ),
         "replace a store, mode='w'": Work(
@@ -189,7 +189,7 @@ def _engines(server: S3Server, engine: str, client: str) -> dict[str, Work]:
         "open Zarr v2, consolidated": Work(lambda _: opened("v2-consolidated")),
         "open Zarr v2, not consolidated": Work(lambda _: opened("v2-single", consolidated=False)),
         "open Zarr v3, not consolidated": Work(lambda _: opened("v3-single", consolidated=False)),
-        "open a name that does not exist": Work(open_wrong),
+        "open a nonexistent store": Work(open_wrong),
         "read a point": Work(
             lambda data: data["v3"][3, 4].values, lambda: opened("v2-consolidated")
         ),
@@ -331,7 +331,7 @@ def _icechunk(server: S3Server) -> dict[str, Work]:
     }
 
 
-CONTESTANTS: dict[str, Callable[[S3Server], dict[str, Work]]] = {
+IMPLEMENTATIONS: dict[str, Callable[[S3Server], dict[str, Work]]] = {
     OURS: _ours,
     "xr_nczarr, fsspec": _ours_by_fsspec,
     "engine zarr, obstore": _zarr_by_obstore,
@@ -342,8 +342,8 @@ CONTESTANTS: dict[str, Callable[[S3Server], dict[str, Work]]] = {
 }
 
 
-def count(contestant: str, objects: dict[str, bytes]) -> dict[str, Counts | str]:
-    """Return the counts of each piece of work of a contestant, or why it fails.
+def count(implementation: str, objects: dict[str, bytes]) -> dict[str, Counts | str]:
+    """Return the counts of each piece of work of an implementation, or why it fails.
 
     Caches are not shared between pieces of work.
     """
@@ -353,7 +353,7 @@ def count(contestant: str, objects: dict[str, bytes]) -> dict[str, Counts | str]
     counts: dict[str, Counts | str] = {}
     with S3Server() as server:
         server.restore(objects | make_references(objects, server.bucket))
-        for name, work in CONTESTANTS[contestant](server).items():
+        for name, work in IMPLEMENTATIONS[implementation](server).items():
             try:
                 prepared = work.prepare()
                 with server.batches() as batches:
@@ -371,17 +371,17 @@ def requests(directory: Path) -> Iterator[Row]:
     folder = directory / "requests"
     objects = make_objects(folder)
     counts: dict[str, dict[str, Counts | str]] = {}
-    for contestant in CONTESTANTS:
+    for implementation in IMPLEMENTATIONS:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            counts[contestant] = process.submit(count, contestant, objects).result()
+            counts[implementation] = process.submit(count, implementation, objects).result()
     for name in counts[OURS]:
         for position, unit in enumerate(UNITS):
-            contestants = {
-                contestant: _counted(counts[contestant][name], position)
-                for contestant in CONTESTANTS
-                if name in counts[contestant]
+            implementations = {
+                implementation: _counted(counts[implementation][name], position)
+                for implementation in IMPLEMENTATIONS
+                if name in counts[implementation]
             }
-            yield Row(name, contestants, unit=unit)
+            yield Row(name, implementations, unit=unit)
 
 
 def _counted(counts: Counts | str, position: int) -> Callable[[], int]:

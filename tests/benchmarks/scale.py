@@ -103,13 +103,13 @@ def scale(directory: Path) -> Iterator[Row]:
     """Yield rows for opening, one selection and the commands, for three sizes each."""
     for kind, works, paths, max_peer in stores(directory / "scale"):
         for work, (size, path) in itertools.product(works, paths.items()):
-            contestants = {
+            implementations = {
                 name: partial(_done, WORKS[work], path, engine)
                 for name, engine in ((OURS, "nczarr"), ("engine zarr", "zarr"))
             }
             if "engine" not in WORKS[work] or size > max_peer:
-                del contestants["engine zarr"]
-            yield Row(f"{work} {size:,} {kind}", contestants)
+                del implementations["engine zarr"]
+            yield Row(f"{work} {size:,} {kind}", implementations)
 
 
 def _done(work: str, path: str, engine: str) -> Any:

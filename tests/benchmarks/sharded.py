@@ -9,7 +9,7 @@ import numpy as np
 import tensorstore
 import zarr
 
-from tests.benchmarks import data, limits
+from tests.benchmarks import baselines, data
 from tests.benchmarks.harness import OURS, Row
 from tests.benchmarks.reading import ours
 
@@ -33,12 +33,12 @@ def sharded(directory: Path) -> Iterator[Row]:
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/field/"}}
     by_tensorstore = tensorstore.open(spec, read=True).result()
     counts = [whole // part for whole, part in zip(SHARDS, CHUNKS, strict=True)]
-    files = limits.chunk_files(path)
+    files = baselines.chunk_files(path)
     inner = int(np.ravel_multi_index((0, 500 // CHUNKS[1], 500 // CHUNKS[2]), counts))
     point = (slice(None), slice(500, 501), slice(500, 501))
     selections = {
         "262 MB in shards": ((slice(None),) * 3, 2.5, None),
-        "one point through all shards": (point, 3, inner),
+        "one point from all shards": (point, 3, inner),
     }
     for name, (selection, goal, item) in selections.items():
         yield Row(
@@ -48,7 +48,7 @@ def sharded(directory: Path) -> Iterator[Row]:
                 "zarr-python": lambda s=selection: by_zarr[s],
                 "zarrs": lambda s=selection: by_zarrs[s],
                 "tensorstore": lambda s=selection: by_tensorstore[s].read().result(),
-                "limit": limits.inner_chunks(files, SHARDS[1:], CHUNKS[1:], item),
+                "baseline": baselines.inner_chunks(files, SHARDS[1:], CHUNKS[1:], item),
             },
             {"zarr-python": goal, "zarrs": 1, "tensorstore": 1},
         )

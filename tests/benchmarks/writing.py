@@ -16,7 +16,7 @@ import xarray as xr
 import zarr
 from numcodecs import Shuffle, Zlib
 
-from tests.benchmarks import data, limits
+from tests.benchmarks import baselines, data
 from tests.benchmarks.harness import OURS, Row
 from tests.benchmarks.reading import by_zarr
 from xr_nczarr import to_nczarr
@@ -39,7 +39,7 @@ def writing(directory: Path) -> Iterator[Row]:
                 OURS: lambda path, encoding=encoding: to_nczarr(
                     dataset, path, encoding=encoding, dialect="zarr"
                 ),
-                "ours, sync='none'": lambda path, encoding=encoding: to_nczarr(
+                "xr_nczarr, sync='none'": lambda path, encoding=encoding: to_nczarr(
                     dataset,
                     path,
                     encoding=encoding,
@@ -52,8 +52,8 @@ def writing(directory: Path) -> Iterator[Row]:
                 "zarr-python": lambda path, c=compressor: _by_zarr(path, values, compressors=c),
                 "zarrs": lambda path, c=compressor: _by_zarrs(path, values, compressors=c),
                 "tensorstore": lambda path, c=compressor: _by_tensorstore(path, values, c),
-                "encoding alone": lambda path, encode=encode: limits.encoded(values, encode),
-                "limit": lambda path, encode=encode: limits.encoded(values, encode, path),
+                "encoding alone": lambda path, encode=encode: baselines.encoded(values, encode),
+                "baseline": lambda path, encode=encode: baselines.encoded(values, encode, path),
             },
             {
                 "to_zarr": 3 if name == "raw" else 1.4,
@@ -73,7 +73,7 @@ def writing(directory: Path) -> Iterator[Row]:
             "netcdf-c": lambda path: _by_netcdf(path, values),
             "zarr-python": lambda path: _by_zarr(path, values, **chain),
             "zarrs": lambda path: _by_zarrs(path, values, **chain),
-            "limit": lambda path: limits.encoded(values, limits.shuffled_deflated, path),
+            "baseline": lambda path: baselines.encoded(values, baselines.shuffled_deflated, path),
         },
     )
     name = "write 265 MB, zlib + shuffle"
@@ -89,7 +89,7 @@ def writing(directory: Path) -> Iterator[Row]:
         {
             key: partial(_written_bytes, write, folder / "size")
             for key, write in writers.items()
-            if key != "limit"
+            if key != "baseline"
         },
         {"netcdf-c": 1, "zarr-python": 1, "zarrs": 1},
         unit="B",
@@ -111,12 +111,12 @@ def _row(
     goals: dict[str, float],
     read: Callable[[Path], np.ndarray],
 ) -> Row:
-    """Return a row whose contestants each write a new store, compared once and then removed."""
+    """Return a row whose implementations each write a new store, compared once and then removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     numbers = itertools.count()
 
-    def contestant(write: Write) -> Callable[[], Path]:
+    def implementation(write: Write) -> Callable[[], Path]:
         def run() -> Path:
             path = folder / f"{next(numbers)}.zarr"
             write(path)
@@ -124,8 +124,8 @@ def _row(
 
         return run
 
-    contestants = {name: contestant(write) for name, write in writers.items()}
-    return Row(name, contestants, goals, read, lambda path: shutil.rmtree(path, True))
+    implementations = {name: implementation(write) for name, write in writers.items()}
+    return Row(name, implementations, goals, read, lambda path: shutil.rmtree(path, True))
 
 
 def _by_zarr(path: Path, values: np.ndarray, **codecs: Any) -> None:
