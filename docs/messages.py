@@ -9,8 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 HEAD = """# Error messages
 
-This page lists all error messages of the package, generated from its code. Braces mark values that
-are inserted into a message. [](errors.md) explains the classes of errors.
+This page, generated from the code of the package, lists all error messages. Braces mark values
+inserted into a message. For the exception classes, see [](errors.md).
 """
 
 
