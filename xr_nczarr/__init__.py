@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import Cdl, dump
     from xr_nczarr.tools.consolidate import ConsolidateResult, consolidate
-    from xr_nczarr.tools.explain import Explanation, VariableReading, explain
+    from xr_nczarr.tools.explain import Explanation, explain
     from xr_nczarr.tools.info import StoreInfo, info
+    from xr_nczarr.tools.recording import VariableReading
     from xr_nczarr.tools.upgrade import UpgradeResult, upgrade
     from xr_nczarr.tools.verification import Finding, Verification
     from xr_nczarr.tools.verify import verify
@@ -87,8 +88,9 @@ _LAZY = {
     "storage": ("Retry",),
     "tools.cdl": ("Cdl", "dump"),
     "tools.consolidate": ("ConsolidateResult", "consolidate"),
-    "tools.explain": ("Explanation", "VariableReading", "explain"),
+    "tools.explain": ("Explanation", "explain"),
     "tools.info": ("StoreInfo", "info"),
+    "tools.recording": ("VariableReading",),
     "tools.upgrade": ("UpgradeResult", "upgrade"),
     "tools.verification": ("Finding", "Verification"),
     "tools.verify": ("verify",),

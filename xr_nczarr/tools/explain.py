@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,17 +11,16 @@ from posixpath import commonpath
 from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
-from xr_nczarr.model import Consolidated, Limits, grid_shape
+from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.lookup import chosen_paths, positions_of
-from xr_nczarr.tools.recording import ObjectSizes, record_read
+from xr_nczarr.tools.recording import ObjectSizes, VariableReading, count_chunks, record_read
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 from xr_nczarr.tools.text import byte_text, columns, shape_text
@@ -37,54 +35,6 @@ _MAX_CHUNKS = 10_000_000
 """Maximum number of chunks of a variable to simulate. Each takes a few microseconds."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariableReading:
-    """The predicted cost of reading a selection from one variable.
-
-    Attributes
-    ----------
-    shape, chunk_shape
-        Shapes of the array and of its chunks, in elements.
-    shard_shape
-        Shape of the shards, in elements. None if each stored object is one chunk.
-    selected
-        Shape of the selection.
-    touched
-        For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid,
-        or if there are no chunks to read.
-    chunks, all_chunks
-        Number of chunks to read (including missing chunks), and total number of chunks in the
-        array.
-    requests
-        Number of requests to the store. If `at_most` is True, this is an upper bound.
-    fetched_bytes
-        Number of stored bytes to fetch, or None if the store does not report sizes.
-    absent
-        Number of chunks that the selection needs, but that are missing from the store. None if
-        unknown.
-    decoded_bytes
-        Total decoded size of the chunks to read, without the chunks that are known to be missing.
-    result_bytes
-        Total decoded size of the selected values.
-    """
-
-    name: str
-    dimensions: tuple[str, ...]
-    shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    shard_shape: tuple[int, ...] | None
-    selected: tuple[int, ...]
-    touched: tuple[frozenset[int], ...]
-    chunks: int
-    all_chunks: int
-    requests: int
-    at_most: bool
-    fetched_bytes: int | None
-    absent: int | None
-    decoded_bytes: int
-    result_bytes: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -213,10 +163,17 @@ def explain(
         if f"/{path}" in chosen:
             with _leaving_out(path, left_out):
                 selected[path] = source.select(indexers)
-    sizes = _sizes([array for array, _ in selected.values()])
+    by_store = _sizes([array for array, _ in selected.values()])
     for path, (array, part) in selected.items():
         with _leaving_out(path, left_out):
-            readings.append(_reading(path, sources[path].dimensions, array, part, sizes))
+            number, sizes = count_chunks(array, part), by_store[array.store.identity]
+            if number > _MAX_CHUNKS:
+                raise _UnpredictableError(
+                    f"{number:,} chunks are too many to look up one by one. Select fewer"
+                )
+            sizes_of = partial(sizes.of, one_by_one=number <= MAX_REQUESTS)
+            names = tuple(map(str, sources[path].dimensions))
+            readings.append(record_read(path, names, array, part, sizes_of))
     return Explanation(tuple(readings), left_out)
 
 
@@ -369,39 +326,3 @@ def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
         folder = commonpath(folders)
         sizes[identity] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
     return sizes
-
-
-def _reading(
-    name: str,
-    dimensions: Sequence[Any],
-    array: ChunkedArray,
-    selection: Selection,
-    sizes: Mapping[str, ObjectSizes],
-) -> VariableReading:
-    dimensions = tuple(map(str, dimensions))
-    node, request = array.node, selection.request()
-    if not dimensions:
-        request = request._replace(selection=[0] * len(node.shape))
-    if request.pointwise:
-        count = array.plan(request.selection, pointwise=True).count
-    else:
-        count = count_touched(node.shape, node.chunk_shape, request.selection)
-    if count > _MAX_CHUNKS:
-        raise _UnpredictableError(
-            f"{count:,} chunks are too many to look up one by one. Select fewer"
-        )
-    sizes_of = partial(sizes[array.store.identity].of, one_by_one=count <= MAX_REQUESTS)
-    read = record_read(array, request, sizes_of)
-    totals = grid_shape(node.shape, node.chunk_shape) if node.shards else node.object_counts
-    return VariableReading(
-        name=name,
-        dimensions=dimensions,
-        shape=node.shape if dimensions else (),
-        chunk_shape=node.chunk_shape if dimensions else (),
-        shard_shape=node.object_shape if dimensions and node.shards else None,
-        selected=selection.shape,
-        all_chunks=math.prod(totals),
-        decoded_bytes=(read.chunks - (read.absent or 0)) * array.chunk_bytes,
-        result_bytes=math.prod(selection.shape) * node.dtype.itemsize,
-        **read._asdict(),
-    )

@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.selection import ReadRequest
+from xr_nczarr.chunks.grid import count_touched
+from xr_nczarr.chunks.selection import ReadRequest, Selection
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.locks import cached_property
+from xr_nczarr.model import grid_shape
 from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
 
 SizesOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
-class RecordedRead(NamedTuple):
-    """The predicted cost of a read. `VariableReading` describes the fields."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableReading:
+    """The predicted cost of reading a selection from one variable.
 
+    Attributes
+    ----------
+    shape, chunk_shape
+        Shapes of the array and of its chunks, in elements.
+    shard_shape
+        Shape of the shards, in elements. None if each stored object is one chunk.
+    selected
+        Shape of the selection.
+    touched
+        For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid,
+        or if there are no chunks to read.
+    chunks, all_chunks
+        Number of chunks to read (including missing chunks), and total number of chunks in the
+        array.
+    requests
+        Number of requests to the store. If `at_most` is True, this is an upper bound.
+    fetched_bytes
+        Number of stored bytes to fetch, or None if the store does not report sizes.
+    absent
+        Number of chunks that the selection needs, but that are missing from the store. None if
+        unknown.
+    decoded_bytes
+        Total decoded size of the chunks to read, without the chunks that are known to be missing.
+    result_bytes
+        Total decoded size of the selected values.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    shard_shape: tuple[int, ...] | None
+    selected: tuple[int, ...]
     touched: tuple[frozenset[int], ...]
     chunks: int
+    all_chunks: int
     requests: int
     at_most: bool
     fetched_bytes: int | None
     absent: int | None
+    decoded_bytes: int
+    result_bytes: int
 
 
 class ObjectSizes:
@@ -73,14 +113,37 @@ class ObjectSizes:
         return [None] * len(keys)
 
 
-def record_read(array: ChunkedArray, request: ReadRequest, sizes_of: SizesOf) -> RecordedRead:
-    """Predict the cost of reading a selection, without reading any object.
+def count_chunks(array: ChunkedArray, selection: Selection) -> int:
+    """Return how many chunks a selection touches, without planning an orthogonal selection."""
+    selectors, pointwise, _ = _request(array, selection)
+    if pointwise:
+        return array.plan(selectors, pointwise=True).count
+    return count_touched(array.node.shape, array.node.chunk_shape, selectors)
+
+
+def _request(array: ChunkedArray, selection: Selection) -> ReadRequest:
+    request = selection.request()
+    if not request.selection:  # the array of a scalar can have a dimension
+        request = request._replace(selection=[0] * len(array.node.shape))
+    return request
+
+
+def record_read(
+    name: str,
+    dimensions: tuple[str, ...],
+    array: ChunkedArray,
+    selection: Selection,
+    sizes_of: SizesOf,
+) -> VariableReading:
+    """Predict the cost of reading a selection of a variable, without reading any object.
 
     The selection is read from simulated objects instead of the stored objects, into a result that
     takes no memory.
 
     Parameters
     ----------
+    dimensions
+        Names of the variable's dimensions. A scalar has none, even if its array has a dimension.
     sizes_of
         Function that returns the sizes of objects; see `ObjectSizes.of`.
 
@@ -89,37 +152,45 @@ def record_read(array: ChunkedArray, request: ReadRequest, sizes_of: SizesOf) ->
     NczarrError
         If the array cannot be read, or its reference set refers to a target that is not allowed.
     """
+    node, (selectors, pointwise, _) = array.node, _request(array, selection)
     # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
-    store = _RecordingStore(array.store, sizes_of, holds_objects=not array.node.shards)
-    node = replace(array.node, fill_value=0)
+    store = _RecordingStore(array.store, sizes_of, holds_objects=not node.shards)
     options = replace(array.options, missing_chunks="fill", threads=1)
     parts = count()
 
     def count_part(*_: NDArray[Any]) -> None:
         next(parts)
 
-    _UndecodedArray(node, store, options).read(
-        request.selection,
-        pointwise=request.pointwise,
-        dtype="V0",
-        convert=count_part,
-    )
+    simulated = _UndecodedArray(replace(node, fill_value=0), store, options)
+    simulated.read(selectors, pointwise=pointwise, dtype="V0", convert=count_part)
     chunks = next(parts)
-    requests, fetched = store.requests, store.fetched_bytes
-    regular = not array.node.chunk_runs
-    plan = array.plan(request.selection, pointwise=request.pointwise) if regular else None
-    touched = () if plan is None else plan.touched
-    if not array.node.shards:
-        absent = None if fetched is None else chunks - store.present
-        return RecordedRead(touched, chunks, requests, False, fetched, absent)
-    if not store.shard_keys:
-        return RecordedRead(touched, chunks, requests, False, fetched, None)
-    # Only the index of a shard states which chunks the shard contains and how long they are.
-    key_of = array.layout.key_of
-    located = (
-        chunks if plan is None else sum(key_of(part.chunk) in store.shard_keys for part in plan)
+    plan = None if node.chunk_runs else array.plan(selectors, pointwise=pointwise)
+    requests, fetched, absent = store.requests, store.fetched_bytes, None
+    if store.shard_keys:
+        # Only the index of a shard states which chunks the shard contains and how long they are.
+        key_of, keys = array.layout.key_of, store.shard_keys
+        requests += chunks if plan is None else sum(key_of(part.chunk) in keys for part in plan)
+        fetched = None
+    elif not node.shards and fetched is not None:
+        absent = chunks - store.present
+    totals = grid_shape(node.shape, node.chunk_shape) if node.shards else node.object_counts
+    return VariableReading(
+        name=name,
+        dimensions=dimensions,
+        shape=node.shape if dimensions else (),
+        chunk_shape=node.chunk_shape if dimensions else (),
+        shard_shape=node.object_shape if dimensions and node.shards else None,
+        selected=selection.shape,
+        touched=() if plan is None else plan.touched,
+        chunks=chunks,
+        all_chunks=math.prod(totals),
+        requests=requests,
+        at_most=bool(store.shard_keys),
+        fetched_bytes=fetched,
+        absent=absent,
+        decoded_bytes=(chunks - (absent or 0)) * array.chunk_bytes,
+        result_bytes=math.prod(selection.shape) * node.dtype.itemsize,
     )
-    return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
 class _RecordingStore(Store):
