@@ -1,4 +1,4 @@
-"""Parse the JSON documents of a store, and check the types and ranges of their members.
+"""Parse and edit the JSON documents of a store, and check the types and ranges of their members.
 
 A failed check raises a MetadataError that names the member. `Format.parse_node` adds the key of the
 document to the error.
@@ -168,6 +168,30 @@ def render_json(value: Json) -> bytes:
         raise MetadataError(
             problem, remedy="Replace the name or value that contains the string"
         ) from error
+
+
+def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
+    """Render a document with changes to some of its members.
+
+    `changes` maps sequences of nested member names to new values. A new member is added at the end
+    of the object that contains it. Unchanged members keep their exact text.
+    """
+    below: dict[str, dict[tuple[str, ...], Json]] = {}
+    for (name, *names), value in changes.items():
+        below.setdefault(name, {})[tuple(names)] = value
+    members = document.value if isinstance(document.value, dict) else {}
+    parts = []
+    for name in dict.fromkeys((*members, *below)):
+        if name not in below:
+            rendered = document.literal(name).encode()
+        elif () in below[name]:
+            rendered = render_json(below[name][()])
+        else:
+            is_object = isinstance(members.get(name), dict)
+            inner = document.member(name) if is_object else Document(document.key, b"{}")
+            rendered = edited(inner, below[name])
+        parts.append(b"%b: %b" % (render_json(name), rendered))
+    return b"{%b}" % b", ".join(parts)
 
 
 def render_float(number: float) -> float | str:

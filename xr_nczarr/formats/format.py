@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from xr_nczarr.errors import NczarrError, Place
 from xr_nczarr.formats.documents import Document, render_json
@@ -57,6 +57,19 @@ class Parsing:
     def document(self) -> Document:
         """The document that defines the node as an array or a group."""
         return self.documents[self.key]
+
+
+class Change(NamedTuple):
+    """A new value for one member of a node's metadata.
+
+    `holder` names the node's field that contains the member: ``"attributes"``, ``"members"`` or
+    ``"sidecars"``. `member` is the sequence of nested names that leads from the field to the value.
+    """
+
+    node: Node
+    holder: str
+    member: tuple[str, ...]
+    value: Json
 
 
 class Format(ABC):
@@ -135,6 +148,21 @@ class Format(ABC):
     def attributes_key(self, path: str) -> str | None:
         """Return the key of a node's attributes, or None if they are part of the main document."""
         return self.node_keys(path)[-1] if self.separates_attributes else None
+
+    def locate(self, change: Change) -> tuple[str, tuple[str, ...]]:
+        """Locate the member to change in the stored documents.
+
+        Return the key of the document that contains the member, and the sequence of nested names
+        that leads to the member's value in this document.
+        """
+        node, member = change.node, change.member
+        if change.holder == "sidecars":
+            return key_prefix(node.path) + member[0], member[1:]
+        document = self.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
+        if change.holder == "members":
+            return document, member
+        key = self.attributes_key(node.path)
+        return (document, ("attributes", *member)) if key is None else (key, member)
 
     @abstractmethod
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from xr_nczarr.errors import Place
-from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.editing import Change, edited, locate
-from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.formats.documents import Document, edited
+from xr_nczarr.formats.format import Change, Hierarchy
 from xr_nczarr.model import Json
 
 
@@ -49,7 +48,7 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
     zarr = hierarchy.zarr
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
     for change in changes:
-        key, member = locate(change, zarr)
+        key, member = zarr.locate(change)
         by_key.setdefault(key, {})[member] = change.value
     stored = ((key, hierarchy.documents[key]) for key in by_key)
     return {

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from xr_nczarr.formats.editing import Change
+from xr_nczarr.formats.format import Change
 from xr_nczarr.model import GroupNode, Json, Node
 from xr_nczarr.netcdf.annotate import render_dimension
 from xr_nczarr.netcdf.annotations import (

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.formats import FORMATS
-from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.editing import edited
+from xr_nczarr.formats.documents import Document, edited
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Json, Limits
 from xr_nczarr.references.entries import (
     Reference,

@@ -17,7 +17,7 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
 from xr_nczarr.encoding.variables import user_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
-from xr_nczarr.formats.editing import Change
+from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import (
     children_first,
     edit_documents,

@@ -16,7 +16,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.formats import Format
-from xr_nczarr.formats.editing import Change
+from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.annotations import WIDTH
