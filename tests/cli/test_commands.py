@@ -53,12 +53,10 @@ def test_every_command_has_help_option(name):
 def test_errors_are_printed_on_one_line_without_traceback(
     error, code, message, monkeypatch, capsys
 ):
-    from xr_nczarr.cli import demo
-
-    def fail():
+    def fail(_):
         raise error
 
-    monkeypatch.setattr(demo, "demo", fail)
+    monkeypatch.setitem(COMMANDS, "demo", lambda _: fail)
     assert main(["demo"]) == code
     assert capsys.readouterr().err.splitlines() == [message]
 

@@ -1,12 +1,11 @@
 """``nczarr demo``, and the store that it opens."""
 
-from pathlib import Path
+from importlib import resources
 
 import netCDF4
 import numpy as np
 import xarray as xr
 
-from xr_nczarr.cli import demo
 from xr_nczarr.cli.main import main
 
 
@@ -45,6 +44,6 @@ def test_demo_prints_dataset_and_means(capsys):
 
 def test_store_of_demo_is_written_by_netcdf_c(tmp_path):
     write_climate(f"file://{tmp_path}/climate#mode=nczarr,file")
-    shipped = xr.open_dataset(Path(demo.__file__).with_name("climate.zip"), engine="nczarr")
+    shipped = xr.open_dataset(resources.files("xr_nczarr.cli") / "climate.zip", engine="nczarr")
     written = xr.open_dataset(tmp_path / "climate", engine="nczarr")
     xr.testing.assert_identical(shipped, written)

@@ -199,9 +199,22 @@ def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
     """Open a small store with xarray and compute a mean."""
 
     def run(_: argparse.Namespace) -> None:
-        from xr_nczarr.cli import demo
+        from importlib import resources
 
-        demo.demo()
+        import xarray as xr
+
+        # netCDF-C wrote this store. Its temperatures are packed and compressed.
+        shipped = resources.files(__package__) / "climate.zip"
+        with (
+            resources.as_file(shipped) as path,
+            xr.open_dataset(path, engine="nczarr", chunks={}) as dataset,
+        ):
+            print(f"Opening a store that netCDF-C wrote: {path}\n")
+            print(dataset)
+            means = dataset["temperature"].mean(("lat", "lon")).compute()
+            print("\nMean temperature of each day, computed by dask:")
+            for time, value in zip(means["time"].values, means.values, strict=True):
+                print(f"  {str(time)[:10]}  {value:.3f} {dataset['temperature'].attrs['units']}")
 
     return run
 
