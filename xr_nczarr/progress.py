@@ -18,6 +18,17 @@ _SECONDS_BETWEEN_LINES = 0.1
 _T = TypeVar("_T")
 
 
+def byte_text(count: int | None) -> str:
+    """Format a number of bytes with a unit, such as ``1.5 MB``. None becomes ``?``."""
+    if count is None:
+        return "?"
+    size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
 class Progress:
     """A progress bar that any thread and any `distributed` worker can advance.
 
@@ -128,19 +139,12 @@ class _PlainBar:
     def _show(self) -> None:
         self._shown = time.monotonic()
         rate = self.n / max(self._shown - self._begin, 1e-9)
-        parts = [self._amount(self.n), f"{self._amount(rate)}/s"]
+        amounts = [self.n, round(rate)]
+        parts = [byte_text(n) if self.unit == "B" else f"{n:,}{self.unit}" for n in amounts]
+        parts[1] += "/s"
         if self.total:
             left = round((self.total - self.n) / rate) if rate else 0
             parts.insert(0, f"{self.n / self.total:4.0%}")
             parts.append(f"{left // 60}:{left % 60:02} left")
         sys.stderr.write(f"\r{', '.join(parts):<60}")
         sys.stderr.flush()
-
-    def _amount(self, count: float) -> str:
-        if self.unit != "B":
-            return f"{count:,.0f}{self.unit}"
-        for unit in ("B", "kB", "MB"):
-            if count < 1000:
-                return f"{count:.3g} {unit}"
-            count /= 1000
-        return f"{count:,.3g} GB"

@@ -18,12 +18,13 @@ from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
+from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.lookup import chosen_paths, positions_of
 from xr_nczarr.tools.recording import ObjectSizes, VariableReading, count_chunks, record_read
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
-from xr_nczarr.tools.text import byte_text, columns, shape_text
+from xr_nczarr.tools.text import columns, shape_text
 
 if TYPE_CHECKING:
     from xarray import Dataset, Variable

@@ -17,17 +17,6 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def byte_text(count: int | None) -> str:
-    """Format a number of bytes with a unit, such as ``1.5 MB``. None becomes ``?``."""
-    if count is None:
-        return "?"
-    size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
-
-
 def shape_text(shape: Sequence[int] | None) -> str:
     """Format a shape, such as ``4×5``. None becomes an empty string."""
     return "×".join(map(str, shape or ()))
