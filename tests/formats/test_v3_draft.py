@@ -18,8 +18,7 @@ from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.v3_draft import V3Draft
-from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
+from xr_nczarr.formats.v3_draft import V3Draft, parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, Attributes, BrokenNode, CodecSpec, GroupNode, Limits
 
 v3 = FORMATS["3"]

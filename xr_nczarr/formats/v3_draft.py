@@ -10,12 +10,16 @@ also stores filters in the attributes.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from xr_nczarr.errors import Place, UnsupportedError, quote, unexpected
+from xr_nczarr.formats import numcodecs_notation, typestrings
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
@@ -29,11 +33,22 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.v3 import V3
-from xr_nczarr.formats.v3_codecs import move_byte_order
-from xr_nczarr.formats.v3_data_types import check_members, unsupported
-from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
-from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
-from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json
+from xr_nczarr.formats.v3_codecs import (
+    NUMERIC_CODECS,
+    byte_order,
+    move_byte_order,
+    parse_spec,
+    with_bytes,
+)
+from xr_nczarr.formats.v3_data_types import (
+    NUMERIC_TYPES,
+    DType,
+    check_members,
+    find_core_type,
+    unsupported,
+    unsupported_dtype,
+)
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, CodecSpec, GroupNode, Json
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"
@@ -43,6 +58,27 @@ _GROUP_MEMBERS = ("attributes", "extensions")
 _ARRAY_MEMBERS = frozenset(
     ("attributes", "extensions", "shape", "data_type", "fill_value", "codecs", "chunk_grid")
 ) | {"chunk_memory_layout", "storage_transformers", "compressor", "dimension_separator"}
+
+_TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
+# Type names in extension URIs, with NumPy's kinds for each. The names are from an example in the
+# specification, and from zarr-python 2.12 to 2.18.
+_EXTENSION_KINDS = {
+    "datetime": "mM",
+    "complex": "c",
+    "object": "O",
+    "bytestring": "S",
+    "unicode": "U",
+    "structured": "V",
+}
+_EXTENSION = re.compile(
+    r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
+    rf"({'|'.join(_EXTENSION_KINDS)})"
+)
+_NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
+
+_LAYOUT = "chunk_memory_layout"
+_CODEC_URI = "https://purl.org/zarr/spec/codecs/{}/1.0"
+_KNOWN_CODEC_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -167,11 +203,11 @@ class V3Draft(Format):
         if "extension" in grid or grid.get("type") != "regular":
             raise unsupported("chunk grid", grid.get("extension", grid.get("type")), "chunk_grid")
         separator = read_text(grid.get("separator", "/"), "chunk_grid.separator", ("/", "."))
-        filters = parse_filters(members)
+        filters = _parse_filters(members)
         if filters:
             attributes = fields["attributes"]
             fields["attributes"] = Attributes(without(attributes, ("filters",)), attributes.source)
-        specs = parse_codecs(members, filters, len(shape), dtype.itemsize)
+        specs = _parse_codecs(members, filters, len(shape), dtype.itemsize)
         dtype, codecs = move_byte_order(dtype, specs)
         chunks = required(grid, "chunk_shape", "chunk_grid")
         fill = required(members, "fill_value")
@@ -249,7 +285,7 @@ class V3Draft(Format):
                 "chunk_shape": [*node.chunk_shape],
                 "separator": separator,
             },
-            **render_codecs(node, declared),
+            **_render_codecs(node, declared),
             "fill_value": "+Infinity" if fill == "Infinity" else fill,
         }
 
@@ -282,3 +318,157 @@ def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
         if read_object(extension, "extensions").get("must_understand") is not False:
             raise unsupported("extension", extension.get("extension"), "extensions")
     return extensions
+
+
+def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
+    """Parse a ``data_type`` of the draft, and return the dtype and its original notation.
+
+    The notation is a name, a typestring, or the JSON text of an extension. If `fallback` is True,
+    an unknown extension is parsed as the fallback type that it declares.
+
+    Raises
+    ------
+    UnsupportedError
+        If the type is unknown.
+    """
+    place = "data_type"
+    if isinstance(value, str):
+        dtype = _find_type(value, place)
+        if dtype is None:
+            raise unsupported("data type", value, place)
+        return dtype, value
+    members = read_object(value, place)
+    check_members(members, ("extension", "type", "fallback"), place)
+    extension = read_text(required(members, "extension", place), f"{place}.extension")
+    known = _EXTENSION.match(extension)
+    if known is None and extension != _NUMPY_TYPES:
+        dtype = _parse_fallback(extension, members.get("fallback"), fallback)
+    else:
+        described, place = required(members, "type", place), f"{place}.type"
+        match described:
+            case [["", raw]]:  # NumPy's notation for raw bytes
+                described = raw
+        dtype, _ = typestrings.parse_data_type(described, place)
+        if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
+            raise unsupported("data type", described, place)
+    return dtype, json.dumps(value, ensure_ascii=False)
+
+
+def _find_type(name: str, place: str) -> DType | None:
+    return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
+
+
+def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
+    place = "data_type.fallback"
+    error = unsupported("data type", extension, "data_type")
+    for name in value if isinstance(value, list) else [value]:
+        dtype = None if name is None else _find_type(read_text(name, place), place)
+        if dtype is not None and fallback:
+            return dtype
+        if dtype is not None:
+            error.remedy = f"Open the store with on_unsupported='fallback' to read it as {name}"
+            break
+    raise error
+
+
+def render_data_type(dtype: DType, notation: str) -> Json:
+    """Render a dtype as a ``data_type`` of the draft.
+
+    `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
+    if it still describes `dtype`. Otherwise, a numeric type becomes its name without byte order,
+    raw bytes become a name such as ``r16``, and any other type becomes an extension with a
+    typestring. An extension whose items have a fixed size declares raw bytes as its fallback.
+    """
+    value = json.loads(notation) if notation.startswith("{") else notation
+    extended = isinstance(value, dict) and "extension" in value
+    known = extended or _find_type(notation, "data_type") is not None
+    if known and parse_data_type(value, fallback=True)[0] == dtype:
+        return value
+    if dtype.newbyteorder("<") in NUMERIC_TYPES.values():
+        return dtype.name
+    if not typestrings.is_numpy_dtype(dtype):
+        raise unsupported_dtype(dtype, "the draft of Zarr v3")
+    if dtype.kind not in "mMOSUV":
+        raise unsupported("data type", dtype, "data_type")
+    raw = f"r{dtype.itemsize * 8}"
+    if dtype.kind == "V" and dtype.names is None:
+        return raw
+    members = {"extension": _NUMPY_TYPES, "type": typestrings.render_data_type(dtype)}
+    return members if dtype.kind == "O" else members | {"fallback": raw}
+
+
+def _parse_filters(members: Mapping[str, Json]) -> list[Json]:
+    """Return the filters that zarr-python stores in an array's attributes, or an empty list.
+
+    `members` is the JSON object that describes the array.
+    """
+    filters = members.get("attributes", {}).get("filters")
+    if "codecs" in members or not isinstance(filters, list):
+        return []
+    named = [isinstance(item, dict) and isinstance(item.get("id"), str) for item in filters]
+    return filters if all(named) else []
+
+
+def _parse_codecs(
+    members: Mapping[str, Json], filters: Json, rank: int, itemsize: int
+) -> list[CodecSpec]:
+    """Build the codecs of an array from its memory layout, filters, codecs and compressor.
+
+    `members` is the JSON object that describes the array, `filters` is the result of
+    `_parse_filters`, `rank` is the number of dimensions, and `itemsize` is the size of an item in
+    bytes.
+    """
+    specs: list[CodecSpec] = []
+    order = required(members, _LAYOUT)
+    if isinstance(order, dict):
+        raise unsupported("chunk memory layout", order.get("extension"), _LAYOUT)
+    if read_text(order, _LAYOUT, ("C", "F")) == "F":
+        specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
+    specs += numcodecs_notation.parse_codecs(filters, "filters", itemsize)
+    for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
+        specs.append(_parse_codec(item, f"codecs[{i}]", rank, itemsize))
+    if members.get("compressor") is not None:
+        spec = _parse_codec(members["compressor"], "compressor", rank, itemsize)
+        specs.append(replace(spec, place="compressor"))
+    return specs
+
+
+def _reversal(rank: int) -> dict[str, Json]:
+    return {"order": [*reversed(range(rank))]}
+
+
+def _parse_codec(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
+    check_members(read_object(item, place), ("type", "codec", "configuration"), place)
+    uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
+    match = _KNOWN_CODEC_URI.fullmatch(uri)
+    if match is None:
+        raise unsupported("codec", uri, place)
+    configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
+    return parse_spec(match[1], configuration, place, rank, itemsize, item)
+
+
+def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
+    """Render the ``chunk_memory_layout`` and ``codecs`` members of an array.
+
+    `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
+    from that of the node's dtype, an ``endian`` codec is added.
+    """
+    specs = list(node.codecs)
+    reversal = _reversal(len(node.shape))
+    fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
+    specs = specs[fortran:]
+    if declared != node.dtype:
+        specs = with_bytes(specs)
+    endian = byte_order(node.dtype) or "little"
+    rendered = [_render_codec(spec, endian) for spec in specs]
+    return {_LAYOUT: "F" if fortran else "C", "codecs": rendered}
+
+
+def _render_codec(spec: CodecSpec, endian: str) -> Json:
+    if spec.name == "bytes":
+        return {"type": _CODEC_URI.format("endian"), "configuration": {"endian": endian}}
+    if spec.name in NUMERIC_CODECS:
+        raise unsupported("codec", spec.name, "codecs")
+    if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
+        return spec.document
+    return {"type": _CODEC_URI.format(spec.name), "configuration": dict(spec.configuration)}
