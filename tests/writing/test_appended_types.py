@@ -82,6 +82,28 @@ def test_appended_values_of_mismatched_dtype_kind_are_rejected(
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "a", engine="nczarr").load(), first)
 
 
+@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+@pytest.mark.parametrize(
+    ("stored", "number"),
+    [("f4", 2**24 + 1), ("f8", 2**53 + 1), ("f8", -(2**63) + 1)],
+    ids=["float32", "float64", "negative"],
+)
+def test_appended_integers_that_floats_would_round_are_rejected(
+    stored: str, number: int, lazy: bool
+) -> None:
+    def numbers(values: Any) -> xr.Dataset:
+        dataset = xr.Dataset({"v": ("t", np.array(values))})
+        return dataset.chunk() if lazy else dataset
+
+    store: dict[str, bytes] = {}
+    to_nczarr(xr.Dataset({"v": ("t", np.array([0.5], stored))}), store)
+    with pytest.raises(ConflictError, match=f"the value {number} does not fit the encoding"):
+        to_nczarr(numbers([1, number]), store, append_dim="t")
+    to_nczarr(numbers([1, number - 1]), store, append_dim="t")
+    opened = xr.open_dataset(store, engine="nczarr").v.values
+    assert opened.tolist() == [0.5, 1.0, number - 1]
+
+
 def test_undecoded_times_can_be_appended_only_in_stored_units(tmp_path: Path) -> None:
     to_nczarr(along(DAYS[:2]), tmp_path / "a")
     raw = along([2, 3])

@@ -5,8 +5,8 @@ it accepts depends on who chose the encoding:
 
 - For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
   is accepted.
-- Values that are added to a stored variable may be rounded to its packing step and its float type.
-  Apart from such rounding, they must be reproduced exactly.
+- Values that are added to a stored variable may be rounded to its packing step, and floats to its
+  float type. Apart from such rounding, they must be reproduced exactly.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ Rounding = Literal["requested", "packing", "none"]
 
 ``"requested"`` allows rounding to the integers or packing steps that the caller requests for a new
 variable. ``"packing"`` allows rounding to the packing steps of a stored variable, and ``"none"``
-allows no rounding. Floats may always be rounded to the precision of their type.
+allows no rounding. Floats may always be rounded to the precision of their type, but integers are
+rounded to floats only if the caller requests it or the variable is packed.
 """
 
 
@@ -143,7 +144,8 @@ def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rou
     with np.errstate(all="ignore"):
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
         sizes = abs(data.astype(np.result_type(data, np.float32), copy=False)), abs(offset)
-        eps = 2 * max((item.eps for item in inexact), default=0)
+        exact = data.dtype.kind != "f" and rounding != "requested" and not is_packed(encoding)
+        eps = 0 if exact else 2 * max((item.eps for item in inexact), default=0)
         tolerance = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes could overflow
         if stored.dtype.kind in "iu":
             tolerance = tolerance + step * (1e-6 + (0 if rounding == "none" else 0.5))
