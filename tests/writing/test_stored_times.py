@@ -198,3 +198,46 @@ def test_missing_times_are_written_if_the_encoding_has_no_calendar():
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
     to_nczarr(dataset, store, encoding={"v": {"calendar": None}})
     xr.testing.assert_identical(read(store), dataset)
+
+
+MISSING = np.array(["NaT", "NaT"], "M8[ns]")
+DATES = np.array(["2000-01-01", "2000-01-03"], "M8[ns]")
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+@pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
+@pytest.mark.parametrize("dtype", ["i8", "i4", "f8"])
+def test_missing_times_can_be_written_in_every_calendar_of_numpy(dtype, calendar, lazy):
+    def times(values):
+        dataset = xr.Dataset({"v": ("t", values)})
+        return dataset.chunk(t=2) if lazy else dataset
+
+    encoding = {"units": "days since 2000-01-01", "calendar": calendar, "dtype": dtype}
+    encoding |= {} if dtype == "i8" else {"_FillValue": -1}
+    created, appended = {}, {}
+    to_nczarr(times(MISSING), created, encoding={"v": encoding})
+    to_nczarr(times(np.concatenate([DATES, MISSING])), appended, encoding={"v": encoding})
+    to_nczarr(times(MISSING), appended, append_dim="t")
+    np.testing.assert_array_equal(read(created).v, MISSING)
+    opened = read(appended).v
+    np.testing.assert_array_equal(opened, np.concatenate([DATES, MISSING, MISSING]))
+    assert opened.encoding["calendar"] == calendar
+    assert opened.encoding["dtype"] == dtype
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i4"])
+def test_dask_times_too_fine_for_integers_in_requested_units_are_rejected(dtype):
+    times = xr.Dataset({"v": ("t", DATES[:1] + np.timedelta64(90, "s"))}).chunk()
+    encoding = {"units": "hours since 2000-01-01", "dtype": dtype}
+    problem = r"time 2000-01-01T00:01:30.* does not fit .*\(variable v\)\. Pass encoding=(.*?\}\})"
+    with pytest.raises(ConflictError, match=problem) as raised:
+        to_nczarr(times, {}, encoding={"v": encoding})
+    suggested = re.search(problem, str(raised.value))[1]
+    to_nczarr(times, store := {}, encoding=ast.literal_eval(suggested))
+    np.testing.assert_array_equal(read(store).v, times.v)
+
+
+def test_cftime_dates_appended_to_nanoseconds_are_rejected_precisely(path):
+    to_nczarr(xr.Dataset({"v": ("t", DATES)}).chunk(), path)
+    later = xr.Dataset({"v": ("t", xr.date_range("2000-02-01", periods=1, use_cftime=True))})
+    assert_rejected(path, "do not fit their encoding .*nanoseconds", later, append_dim="t")

@@ -227,7 +227,42 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     known = variable.dtype != object or (not lazy and is_time(variable))
     if known and dtype.kind in "iumM" and (is_packed(encoding) or not widest):
         data = _checked_times(data, variable.dtype, encoding, dtype, name)
-    return variable.copy(data=data) if lazy else variable
+    checked = variable.copy(data=data) if lazy else variable
+    if not lazy:
+        return cf_encoded(checked, name) if _never_dated(checked) else checked
+    numpy_times = variable.dtype.kind == "M" and calendar in _NUMPY_CALENDARS
+    if numpy_times and dtype.kind in "iuf" and {"units", "dtype"} <= encoding.keys():
+        return _encoded_by_block(checked, encoding, name)
+    return checked
+
+
+def _encoded_by_block(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Encode a dask array of times with the units and the dtype in an encoding.
+
+    xarray would encode the blocks too, but its errors do not name the variable, and it fails if all
+    times of a block are missing.
+    """
+    times = variable.data
+    empty = np.empty((0,) * times.ndim, times.dtype)
+    encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
+    data = _encode_new_times(times, encoded.dtype, encoding, name)
+    return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
+
+
+@blockwise
+def _encode_new_times(
+    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
+) -> Any:
+    """Encode times in the units of the encoding.
+
+    Raise ConflictError if integers in these units cannot represent the times.
+    """
+    encoded, same = _encode_and_compare(times, encoding, name, encoding["units"])
+    if dtype.kind != "f" and not same.all():
+        finer = _finer_encoding(times, encoding, name)
+        remedy = f"Pass encoding={{{name!r}: {finer}}}" if finer else "Pass a dtype of float64"
+        raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy, name)
+    return _as_type(np.asarray(encoded.data), dtype)
 
 
 @blockwise
@@ -373,15 +408,34 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray. Raise ConflictError if xarray fails."""
+    calendar = variable.encoding.get("calendar")
+    if _never_dated(variable):
+        variable = variable.copy(deep=False)
+        variable.encoding["calendar"] = "proleptic_gregorian"
     with _as_conflicts():
-        return conventions.encode_cf_variable(variable, name=name)
+        encoded = conventions.encode_cf_variable(variable, name=name)
+    if "calendar" in encoded.attrs and calendar is not None:
+        encoded.attrs["calendar"] = calendar
+    return encoded
+
+
+def _never_dated(variable: Variable) -> bool:
+    """Return whether all values of a variable in memory are NaT, and its calendar is mixed.
+
+    For these, xarray fails when it compares the earliest time with the first Gregorian date. NaT is
+    stored in the same way in every calendar that NumPy supports.
+    """
+    if variable.dtype.kind != "M" or not variable.size or hasattr(variable.data, "dask"):
+        return False
+    calendar = str(variable.encoding.get("calendar")).lower()
+    return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())
 
 
 @contextmanager
 def _as_conflicts() -> Iterator[None]:
     try:
         yield
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, KeyError) as error:  # KeyError for units unknown to cftime
         raise ConflictError(
             f"the values do not fit their encoding ({reason_of(error)})",
             remedy="Choose another dtype or other units. If the variable is already stored, write "
