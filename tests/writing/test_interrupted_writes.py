@@ -377,3 +377,30 @@ def test_append_after_interrupted_creation_updates_consolidated_metadata():
     xr_nczarr.to_nczarr(second, store, append_dim="x")
     opened = xr.open_dataset(store, engine="nczarr", consolidated=True)
     assert opened.t.values.tolist() == [1, 2]
+
+
+def test_interrupted_additions_to_draft_show_no_new_groups():
+    # In the draft, a group exists if there is any metadata below its path.
+    store = {}
+    to_nczarr(values(0, 6), store, zarr_format="3-draft", dialect="zarr")
+    added = xr.DataTree.from_dict({"/": xr.Dataset({"b": 1, "c": 2}), "/new/inner": values(0, 3)})
+
+    def groups(objects):
+        return {
+            path: sorted(group.variables)
+            for path, group in xr.open_groups(RemoteMemoryStore(objects), engine="nczarr").items()
+        }
+
+    def add(target):
+        to_nczarr(added, target, mode="a")
+
+    old = groups(store)
+    *cut, whole = states(add, store)
+    seen = []
+    for objects in cut:
+        seen.append(groups(objects))
+        assert seen[-1] in (old, groups(whole))
+        add(RemoteMemoryStore(objects))
+        assert objects == whole
+    assert seen[0] == old
+    assert [*groups(whole)] == ["/", "/new", "/new/inner"]

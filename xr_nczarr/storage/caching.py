@@ -329,6 +329,21 @@ class RolledBackStore(_OverlayStore):
     def _wrap(self, source: Store) -> RolledBackStore:
         return RolledBackStore(source, self.before)
 
+    def list_names(self, prefix: str) -> Listing:
+        """Return the names below a prefix, without the objects that did not exist before.
+
+        Prefixes that contained no other objects are left out too.
+        """
+        objects, prefixes = self.source.list_names(prefix)
+        added = [key for key, data in self.before.items() if data is None]
+        return Listing(
+            [name for name in objects if f"{prefix}{name}" not in added],
+            [name for name in prefixes if not self._is_added(f"{prefix}{name}/", added)],
+        )
+
+    def _is_added(self, prefix: str, added: Sequence[str]) -> bool:
+        return any(key.startswith(prefix) for key in added) and not any(self.list_names(prefix))
+
     def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:  # noqa: ARG002
         return self.before
 
