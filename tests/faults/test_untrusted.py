@@ -13,10 +13,13 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.cached import SimpleCacheFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 
 from tests.fuzz import oracle
 from tests.servers import HttpServer
-from tests.stores import array_document, put
+from tests.stores import array_document, put, write_zip
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 from xr_nczarr.options import OpenOptions
@@ -190,8 +193,33 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
     url = f"{cache}::file://{store}"
     target = fsspec.get_mapper(url) if as_mapper else url
     assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
-    with pytest.raises(RefusedError, match="caches follow symbolic links"):
+    with pytest.raises(RefusedError, match="fsspec follows symbolic links"):
         values(target)
+
+
+@pytest.mark.parametrize("url", ["dir://store::file://{}", "simplecache::dir://store::file://{}"])
+def test_symlinks_are_rejected_with_trust_none_however_urls_are_chained(url, folder, tmp_path):
+    store = put(folder / "store", MEMBERS)
+    os.symlink(tmp_path / "secret.bin", store / "v" / "0")
+    url = url.format(folder)
+    assert xr.open_dataset(url, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RefusedError, match="fsspec follows symbolic links"):
+        values(url)
+
+
+def test_symlinks_are_rejected_with_trust_none_however_filesystems_are_nested(folder, tmp_path):
+    store = put(folder / "store", MEMBERS)
+    os.symlink(tmp_path / "secret.bin", store / "v" / "0")
+    local = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)
+    inner = DirFileSystem(str(folder), local)
+    target = SimpleCacheFileSystem(fs=inner).get_mapper("store")
+    with pytest.raises(RefusedError, match="fsspec follows symbolic links"):
+        values(target)
+
+
+def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
+    write_zip(folder / "store.zip", {**MEMBERS, "v/0": VALUES.tobytes()})
+    assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]
 
 
 def test_untrusted_local_parquet_set_in_cache_url_is_rejected(folder):
@@ -199,7 +227,7 @@ def test_untrusted_local_parquet_set_in_cache_url_is_rejected(folder):
     write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
     url = f"simplecache::file://{records}"
     for target, options in ((f"reference::{url}", {}), ("reference://", {"fo": url})):
-        with pytest.raises(RefusedError, match="caches follow symbolic links"):
+        with pytest.raises(RefusedError, match="fsspec follows symbolic links"):
             opened(target, storage_options=options)
 
 

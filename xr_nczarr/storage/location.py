@@ -20,7 +20,6 @@ from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.url import (
-    CACHES,
     absolute_path,
     is_filesystem,
     local_path,
@@ -43,6 +42,8 @@ _CHOICES = {
 _WORDS = [word for words in _CHOICES.values() for word in words]
 _PROFILE = ("awsprofile", "aws.profile")
 
+# fsspec's protocols for archives. Symbolic links within an archive cannot lead out of it.
+_ARCHIVES = ("zip", "tar", "libarchive")
 _REFERENCE = re.compile("reference:(?://|:)")
 
 # Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
@@ -124,15 +125,15 @@ class Location:
         Raises
         ------
         RefusedError
-            If the folder is read through one of fsspec's caches, which follow all symbolic links.
+            If fsspec reads the folder, as in ``simplecache::`` and ``dir::`` URLs, because it
+            follows all symbolic links.
         """
-        *links, last = self.url.split("::")
-        is_cached = any(link.partition("://")[0] in CACHES for link in links)
-        is_local = is_cached and local_path(last) is not None
-        cached = getattr(self.filesystem, "fs", None)
-        if is_local or (cached is not None and _is_local_filesystem(cached)):
+        *links, last = self.url.removeprefix("reference::").split("::")
+        is_read_by_fsspec = bool(links) and links[-1].partition("://")[0] not in _ARCHIVES
+        is_local = is_read_by_fsspec and local_path(last) is not None
+        if is_local or _wraps_local_filesystem(self.filesystem):
             raise RefusedError(
-                "fsspec's caches follow symbolic links that lead out of the folder",
+                "fsspec follows symbolic links that lead out of the folder",
                 remedy="Pass the path of the folder, or open it without trust='none'",
                 store=mask(self.url),
             )
@@ -253,6 +254,15 @@ def _is_local_filesystem(filesystem: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(filesystem, LocalFileSystem)
+
+
+def _wraps_local_filesystem(filesystem: Any) -> bool:
+    """Return whether an fsspec filesystem, such as a cache, is based on a local filesystem."""
+    while is_filesystem(wrapped := getattr(filesystem, "fs", None)):
+        filesystem, _ = plain_filesystem(wrapped, "")
+        if _is_local_filesystem(filesystem):
+            return True
+    return False
 
 
 def _locate_zarr_object(target: Any) -> Location:
