@@ -573,6 +573,23 @@ def test_any_exception_of_a_filesystem_is_raised_as_storage_error_with_key() -> 
         assert isinstance(caught.value.__cause__, AttributeError)
 
 
+def test_memory_error_of_a_filesystem_is_raised_unchanged() -> None:
+    class Full(MemoryFileSystem):
+        def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
+            raise MemoryError
+
+        info = pipe_file = cat_file
+
+    store = RemoteStore(FsspecClient(Full(skip_instance_cache=True), "/w"))
+    for action in (
+        lambda: list(store.fetch(["a"])),
+        lambda: store.size("a"),
+        lambda: store.put([("a", b"1")]),
+    ):
+        with pytest.raises(MemoryError):
+            action()
+
+
 def test_errors_about_storage_options_are_limited_to_keyword_arguments() -> None:
     bug = TypeError("'int' object is not subscriptable")
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))

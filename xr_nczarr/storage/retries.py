@@ -170,7 +170,15 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Return the matching StorageError for an exception from a filesystem."""
+    """Return the matching StorageError for an exception from a filesystem.
+
+    Raises
+    ------
+    MemoryError
+        If `error` is one, because storage did not fail.
+    """
+    if isinstance(error, MemoryError):
+        raise error
     status = status_of(error)
     kind: type[StorageError] = StorageError
     kind_name, remedy = type(error).__name__, ""
