@@ -39,6 +39,8 @@ from xr_nczarr.storage import ByteRange, RemoteStore, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
+from xr_nczarr.storage.obstore_client import process
+from xr_nczarr.storage.remote import RemoteClient
 from xr_nczarr.storage.retries import storage_error
 
 OBSTORE = {"client": "obstore"}
@@ -646,6 +648,25 @@ assert bytes(next(store.fetch(["x"]))) == b"1"
 """
     command = [sys.executable, "-W", "ignore", "-c", code]
     subprocess.run(command, check=True, timeout=60)
+
+
+def test_no_thread_of_forked_process_uses_client_of_parent_process(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(
+        "s3://bucket/store", storage_options={**OBSTORE, **KEYS, "client_kwargs": ENDPOINT}
+    )
+    connection: Any = store.connection
+    inherited, connect = connection.client(), connection._connect
+    environment.setattr(process, "forked", True)
+
+    def connect_slowly() -> RemoteClient:
+        environment.setattr(connection, "_connect", connect)
+        assert connection.client() is not inherited  # as another thread would call it meanwhile
+        return connect()
+
+    environment.setattr(connection, "_connect", connect_slowly)
+    assert connection.client() is not inherited
 
 
 @pytest.mark.parametrize("client", CLIENTS)

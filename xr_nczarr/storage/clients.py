@@ -147,10 +147,13 @@ class _ObstoreConnection(Connection):
 
         The first call may send a request to find out the region of a bucket.
         """
-        if self._client is None or self._forked != process.forked:
+        client = self._client
+        if client is None or self._forked != process.forked:
+            # `_forked` is set last. Until then, other threads also connect, instead of using the
+            # client of the parent process.
+            self._client = client = self._connect()
             self._forked = process.forked
-            self._client = self._connect()
-        return self._client
+        return client
 
     def _connect(self) -> RemoteClient:
         if process.forked:
