@@ -25,10 +25,17 @@ from zarr.storage import (
 )
 
 import xr_nczarr
+from tests.processes import in_a_new_interpreter
 from tests.reading import peak_memory
 from tests.servers import S3Server
 from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
+from xr_nczarr.errors import (
+    ConflictError,
+    ExistsError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.storage import ByteRange, parse_url
 
 KINDS = [
@@ -226,6 +233,45 @@ def test_nczarr_in_icechunk_is_readable_at_any_snapshot(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), store, mode="w")
     with pytest.raises(ConflictError, match="v3"):
         commit(repository, dataset(), mode="w", zarr_format=1)
+
+
+def error_of_reading(pickled: bytes) -> str:
+    try:
+        pickle.loads(pickled).load()
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    xr_nczarr.to_nczarr(dataset(), session.store)
+    opened = xr.open_dataset(session.store, engine="nczarr")
+    pickled = pickle.dumps(opened)
+    xr.testing.assert_identical(pickle.loads(pickled).load(), dataset().load())
+    error = in_a_new_interpreter(error_of_reading, pickled)
+    assert "a writable Icechunk session cannot be accessed from other processes" in error
+    assert "pass the store of a read-only session" in error
+
+
+def test_icechunk_forks_write_regions_that_the_session_merges(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
+    session = repository.writable_session("main")
+    xr_nczarr.to_nczarr(dataset(), session.store, compute=False)
+    session.commit("template")
+    session = repository.writable_session("main")
+    whole, forks = dataset().load(), []
+    for start in range(0, 4, 2):
+        fork = pickle.loads(pickle.dumps(session.fork()))
+        part = whole[["t"]].drop_vars("y").isel(y=slice(start, start + 2))
+        xr_nczarr.to_nczarr(part, fork.store, region={"y": slice(start, start + 2)})
+        forks.append(pickle.loads(pickle.dumps(fork)))
+    session.merge(*forks)
+    with xr.open_dataset(session.store, engine="nczarr") as opened:
+        xr.testing.assert_identical(opened.load(), whole)
 
 
 def test_error_of_failed_icechunk_append_suggests_discarding_changes() -> None:

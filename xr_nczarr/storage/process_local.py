@@ -40,17 +40,19 @@ def _restore(
 
 @dataclass(frozen=True)
 class UnreachableConnection(Connection):
-    """A connection to a store in the memory of another process. Using it raises StorageError.
+    """A connection to a store that exists only in another process. Using it raises StorageError.
 
     Unpickling creates such a connection instead of raising an error, because an error would stop a
     dask worker, and the computation would never end.
     """
 
     name: str
+    kind: str = "an in-memory store"
+    remedy: str = NOT_SHARED
 
     remote = shared = False
 
     def client(self) -> NoReturn:
         """Raise StorageError."""
-        problem = "an in-memory store cannot be accessed from other processes"
-        raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
+        problem = f"{self.kind} cannot be accessed from other processes"
+        raise StorageError(problem, remedy=self.remedy, store=self.name)

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.process_local import NOT_SHARED, within_process
+from xr_nczarr.storage.process_local import NOT_SHARED, UnreachableConnection, within_process
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
@@ -24,6 +24,11 @@ from xr_nczarr.storage.url import mask
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
+_SESSION = "a writable Icechunk session"
+_SESSION_REMEDY = (
+    'Compute in this process: dask.config.set(scheduler="threads"). To read committed data, pass '
+    "the store of a read-only session instead"
+)
 _clients: WeakSet[ZarrPythonClient] = WeakSet()
 _clients_lock = ProcessLock()
 
@@ -61,6 +66,10 @@ class ZarrPythonClient(RemoteClient):
         arguments = self.store, self.folder
         if self.shared:
             return ZarrPythonClient, arguments
+        if self.transactional and type(self.store.session).__name__ != "ForkSession":
+            # icechunk does not pickle writable sessions.
+            unreachable = partial(UnreachableConnection, kind=_SESSION, remedy=_SESSION_REMEDY)
+            return within_process(self, self.token, unreachable, self.name)
         return within_process(self, self.token, _copy, *arguments)
 
     @property
