@@ -495,6 +495,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
         (400, StorageError),
         (405, StorageError),
         (425, StorageConnectionError),
+        (429, StorageConnectionError),
         (503, StorageConnectionError),
         ("reset", StorageConnectionError),
         ("truncate", StorageConnectionError),
@@ -529,6 +530,8 @@ def test_obstore_and_fsspec_raise_same_error_for_s3_response(
         assert type(caught.value) is kind
         retried = kind in (StorageConnectionError, StorageTimeoutError)
         assert ("all retries failed" in str(caught.value)) == retried
+        assert "max retries" not in str(caught.value)  # of botocore, in addition to `retry`
+        assert ".." not in str(caught.value)
 
 
 def test_status_404_for_list_request_raises_storage_error(

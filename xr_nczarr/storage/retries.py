@@ -161,12 +161,11 @@ def remedy_of(error: BaseException) -> str:
 
 def is_missing_bucket(error: BaseException) -> bool:
     """Return whether a request failed because the whole bucket does not exist."""
-    for cause in _causes(error):
-        response = getattr(cause, "response", None)  # of botocore
-        code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
-        if code == "NoSuchBucket" or getattr(cause, "error_code", None) == "ContainerNotFound":
-            return True
-    return False
+    return any(
+        _botocore_error(cause).get("Code") == "NoSuchBucket"
+        or getattr(cause, "error_code", None) == "ContainerNotFound"
+        for cause in _causes(error)
+    )
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
@@ -203,10 +202,26 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         )
     elif is_missing_bucket(error):
         return missing_bucket_error(store, key)
-    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
-    reason = " ".join(str(text).split())[:200] or kind_name
+    text = _botocore_message(error) or getattr(error, "message", None)
+    text = text or getattr(error, "strerror", None) or str(error)
+    reason = " ".join(str(text).split())[:200].rstrip(".") or kind_name
     problem = reason if status is None else f"the server responded with status {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def _botocore_message(error: BaseException) -> str:
+    """Return the server's message from a botocore error, or an empty string for other errors.
+
+    The text of the error itself counts the retries of botocore, which are not those of `Retry`.
+    """
+    messages = (_botocore_error(cause).get("Message") for cause in _causes(error))
+    return next(filter(None, messages), "")
+
+
+def _botocore_error(error: BaseException) -> dict[str, str]:
+    """Return the ``Error`` member of a botocore error's response, or an empty dict."""
+    response = getattr(error, "response", None)
+    return response.get("Error", {}) if isinstance(response, dict) else {}
 
 
 def missing_bucket_error(store: str, key: str | None) -> StorageError:
