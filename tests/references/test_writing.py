@@ -331,6 +331,27 @@ def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
         np.testing.assert_array_equal(read["v"].astype(dtype), values, err_msg=engine)
 
 
+def test_consolidated_metadata_is_converted_with_the_documents(tmp_path):
+    dataset = xr.Dataset({"v": ("x", [1.0, 2.0]), "w": ("x", [1, 2])})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "store", encoding={"v": {"zlib": True}})
+    write(tmp_path / "store", tmp_path / "refs.json")
+    refs = json.loads((tmp_path / "refs.json").read_text())["refs"]
+    consolidated = json.loads(refs[".zmetadata"])["metadata"]
+    assert consolidated == {key: json.loads(refs[key]) for key in consolidated}
+    assert [item["id"] for item in consolidated["v/.zarray"]["filters"]] == ["shuffle", "zlib"]
+    assert xr_nczarr.verify(tmp_path / "refs.json").whole
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"metadata": []}', '{"metadata": {"v/.zarray": 1}}'])
+def test_consolidated_metadata_without_the_documents_stays_unchanged(text):
+    array = array_document([2], compressor={"id": "zlib", "level": 1})
+    references = collect_references({}.items())
+    entries = {"v/.zarray": json.dumps(array), ".zmetadata": text}
+    converted = portable(dataclasses.replace(references, entries=entries)).entries
+    assert converted[".zmetadata"] == text
+    assert json.loads(converted["v/.zarray"])["compressor"] is None
+
+
 def test_rewriting_fill_value_keeps_literals_of_other_attributes():
     """netcdf-c reads text that resembles a number by its literal."""
     array = array_document([2], "<f8", fill_value=-1.0)

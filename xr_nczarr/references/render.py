@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.errors import MetadataError, ReferenceSetError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document, edited
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Json, Limits
@@ -34,6 +34,7 @@ _MIN_REFERENCES = 16
 _MAX_SLICES = 64
 """Maximum number of generators per array. The limit is low, because lookups try them one by one."""
 
+_CONSOLIDATED = ".zmetadata"
 _UNLIMITED = Limits(max_chunk_bytes=2**63)
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
@@ -107,10 +108,11 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
       converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
       use the fill value in the array metadata.
 
-    Metadata that cannot be parsed stays unchanged, and so do attributes that are not valid JSON.
-    `limits` contains the maximum size of each document.
+    Consolidated metadata changes in the same way. Metadata that cannot be parsed stays unchanged,
+    and so do attributes that are not valid JSON. `limits` contains the maximum size of each
+    document.
     """
-    entries = dict(references.entries)
+    changes: dict[str, dict[str, Json]] = {}
     for key, text in references.entries.items():
         if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
             continue
@@ -119,33 +121,61 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
         if not isinstance(node, ArrayNode):
             continue
         codecs = [spec for spec in node.codecs if spec.place != "order"]
-        filters = [{"id": spec.name, **spec.configuration} for spec in codecs]
+        filters: list[Json] = [{"id": spec.name, **spec.configuration} for spec in codecs]
         if filters and filters != document.value.get("filters"):
-            entries[key] = json.dumps({**document.value, "filters": filters, "compressor": None})
+            changes[key] = {"filters": filters, "compressor": None}
         attributes_key = key.removesuffix(".zarray") + ".zattrs"
-        attributes = entries.get(attributes_key)
+        attributes = references.entries.get(attributes_key)
         if node.dtype.kind == "f" and node.fill_value is not None and isinstance(attributes, str):
-            entries[attributes_key] = _with_encoded_fill(attributes, limits)
-    return replace(references, entries=entries)
+            encoded = _encoded_fill(attributes)
+            if encoded is not None:
+                changes[attributes_key] = {"_FillValue": encoded}
+    return replace(references, entries=_with_changes(references.entries, changes, limits))
 
 
-def _with_encoded_fill(attributes: str, limits: Limits) -> str:
-    """Replace a numeric `_FillValue` in JSON attributes with a Base64-encoded double.
+def _encoded_fill(attributes: str) -> str | None:
+    """Return the numeric `_FillValue` in JSON attributes as a Base64-encoded double.
 
-    The text of all other values stays exactly the same, because readers recognize netCDF-C's
-    character attributes by it. Attributes without a numeric `_FillValue` are returned unchanged.
+    Return None if the attributes have no numeric `_FillValue`.
     """
     try:
         value = parse_members(attributes).get("_FillValue")
     except ReferenceSetError:
-        return attributes
+        return None
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if value not in ("NaN", "Infinity", "-Infinity") and type(value) not in (int, float):
-        return attributes
-    encoded = base64.b64encode(struct.pack("<d", float(str(value)))).decode()
-    document = Document(".zattrs", attributes, limits=limits)
-    return edited(document, {("_FillValue",): encoded}).decode()
+        return None
+    return base64.b64encode(struct.pack("<d", float(str(value)))).decode()
+
+
+def _with_changes(
+    entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
+) -> dict[str, Any]:
+    """Return entries in which members of documents, and of their consolidated copies, are changed.
+
+    The text of all other members stays exactly the same, because readers recognize netCDF-C's
+    character attributes by it.
+    """
+    changed = dict(entries)
+    for key, members in changes.items():
+        document = Document(key, entries[key], limits=limits)
+        changed[key] = edited(document, {(name,): members[name] for name in members}).decode()
+    text = entries.get(_CONSOLIDATED)
+    if changes and isinstance(text, str):
+        document = Document(_CONSOLIDATED, text, limits=limits, consolidated=True)
+        copies: Json = {}
+        with suppress(MetadataError):
+            copies = document.value.get("metadata") if isinstance(document.value, dict) else {}
+        below: dict[tuple[str, ...], Json] = {
+            ("metadata", key, name): value
+            for key, members in changes.items()
+            if isinstance(copies, dict) and isinstance(copies.get(key), dict)
+            for name, value in members.items()
+        }
+        if below:
+            changed[_CONSOLIDATED] = edited(document, below).decode()
+    return changed
 
 
 def _listed(target: Address) -> list[Json]:
