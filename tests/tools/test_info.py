@@ -10,11 +10,13 @@ from matplotlib.image import imread
 
 import xr_nczarr
 from tests import screenshots
+from tests.stores import array_document
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage import Store
 from xr_nczarr.tools.html import grid_svg
 
+GROUP = '{"zarr_format": 2}'
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -58,6 +60,21 @@ def test_info_ignores_missing_chunks_and_invalid_keys(dataset):
     del store["v/1.0"]
     store |= {"v/4.0": b"", "v/01.0": b"", "v/x.0": b"", "v/0.0.0": b"", "w/0.0": b""}
     assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
+
+
+def test_info_counts_chunks_with_two_keys_once():
+    generator = {"key": "v/{{i}}", "url": "/data", "offset": "{{8 * i}}", "length": "8"}
+    array = array_document((2,), "<i8", chunks=[1])
+    references = {
+        "version": 1,
+        "gen": [generator | {"dimensions": {"i": {"stop": 2}}}],
+        "refs": {"v/.zarray": json.dumps(array), "v/0": ["/data", 0, 8], ".zgroup": GROUP},
+    }
+    assert "2 of 2 chunks" in str(xr_nczarr.info(references))
+    array = array_document((2, 1), "|u1", chunks=[1, 1])
+    store = {"v/.zarray": json.dumps(array), "v/0.0": "a", "v/0/0": "b", ".zgroup": GROUP}
+    store = {key: text.encode() for key, text in store.items()}
+    assert "1 of 2 chunks" in str(xr_nczarr.info(store))
 
 
 def test_info_counts_shards_as_stored_objects(dataset):

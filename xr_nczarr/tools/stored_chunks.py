@@ -36,7 +36,7 @@ class StoredChunks:
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        Positions of the existing objects: their indices in the flattened grid (C order).
+        Sorted positions of the existing objects: their indices in the flattened grid (C order).
     """
 
     node: ArrayNode
@@ -132,6 +132,9 @@ def _counted(opened: OpenedStore, objects: Iterable[tuple[str, int | None]]) -> 
             owner.stored_bytes = None
         else:
             owner.stored_bytes += size
+    for stored in by_path.values():
+        # A chunk can be stored under two keys, or be declared twice in a reference set.
+        stored.numbers = array("q", sorted(set(stored.numbers)))
     return StoreContents(by_path, others)
 
 

@@ -261,7 +261,7 @@ class _Array:
         self.numbers: Sequence[int] = range(self.objects.total)
         # Objects that are known to be missing are fetched only with missing_chunks="raise".
         if stored is not None and opened.options.missing_chunks != "raise":
-            self.numbers = sorted(set(stored.numbers))
+            self.numbers = stored.numbers
         if sample is not None and sample < len(self.numbers):
             self.numbers = sorted(random.sample(self.numbers, sample))
 
