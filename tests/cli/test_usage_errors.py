@@ -60,6 +60,14 @@ WRONG = {
     "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Use one of the modes"),
     "empty path": (["info", ""], "the path or URL is empty. Pass '.' for the current folder"),
     "unknown option of HTTP": ("info {http}/s --storage-option nonsense=1", "nonsense"),
+    "retry option that does not exist": (
+        ["info", "s", "--storage-option", 'retry={"tries": 1}'],
+        ": --storage-option: no retry option named 'tries'. The retry options are attempts",
+    ),
+    "missing_status that is no list": (
+        "copy s out --target-option missing_status=404",
+        ': --target-option: "missing_status" must be a sequence',
+    ),
     # ---- arguments
     "unknown command": ("infoo s", "no command named 'infoo'. Did you mean info?"),
     "unknown option before": ("--jsn info s", "no option named '--jsn'. The options are --completion"),

@@ -147,7 +147,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--quiet``."""
-    about = "print only errors, not the result or the progress"
+    about = "print neither the result nor the progress, only messages about failures"
     parser.add_argument("--quiet", action="store_true", help=about)
 
 
@@ -166,9 +166,22 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
     if "options" in parsed:
         arguments |= open_options(parsed, function)
+    for name in arguments:
+        if name.endswith("_options"):
+            _check_storage_options(name, arguments[name])
     if "progress" in names:
         arguments["progress"] = sys.stderr.isatty() and not getattr(parsed, "quiet", False)
     return function(**arguments)
+
+
+def _check_storage_options(name: str, options: dict[str, Any]) -> None:
+    """Raise UsageError if an option of this package has an invalid value, such as ``retry``."""
+    from xr_nczarr.options import OpenOptions
+
+    try:
+        _ = OpenOptions(storage_options=options).access
+    except ValueError as error:
+        raise UsageError(f"--{name.removesuffix('_options')}-option: {error}") from error
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:

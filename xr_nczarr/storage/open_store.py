@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, get_args
 
@@ -14,6 +14,7 @@ from xr_nczarr.errors import (
     NczarrError,
     NotFoundError,
     UnsupportedError,
+    unknown,
 )
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
@@ -84,6 +85,10 @@ class Access:
         retry = (self.storage_options or {}).get("retry") or {}
         if not isinstance(retry, Retry | Mapping):
             raise ValueError(f'"retry" must be a Retry object or a mapping, not {retry!r}')
+        names = [item.name for item in fields(Retry)]
+        for name in () if isinstance(retry, Retry) else retry:
+            if name not in names:
+                raise ValueError(str(unknown("retry option", name, names)))
         return retry if isinstance(retry, Retry) else Retry(**retry)
 
     @property
