@@ -241,6 +241,17 @@ def test_bucket_region_is_requested_from_s3(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
+def test_client_option_of_cached_url_is_nested_like_others(s3_server: S3Server) -> None:
+    s3_server.put("s/x", b"1")
+    for cache in ("simplecache", "filecache"):
+        options = {"s3": {**s3_server.storage_options, "client": "fsspec"}}
+        store = open_store(f"{cache}::s3://bucket/s", storage_options=options)
+        assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
+    options = {"s3": {**s3_server.storage_options, **OBSTORE}}
+    with pytest.raises(UnsupportedError, match="obstore does not support this kind of URL"):
+        open_store("filecache::s3://bucket/s", storage_options=options)
+
+
 def test_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='expected "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})

@@ -94,7 +94,8 @@ def connection(
     ----------
     options
         Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client``
-        option selects the library: ``"fsspec"`` or ``"obstore"``.
+        option selects the library: ``"fsspec"`` or ``"obstore"``. In a chained URL, it may be
+        among the options that are nested under the protocol of the last URL.
     trust
         The rules for redirects by web servers. None means that there are no restrictions.
 
@@ -107,6 +108,12 @@ def connection(
         equivalent in obstore.
     """
     rules = rules or Rules()
+    chained, _, last = url.rpartition("::")
+    scheme = last.partition("://")[0]
+    nested = options.get(scheme) if chained else None
+    if isinstance(nested, Mapping) and "client" in nested:
+        others = {name: nested[name] for name in nested if name != "client"}
+        options = {**options, scheme: others, "client": nested["client"]}
     # Only `FsspecClient` can restrict redirects.
     restricts_redirects = trust is not None and is_web(url)
     arguments = None if restricts_redirects else _obstore_arguments(url, options, rules.retry)
