@@ -378,12 +378,13 @@ class GroupNode:
 class BrokenNode:
     """A group or array that exists but cannot be used. `error` explains why.
 
-    `shape` is None if the shape is unknown.
+    `shape` is None if the shape is unknown. `dimension_names` is the same as in `ArrayNode`.
     """
 
     path: str
     error: NczarrError
     shape: tuple[int, ...] | None = None
+    dimension_names: tuple[str | None, ...] | None = None
     attributes: Attributes = field(default_factory=Attributes)
     members: Mapping[str, Json] = field(default_factory=dict)
     sidecars: Mapping[str, Json] = field(default_factory=dict)

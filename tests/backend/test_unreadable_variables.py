@@ -11,6 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import xr_nczarr
 from tests.reading import RAW, assert_values, read
@@ -116,3 +117,14 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
     for name in ("word", "list"):
         with pytest.raises(xr_nczarr.MetadataError, match="level"):
             dataset[name].load()
+
+
+def test_unreadable_v3_array_keeps_its_dimension_names() -> None:
+    store = zarr.storage.MemoryStore()
+    root = zarr.create_group(store)
+    root.create_array("v", shape=(2, 3), dtype="i2", dimension_names=["y", None])
+    objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
+    document = json.loads(objects["v/zarr.json"])
+    objects["v/zarr.json"] = json.dumps(document | {"data_type": "unknown"}).encode()
+    dataset = xr.open_dataset(objects, engine="nczarr")
+    assert dataset.v.dims == ("y", "_Anonymous_Dimension_3")

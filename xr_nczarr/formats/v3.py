@@ -83,6 +83,8 @@ class V3(Format):
         array = parsing.parsed.get(content)
         if array is None:
             shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
+            names = members.get("dimension_names")
+            fields["dimension_names"] = _parse_dimension_names(names, len(shape))
             array = parsing.parsed[content] = _parse_array(members, shape)
         return array.placed(path, **fields)
 

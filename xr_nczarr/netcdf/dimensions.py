@@ -86,7 +86,7 @@ class DimensionScope:
             names, place, find = annotation.references, annotation.place, self.referenced
         elif XARRAY_DIMENSIONS in attributes:
             names, place = attributes[XARRAY_DIMENSIONS], XARRAY_DIMENSIONS
-        elif isinstance(node, ArrayNode) and node.dimension_names is not None:
+        elif node.dimension_names is not None:
             names, place = node.dimension_names, "dimension_names"
         else:
             names, place = [None] * len(shape), "shape"
