@@ -411,6 +411,17 @@ def test_datetimes_with_unit_multiplier_are_converted_to_base_unit():
     np.testing.assert_array_equal(dataset, data)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dtype", [">M8[ns]", ">m8[s]"])
+def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
+    data = np.array([0, 1, 256]).astype(dtype)
+    serializer = {"serializer": zarr.codecs.BytesCodec(endian="big")} if version == 3 else {}
+    result = opened(written(version, data=data, **serializer))
+    assert result.dtype == result.values.dtype == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(result, data)
+    assert result.encoding["endian"] == "big"
+
+
 def test_encoding_of_scalar_has_empty_chunks_tuple():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()

@@ -296,10 +296,11 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     """Return the dtype that a variable has in xarray before decoding."""
     assert variable.node is not None
     stored = variable.node.dtype
+    if stored.kind in "mM":
+        unit, _ = np.datetime_data(stored)  # pandas does not support multiples of a unit
+        return np.dtype(f"{stored.kind}8[{unit}]")
     if stored.kind in "UViu":
         # Use native byte order. xarray byte-swaps only numbers, and does so too late to interpret
         # the big-endian fill value of an `_Unsigned` variable correctly.
         return stored.newbyteorder("=")
-    if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
-        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas does not support multiples of a unit
     return create_vlen_dtype(str) if variable.kind == "string" else stored
