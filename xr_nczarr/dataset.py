@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -174,6 +175,7 @@ def open_netcdf(
     options: OpenOptions,
     *,
     subgroups: bool = True,
+    dropped: Collection[Hashable] = (),
     with_sidecars: bool = False,
     documents: dict[str, Bytes | None] | None = None,
 ) -> OpenedStore:
@@ -185,6 +187,8 @@ def open_netcdf(
         See `resolve`.
     subgroups
         Whether to read the groups below the requested group.
+    dropped
+        Names of variables that will not be used; see `interpret`.
     with_sidecars
         Whether to read sidecars too: the NCZarr objects stored next to the Zarr metadata. Writing
         to the store requires them.
@@ -231,6 +235,7 @@ def open_netcdf(
         zero_masks=zero_masks,
         group=group,
         subgroups=subgroups,
+        dropped=dropped,
     )
     if options.assume_endian is None:
         _warn_of_big_endian(root, store)

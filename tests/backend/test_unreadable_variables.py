@@ -119,6 +119,34 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
             dataset[name].load()
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dropped", ["single name", "iterator"])
+def test_arrays_with_contradicting_sizes_are_read_by_dropping_the_others(
+    version: int, dropped: str
+) -> None:
+    def unused() -> Any:
+        return names[0] if dropped == "single name" else iter(names)
+
+    names = ["0"] if dropped == "single name" else ["0", "bad"]
+    store = zarr.storage.MemoryStore()
+    root = zarr.create_group(store, zarr_format=version)
+    for group in (root, root.create_group("g")):
+        for name, size in {"0": 4, "1": 2}.items():
+            dimensions: dict[str, Any] = {"dimension_names": ["x"]}
+            if version == 2:
+                dimensions = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+            group.create_array(name, data=np.full(size, size), fill_value=None, **dimensions)
+    objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
+    expected = xr.Dataset({"1": ("x", [2, 2])})
+    dataset = xr.open_dataset(objects, engine="nczarr", drop_variables=unused())
+    xr.testing.assert_identical(dataset, expected)
+    tree = xr.open_datatree(objects, engine="nczarr", drop_variables=unused())
+    xr.testing.assert_identical(tree["g"].to_dataset(), expected)
+    smaller = xr.open_dataset(objects, engine="nczarr")["1"]
+    with pytest.raises(xr_nczarr.MetadataError, match="Pass drop_variables to leave out"):
+        smaller.load()
+
+
 def test_unreadable_v3_array_keeps_its_dimension_names() -> None:
     store = zarr.storage.MemoryStore()
     root = zarr.create_group(store)

@@ -126,7 +126,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         if open_dataset_options:
             options = {**opening.as_dict(), **decoding, **open_dataset_options}
             return xr.open_dataset(filename_or_obj, engine=type(self), **options)
-        opened = open_netcdf(filename_or_obj, opening, subgroups=False)
+        dropped = decoding["drop_variables"]
+        opened = open_netcdf(filename_or_obj, opening, subgroups=False, dropped=dropped)
         netcdf_group = opened.group(group)
         if not netcdf_group.variables and netcdf_group.groups:
             groups = netcdf_group.groups
@@ -230,7 +231,7 @@ def _open_groups(
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.dataset import open_netcdf
 
-    opened = open_netcdf(target, opening)
+    opened = open_netcdf(target, opening, dropped=decoding["drop_variables"])
     return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
 
 
@@ -259,4 +260,8 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     options = OpenOptions.of(arguments)
     if options.zarr_format is None:
         options = replace(options, zarr_format=arguments["zarr_version"])
-    return options, {name: arguments[name] for name in DECODE_DEFAULTS}
+    decoding = {name: arguments[name] for name in DECODE_DEFAULTS}
+    dropped = decoding["drop_variables"]
+    # Several functions use the names, but an iterator can be used only once.
+    decoding["drop_variables"] = (dropped,) if isinstance(dropped, str) else tuple(dropped or ())
+    return options, decoding

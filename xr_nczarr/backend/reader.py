@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -79,7 +79,7 @@ class StoredGroup:
         self,
         opened: OpenedStore,
         group: Group,
-        drop_variables: str | Iterable[str] | None,
+        drop_variables: Collection[Hashable] | None,
         undecodable: Mapping[Hashable, NczarrError] = MappingProxyType({}),
         *,
         coordinates: Store | None = None,
@@ -99,7 +99,7 @@ class StoredGroup:
         self.unreadable: set[Hashable] = set()
         self.problems = dict(undecodable)
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
-        dropped = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        dropped = drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
         self.inert: set[Hashable] = set()
         self._lengths: dict[str, int] = {}

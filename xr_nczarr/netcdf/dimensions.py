@@ -193,7 +193,13 @@ class DimensionScope:
             return dimension
         problem = f"the array has {size} elements along dimension {quote(dimension.path)}"
         if not dimension.unlimited:
-            raise MetadataError(f"{problem}; expected {dimension.size}", place=place)
+            # Without an annotation, another array has defined the dimension.
+            remedy = "Pass drop_variables to leave out the arrays of one of the two sizes"
+            raise MetadataError(
+                f"{problem}; expected {dimension.size}",
+                remedy="" if group.path in self.annotations else remedy,
+                place=place,
+            )
         effect = "padded with fill values" if size < dimension.size else "truncated"
         group.reports.append(
             f"{problem}, which is unlimited and has size {dimension.size}; the array is {effect}"

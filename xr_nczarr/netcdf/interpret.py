@@ -7,7 +7,7 @@ Defects in the metadata never make the whole conversion fail. If a variable cann
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -56,6 +56,7 @@ def interpret(
     zero_masks: bool = True,
     group: str = "/",
     subgroups: bool = True,
+    dropped: Collection[Hashable] = (),
 ) -> Group:
     """Convert a Zarr hierarchy to the netCDF group that it represents.
 
@@ -77,8 +78,14 @@ def interpret(
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without the groups below
         it. Nodes outside this part are not reported as missing.
+    dropped
+        Names of variables that will not be used. Their dimensions are ignored. As a result, arrays
+        of different sizes that have the same dimension names, such as the levels of a multiscale
+        image in plain Zarr, can be opened one by one.
     """
-    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups).run()
+    return _Interpreter(
+        hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups, dropped
+    ).run()
 
 
 @dataclass
@@ -90,6 +97,7 @@ class _Interpreter:
     zero_masks: bool
     group: str
     subgroups: bool
+    dropped: Collection[Hashable]
     groups: dict[str, Group] = field(default_factory=dict)
     annotations: dict[str, GroupAnnotation] = field(default_factory=dict)
 
@@ -193,6 +201,7 @@ class _Interpreter:
         kind: Kind = "other"
         error: NczarrError | None = None
         array = node if isinstance(node, ArrayNode) else None
+        name = node_name(path) or find_name(node)
         try:
             annotation = find_array(node)
             if annotation is not None and group.dialect == "zarr":
@@ -205,12 +214,12 @@ class _Interpreter:
                         array = _plain_fill(array, attributes["_FillValue"])
                 elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
                     attributes["_FillValue"] = array.fill_value
-            dimensions = self.scope.dimensions_of(node, annotation, group)
+            if name not in self.dropped:
+                dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
             error = self.locate(problem, node).located(variable=path)
         if isinstance(node, BrokenNode):
             error = node.error.located(variable=path)
-        name = node_name(path) or find_name(node)
         group.variables[name] = Variable(
             path=path,
             name=name,
