@@ -249,6 +249,28 @@ def test_incompressible_data_round_trips_through_every_compressor():
         assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
+@pytest.mark.parametrize("dtype", ["<M8[s]", "<m8[ns]"])
+def test_pcodec_stores_times_as_integers(dtype):
+    pytest.importorskip("pcodec")
+    codec = make_codec(dtype, (3,), ("pcodec", {}))
+    array = np.array([0, 1, 99], "i8").view(dtype)
+    data = numcodecs.get_codec({"id": "pcodec"}).encode(array)
+    assert bytes(codec.encode(array)) == bytes(data)
+    assert_decodes(codec, data, array)
+
+
+def test_pcodec_decodes_rounded_floats_stored_as_floats_or_as_integers():
+    pytest.importorskip("pcodec")
+    array = np.array([1.5, 2, 100], "<f4")
+    pcodec = numcodecs.get_codec({"id": "pcodec"})
+    rounding = make_codec("<f4", (3,), ("bitround", {"keepbits": 5}), ("pcodec", {}))
+    as_integers = bytes(pcodec.encode(numcodecs.BitRound(5).encode(array)))
+    for data in (as_integers, bytes(pcodec.encode(array))):
+        assert_decodes(rounding, data, array)
+    with pytest.raises(ChunkError, match="number type"):
+        make_codec("<f4", (3,), ("pcodec", {})).decode(as_integers)
+
+
 def test_pcodec_rejects_chunk_of_wrong_size():
     pytest.importorskip("pcodec")
     array = np.arange(60, dtype="<f4").reshape(3, 20)

@@ -142,7 +142,7 @@ def build_bitround(request: StepRequest) -> Step:
         rounded = codec.encode(flow.elements(data).astype(native)).view(native)
         return bytes_of(rounded.astype(flow.dtype, copy=False))
 
-    return Step(lambda data: data, encode, flow)
+    return Step(lambda data: data, encode, replace(flow, rounded=True))
 
 
 def build_sized(request: StepRequest) -> Step:

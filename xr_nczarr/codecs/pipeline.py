@@ -46,6 +46,9 @@ class Flow:
     limited
         Whether `bound` is a limit that the caller has set. Otherwise, it follows from the shape of
         the chunk.
+    rounded
+        Whether the elements are floats rounded by the codec bitround. numcodecs passes their bits
+        to the next codec as integers.
     """
 
     chunk: str
@@ -54,6 +57,7 @@ class Flow:
     size: int | None
     bound: int
     limited: bool = False
+    rounded: bool = False
 
     @property
     def count(self) -> int:
@@ -63,7 +67,7 @@ class Flow:
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
         """Return a `Flow` for codec output that consists of elements of a given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
-        return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
+        return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 
     def stream(self, size: int | None, bound: int) -> Flow:
         """Return a `Flow` for codec output that is a stream of bytes.
