@@ -148,7 +148,8 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
 
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_nested_chunks_are_written_to_parquet_files(tmp_path):
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_nested_chunks_are_written_to_parquet_files(tmp_path, consolidated):
     group = zarr.open_group(tmp_path / "store", mode="w", zarr_format=2)
     nested = {"name": "v2", "separator": "/"}
     array = group.create_array(
@@ -161,7 +162,13 @@ def test_nested_chunks_are_written_to_parquet_files(tmp_path):
         attributes={"_ARRAY_DIMENSIONS": ["y", "x"]},
     )
     array[:] = np.arange(24).reshape(4, 6)
-    assert write(tmp_path / "store", tmp_path / "set.parq").references == 4
+    write(tmp_path / "store", tmp_path / "set.json")
+    document = json.loads((tmp_path / "set.json").read_bytes())
+    if consolidated:
+        zarr.consolidate_metadata(group.store)
+        document["refs"][".zmetadata"] = (tmp_path / "store/.zmetadata").read_text()
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    assert write(tmp_path / "set.json", tmp_path / "set.parq").references == 4
     for engine in ("nczarr", "kerchunk"):
         opened = xr.open_dataset(str(tmp_path / "set.parq"), engine=engine)
         assert opened.t.values.ravel().tolist() == list(range(24))

@@ -261,10 +261,17 @@ def render_parquet_references(
 def _dotted(key: str, document: Json) -> Json:
     """Declare in a ``.zarray`` that chunk keys have dots. Return any other document unchanged.
 
-    The rows of a record file do not depend on the separator, and kerchunk supports only dots.
+    This includes each ``.zarray`` in consolidated metadata. The rows of a record file do not depend
+    on the separator, and kerchunk supports only dots.
     """
-    if key.endswith(".zarray") and isinstance(document, dict):
+    if not isinstance(document, dict):
+        return document
+    if key.endswith(".zarray"):
         return {**document, "dimension_separator": "."}
+    members = document.get("metadata")
+    if key.endswith(".zmetadata") and isinstance(members, dict):
+        dotted = {name: _dotted(name, member) for name, member in members.items()}
+        return {**document, "metadata": dotted}
     return document
 
 
