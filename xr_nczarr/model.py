@@ -323,6 +323,11 @@ class ArrayNode:
             return [keys]
         return [keys, replace(keys, separator=keys.alternative)]
 
+    @property
+    def is_binary(self) -> bool:
+        """Whether the items are bytes of variable length. Other items of dtype object are text."""
+        return any(spec.name == "vlen-bytes" for spec in self.codecs)
+
     def placed(self, path: str, **changes: Any) -> ArrayNode:
         """Return a copy of this array at another path.
 

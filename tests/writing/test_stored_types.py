@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
+from zarr.core.dtype import VariableLengthBytes
 
 import xr_nczarr
 from tests.reading import read
@@ -114,3 +116,25 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
         stored.set_auto_mask(False)
         assert stored["t"].endian() == "big"
         assert stored["t"][:].tolist() == [5, 5, 1, 2]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_bytes_of_variable_length_in_partial_chunks_can_be_rewritten_and_copied(zarr_format):
+    values = np.array([b"a\0", b"", b"xyz", b"xyz"], object)
+    source = zarr.storage.MemoryStore()
+    array = zarr.create_group(source, zarr_format=2).create_array(
+        "v",
+        shape=(4,),
+        chunks=(3,),
+        dtype=VariableLengthBytes(),
+        fill_value=None,
+        attributes={"_ARRAY_DIMENSIONS": ["x"]},
+    )
+    array[:] = values
+    objects = {key: data.to_bytes() for key, data in source._store_dict.items()}
+    written, copied = dict[str, bytes](), dict[str, bytes]()
+    options = {"dialect": "zarr", "zarr_format": zarr_format}
+    to_nczarr(xr.open_dataset(objects, engine="nczarr"), written, **options)
+    xr_nczarr.copy(objects, copied, **options)
+    for store in (written, copied):
+        assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == values.tolist()

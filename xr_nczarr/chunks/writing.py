@@ -156,8 +156,10 @@ class PartWriter:
 
     def _filled(self) -> Array:
         fill = self.node.fill_value
-        if fill is None:
-            fill = "" if self.node.dtype.hasobject else np.zeros((), self.node.dtype)[()]
+        if fill is None and self.node.dtype.hasobject:
+            fill = b"" if self.node.is_binary else ""
+        elif fill is None:
+            fill = np.zeros((), self.node.dtype)[()]
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:

@@ -105,8 +105,7 @@ class Variable:
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
-        binary = any(spec.name == "vlen-bytes" for spec in self.node.codecs)
-        return b"" if binary else zero(self.node.dtype)
+        return b"" if self.node.is_binary else zero(self.node.dtype)
 
     @property
     def readable_node(self) -> ArrayNode:
