@@ -21,7 +21,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import ConflictError, NotFoundError, to_nczarr
+from tests.reading import RAW, assert_reads_as, read_groups
+from tests.stores import write_vintage
+from tests.tools.test_upgrade import numbers
+from xr_nczarr import ConflictError, NotFoundError, to_nczarr, upgrade
 from xr_nczarr.hierarchy import JOURNAL
 
 KILLS = int(os.environ.get("NCZARR_KILLS", "100"))
@@ -32,6 +35,7 @@ pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 # its changes, and the seconds between the first and the last change.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
+from tests.faults import test_killed_writers
 from tests.faults.test_killed_writers import ACTIONS, USUAL, create, is_change
 
 with tempfile.TemporaryDirectory() as folder:  # load all modules that are loaded on first use
@@ -61,7 +65,7 @@ for line in sys.stdin:
                     os.write(tell, b"1")
 
         sys.addaudithook(count)
-        ACTIONS[action](path, layout)
+        getattr(test_killed_writers, action)(path, layout)
         os._exit(0)
     os.close(tell)
     if os.read(begun, 1) and float(delay) >= 0:
@@ -148,6 +152,10 @@ def write_region(path, _layout):
     start, stop = WRITTEN["write_region"]
     more = values(start, stop, -1).drop_vars("time")
     to_nczarr(more, path, region={"time": slice(start, stop)}, storage_options={"sync": "none"})
+
+
+def upgrade_layout(path, dialect):
+    upgrade(path, dialect, storage_options={"sync": "none"})
 
 
 ACTIONS = {
@@ -273,6 +281,27 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
     print(action, layout, f"{changes} changes in {seconds * 1e3:.0f} ms:", outcomes)
     # Nearly all kills by the audit hook occur during changes; load affects the timing of others.
     assert outcomes["amid"] >= 0.4 * (turn + 1) or turn < 20
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "nczarr-4.8.1", "universal"])
+def test_upgrade_killed_before_any_change_keeps_content_and_can_be_repeated(
+    tmp_path, writers, dialect
+):
+    original, path, reference = (str(tmp_path / name) for name in ("original", "store", "whole"))
+    content = numbers("4.8.0")  # netcdf-c 4.8.0 stored the types of attributes in other objects
+    write_vintage(tmp_path / "original", content, "4.8.0")
+    shutil.copytree(original, reference)
+    code, changes, _ = write(writers, "upgrade_layout", dialect, reference)
+    assert (code, changes > 20) == (0, True)
+    for before_change in range(changes):
+        shutil.copytree(original, path)
+        code, *_ = write(writers, "upgrade_layout", dialect, path, before_change=before_change)
+        assert code == -signal.SIGKILL
+        assert_reads_as(read_groups(path, **RAW), content)
+        upgrade(path, dialect)
+        assert contents(path) == contents(reference)
+        assert_reads_as(read_groups(path, **RAW), content)
+        shutil.rmtree(path)
 
 
 def assert_each_chunk_is_old_or_new(result, start, stop):

@@ -83,7 +83,13 @@ def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal_layout(
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("4.8.0", "nczarr"), ("4.9.0", "universal"), ("4.9.2", "nczarr-4.8.1")]
+    ("before", "after"),
+    [
+        ("4.8.0", "nczarr"),
+        ("4.8.0", "nczarr-4.8.1"),
+        ("4.9.0", "universal"),
+        ("4.9.2", "nczarr-4.8.1"),
+    ],
 )
 def test_interrupted_upgrade_changes_no_values_and_can_be_repeated(
     tmp_path: Path, before: str, after: str

@@ -30,6 +30,8 @@ from xr_nczarr.storage import MemoryStore, Store
 from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text, dimension_text
+from xr_nczarr.writing.transaction import WritePlan
+from xr_nczarr.writing.write_options import WriteOptions
 
 _MAX_KEYS = 10
 
@@ -79,8 +81,8 @@ def upgrade(
 ) -> UpgradeResult:
     """Rewrite the NCZarr metadata of a store in another layout, in place. Chunks do not change.
 
-    The documents are written in such an order that readers always see the same contents, even if
-    the upgrade is interrupted. To complete an interrupted upgrade, run it again.
+    If the upgrade is interrupted, readers see the store in its old or new layout. To complete an
+    interrupted upgrade, run it again.
 
     Parameters
     ----------
@@ -120,13 +122,16 @@ def upgrade(
         stale = [key for key in sidecars if key not in documents]
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
-            key = source.zarr.consolidated_key
-            with transaction.workspace() as work:
-                for phase in _phases(changed, key, after in ("nczarr-4.9.3", "nczarr-preview")):
-                    work.put((key, changed[key]) for key in phase)
-                    work.flush()
-                for key in removed:
-                    work.delete(key)
+            # netCDF-C prefers annotations in .zattrs to those in other documents.
+            in_attributes = after in ("nczarr-4.9.3", "nczarr-preview")
+            additions = {
+                key: data
+                for key, data in changed.items()
+                if key.endswith(".zattrs") == in_attributes and key != source.zarr.consolidated_key
+            }
+            documents = {key: data for key, data in changed.items() if key not in additions}
+            plan = WritePlan(source.zarr, additions=additions, documents=documents, removed=removed)
+            transaction.execute(plan, WriteOptions())
     return UpgradeResult(
         store=store.name,
         before=opened.root.dialect,
@@ -179,23 +184,6 @@ def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str
         for (key, data), current in stored
         if current is None or Document(key, current).value != Document(key, data).value
     }
-
-
-def _phases(
-    keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
-) -> Iterator[list[str]]:
-    """Yield lists of document keys. All documents in a list are written before those in the next.
-
-    The documents that receive the new NCZarr metadata come first: ``.zattrs`` if `in_attributes` is
-    true, else the others. Then come the documents from which old NCZarr metadata is removed, and
-    finally the consolidated document. Readers prefer NCZarr metadata in ``.zattrs``, so they never
-    see a mixture of old and new.
-    """
-    single = [key for key in keys if key != consolidated]
-    first = [key for key in single if key.endswith(".zattrs") == in_attributes]
-    yield first
-    yield [key for key in single if key not in first]
-    yield [key for key in keys if key == consolidated]
 
 
 def _with_source_encoding(group: Group, source: Hierarchy, layout: Layout) -> Group:

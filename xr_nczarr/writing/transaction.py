@@ -26,7 +26,7 @@ No marker and no journal are written, because readers see either all changes or 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -61,8 +61,11 @@ class WritePlan:
     writes
         Array values to write. Appended values become visible to readers when the documents are
         written.
+    additions
+        Documents to write before `documents`. An upgrade first adds all new annotations to them,
+        and then removes the old ones from `documents`, because netCDF-C ignores the journal.
     documents
-        Maps keys to metadata documents, in write order.
+        Maps keys to metadata documents, in write order. The root's documents are written last.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their earlier content.
@@ -82,6 +85,7 @@ class WritePlan:
 
     zarr: Format
     writes: list[ArrayWrite] = field(default_factory=list)
+    additions: dict[str, bytes] = field(default_factory=dict)
     documents: dict[str, bytes] = field(default_factory=dict)
     chunks: dict[str, bytes] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
@@ -323,7 +327,8 @@ class Transaction:
         The root's documents are written last, one by one.
         """
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
-        objects = {**plan.chunks, **plan.documents}
+        documents = {**plan.additions, **plan.documents}
+        objects = {**plan.chunks, **documents}
         # A change to a single object is atomic, and needs no journal. An append always has a
         # journal, which records its regions.
         journaled = work is self.store and not plan.new and not work.transactional
@@ -337,14 +342,11 @@ class Transaction:
         work.flush()
         if not work.transactional:
             work.put(plan.chunks.items())
-        last = plan.zarr.root_keys()[::-1]
-        work.put((key, data) for key, data in plan.documents.items() if key not in last)
-        for key in last:
-            if key in plan.documents:
-                work.put([(key, plan.documents[key])])
+        for batch in (*_batches(plan.additions, plan.zarr), *_batches(plan.documents, plan.zarr)):
+            work.put(batch.items())
         if work.transactional:
             work.put(plan.chunks.items())
-        self.target.documents.update(plan.documents)
+        self.target.documents.update(documents)
         if journaled:
             work.flush()
             work.delete(JOURNAL)
@@ -354,6 +356,13 @@ class Transaction:
             work.delete(target)
             removed = [key for key in self.target.documents if _is_below(key, target)]
             self.target.documents.update(dict.fromkeys(removed))
+
+
+def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
+    """Yield all documents except those of the root, and then each document of the root."""
+    root = [key for key in reversed(zarr.root_keys()) if key in documents]
+    yield {key: data for key, data in documents.items() if key not in root}
+    yield from ({key: documents[key]} for key in root)
 
 
 @contextmanager
@@ -441,7 +450,7 @@ def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> st
             "The target contains the old dataset, no dataset, or the complete new one: run the "
             "write again, or use mode='w'"
         )
-    if plan.documents and all(write.appended for write in plan.writes):
+    if (plan.additions or plan.documents) and all(write.appended for write in plan.writes):
         return (
             "Readers see the store either without the change or with all of it. Run the write "
             "again; otherwise, the next write rolls the change back"
