@@ -246,24 +246,13 @@ class Transaction:
         return None if options.compute else write_chunks(plan.writes, self.store, options)
 
     @contextmanager
-    def workspace(
-        self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
-    ) -> Iterator[Store]:
+    def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
         """Yield the store to write to: the target, or a staging store that replaces it later.
 
-        Parameters
-        ----------
-        empty
-            Whether the staging store is initially empty. Otherwise, it contains the objects of the
-            target.
-        staged
-            Whether a local store is replaced atomically. A zip file always is, and a remote store
-            never is.
-        exclusive
-            Whether to raise ExistsError if another writer has created the store in the meantime.
+        A staging store contains the objects of the target, unless the plan creates a new store.
         """
         if self._is_staged(staged):
-            with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
+            with self.store.in_one_step(empty=plan.new, exclusive=plan.exclusive) as staging:
                 yield staging
         else:
             yield self.store
@@ -281,7 +270,8 @@ class Transaction:
         Parameters
         ----------
         staged
-            Whether a local store is replaced atomically.
+            Whether a local store is replaced atomically. A zip file always is, and a remote store
+            never is.
         mark
             Content of the marker. If the same write is run again, it recognizes its unfinished
             store by this content. Until the old objects have been removed, the marker contains
@@ -289,7 +279,7 @@ class Transaction:
         resumed
             Whether an earlier run has left this marker and some of the chunks.
         """
-        with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
+        with self._workspace(plan, staged=staged) as work:
             if plan.new and not resumed:
                 if not work.transactional:
                     work.put([(UNFINISHED, b"{}")])
