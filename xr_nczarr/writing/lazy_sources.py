@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,13 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
             if store.is_same(lazy.stored.store):
                 sources.setdefault(str(name), set()).add(lazy.stored.node.path)
     return sources
+
+
+def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
+    """Raise RefusedError if a lazy variable is read from a store that will be replaced."""
+    for dataset in datasets:
+        for name, paths in sources_in(dataset, store).items():
+            raise reading_error(store, name, min(paths))
 
 
 def reading_error(store: Store, name: str, path: str) -> RefusedError:

@@ -9,9 +9,9 @@ from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import Place
-from xr_nczarr.storage import Access, Store
+from xr_nczarr.storage import Access
 from xr_nczarr.writing.builder import plan_creation
-from xr_nczarr.writing.lazy_sources import reading_error, sources_in
+from xr_nczarr.writing.lazy_sources import check_sources_outside
 from xr_nczarr.writing.modification import plan_modification
 from xr_nczarr.writing.transaction import Transaction
 from xr_nczarr.writing.write_options import (
@@ -22,7 +22,7 @@ from xr_nczarr.writing.write_options import (
     layout_of,
     resolve_mode,
 )
-from xr_nczarr.writing.write_request import WriteRequest, normalize
+from xr_nczarr.writing.write_request import normalize
 from xr_nczarr.writing.write_target import check_removable
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ def to_nczarr(
             options=options,
         )
         if request.replaces_store:
-            _check_replaceable(request, store)
+            check_sources_outside(store, [group.dataset for group in request.groups])
+            if not overwrite:
+                check_removable(store)
         with Transaction.locked(
             store,
             request.identity,
@@ -227,16 +229,3 @@ def to_nczarr(
             else:
                 plan = plan_modification(request, opened)
             return transaction.execute(plan, options)
-
-
-def _check_replaceable(request: WriteRequest, store: Store) -> None:
-    """Raise RefusedError if a request that replaces the whole store must not remove its objects.
-
-    They must not be removed while a lazy variable is read from the store. Unless the caller passed
-    `overwrite`, the target must also be empty or contain a part of a Zarr store.
-    """
-    for group in request.groups:
-        for name, paths in sources_in(group.dataset, store).items():
-            raise reading_error(store, name, min(paths))
-    if not request.options.overwrite:
-        check_removable(store)
