@@ -107,7 +107,6 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
 def encode_as_stored(
     variable: Variable,
     stored: Variable,
-    name: str,
     target: NetcdfVariable,
     *,
     widening: bool = False,
@@ -134,6 +133,7 @@ def encode_as_stored(
         that is too long. Without packing, numbers must also be representable in the stored dtype.
     """
     assert target.node is not None
+    name = target.name
     _check_kind(variable, stored, name)
     # In plain Zarr, only the decoded variable shows that characters have been joined.
     dtype, chars = target.node.dtype, target.kind == "char" or "char_dim_name" in stored.encoding

@@ -381,7 +381,7 @@ class _Planner:
             return
         node = with_stored_separator(node, self.opened.store)
         whole = self.options.mode != "r+" and not region
-        data = encode_as_stored(new, stored, name, target, widening=whole and not node.shards)
+        data = encode_as_stored(new, stored, target, widening=whole and not node.shards)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             array = self.opened.hierarchy.nodes[node.path]  # as declared in its document
             assert isinstance(array, ArrayNode)
