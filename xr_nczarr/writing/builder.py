@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,12 +74,13 @@ class Tree:
         return group
 
     def add_dataset(self, request: GroupRequest) -> None:
-        """Add a group with the variables and attributes of a dataset."""
+        """Encode a dataset, and add it as a group with its variables and attributes."""
         variables, attributes = xr.conventions.encode_dataset_coordinates(request.dataset)
         attributes = user_attributes(attributes)
         self.check_single_array(request.path, len(variables), attributes)
         self.group(request.path).attributes.update(attributes)
-        self.add_variables(request, variables)
+        encoded = encode_variables(variables, request.encoding, self.layout)
+        self.add_variables(request, encoded)
 
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
@@ -96,15 +97,10 @@ class Tree:
                 "these stores as one dataset",
             )
 
-    def add_variables(
-        self, request: GroupRequest, variables: Mapping[Hashable, xr.Variable]
-    ) -> None:
-        """Encode variables, and add them to the group of a request. Create missing dimensions.
-
-        `variables` is a part of the result of `xarray.conventions.encode_dataset_coordinates`.
-        """
+    def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
+        """Add encoded variables to the group of a request. Create missing dimensions."""
         group = self.group(request.path)
-        for name, variable in encode_variables(variables, request.encoding, self.layout).items():
+        for name, variable in encoded.items():
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
 
     def add_variable(

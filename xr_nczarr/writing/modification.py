@@ -15,7 +15,7 @@ from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
-from xr_nczarr.encoding.variables import user_attributes
+from xr_nczarr.encoding.variables import encode_variables, user_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import (
@@ -244,7 +244,8 @@ class _Planner:
             # Stored coordinates are left out, so that new bounds for them get units of their own.
             # The units of a coordinate in the store may differ from those in the dataset.
             added = {key: value for key, value in variables.items() if str(key) in new}
-            self.tree.add_variables(request, added)
+            encoded = encode_variables(added, encoding, self.tree.layout)
+            self.tree.add_variables(request, encoded)
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
