@@ -26,12 +26,13 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, undecoded
 from xr_nczarr.netcdf.types import JSON, TEXT
-from xr_nczarr.storage import MemoryStore, Store
+from xr_nczarr.storage import MemoryStore
 from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text, dimension_text
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.write_options import WriteOptions
+from xr_nczarr.writing.write_target import WriteTarget
 
 _MAX_KEYS = 10
 
@@ -116,7 +117,7 @@ def upgrade(
             )
         source = opened.hierarchy
         documents, after = _in_dialect(opened, dialect)
-        changed = _changed_documents(documents, store)
+        changed = _changed_documents(documents, transaction.target)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
         stale = [key for key in sidecars if key not in documents]
@@ -177,8 +178,8 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     return documents, written.dialect
 
 
-def _changed_documents(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
-    stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
+def _changed_documents(documents: Mapping[str, bytes], target: WriteTarget) -> dict[str, bytes]:
+    stored = zip(documents.items(), target.read(list(documents)), strict=True)
     return {
         key: data
         for (key, data), current in stored

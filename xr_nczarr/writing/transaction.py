@@ -324,9 +324,7 @@ class Transaction:
         journaled = work is self.store and not plan.new and not work.transactional
         journaled &= len(objects) > 1 or bool(appended)
         if journaled:
-            unread = [key for key in objects if key not in self.target.documents]
-            stored = {**self.target.documents, **dict(zip(unread, work.fetch(unread), strict=True))}
-            before = [stored[key] for key in objects]
+            before = [*work.fetch(list(plan.chunks)), *self.target.read(list(documents))]
             journal = Journal.of(objects, before, appended, chunks=bool(plan.chunks))
             work.put([(JOURNAL, journal.render())])
         work.flush()

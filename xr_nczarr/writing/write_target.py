@@ -36,7 +36,7 @@ class WriteTarget:
     Attributes
     ----------
     documents
-        Maps keys to the documents that `open` has read. Missing documents are None.
+        Maps keys to the documents that have been read. Missing documents are None.
     """
 
     store: Store
@@ -70,6 +70,12 @@ class WriteTarget:
     def may_hold(self, key: str) -> bool:
         """Return whether `key` is listed at the root, or True if the store cannot be listed."""
         return self.names is None or key in self.names.objects
+
+    def read(self, keys: Sequence[str]) -> list[Bytes | None]:
+        """Return the stored documents, in the order of `keys`. Missing documents are None."""
+        unread = [key for key in keys if key not in self.documents]
+        self.documents.update(zip(unread, self.store.fetch(unread), strict=True))
+        return [self.documents[key] for key in keys]
 
     def open_for(self, request: WriteRequest) -> OpenedStore | None:
         """Open the store that a write changes, or return None if the write creates the store.
