@@ -164,6 +164,27 @@ def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coor
         assert JOURNAL not in other
 
 
+def test_interrupted_append_with_journal_beyond_limit_of_a_document_can_be_repeated():
+    """The journal contains all documents that change, as consolidated metadata does."""
+    before, new = {}, values(0, 9)
+    for name in ("a", "n"):  # two thirds of the limit each
+        new[name].attrs["many"] = np.zeros(170_000, "i4")
+    target = RemoteMemoryStore(before)
+    old, more = new.isel(t=slice(6)), new.isel(t=slice(6, None))
+    to_nczarr(old, target, zarr_format=3)
+
+    def append(target):
+        to_nczarr(more, target, append_dim="t")
+
+    *cut, whole = states(append, before)
+    *_, objects = (objects for objects in cut if JOURNAL in objects)
+    assert objects["a/zarr.json"] != before["a/zarr.json"]
+    opened = read(objects)
+    assert opened.sizes["t"] in (6, 9)
+    append(RemoteMemoryStore(objects))
+    assert objects == whole
+
+
 def named(*names):
     """Return a dataset with names, and with numbers that identify each name."""
     n = np.arange(float(len(names)))

@@ -82,7 +82,8 @@ class DocumentSource:
             If the store is the folder of a parquet reference set.
         """
         names = list(dict.fromkeys(keys))
-        consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
+        # The journal may contain consolidated metadata.
+        consolidated_keys = {JOURNAL, *(zarr.consolidated_key for zarr in FORMATS.values())}
         batches = [(self.probed, names)]
         # In a local store, a second batch costs nothing. It allows a smaller limit for the
         # documents of single nodes than for consolidated documents.

@@ -109,7 +109,7 @@ def open_journal(store: Store) -> Journal | None:
     """
     (data,) = store.fetch([JOURNAL])
     with Place(store=store.name):
-        return None if data is None else parse_journal(Document(JOURNAL, data))
+        return None if data is None else parse_journal(Document(JOURNAL, data, consolidated=True))
 
 
 def has_chunks(document: Document) -> bool:
