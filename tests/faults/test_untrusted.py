@@ -24,7 +24,7 @@ from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.references import write
-from xr_nczarr.storage.trust import Trust
+from xr_nczarr.references.policy import ReferenceTrust
 
 MIB = 1 << 20
 NAMED = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})
@@ -388,7 +388,7 @@ def test_untrusted_reference_set_with_empty_folder_path_cannot_reference_other_l
     document, inside
 ):
     """The part of its name before the last slash is empty, which must not match every URL."""
-    trust = Trust().for_untrusted(document)
+    trust = ReferenceTrust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
         with pytest.raises(RefusedError):
             trust.check(url)

@@ -32,11 +32,12 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.model import ChunkKeys, Limits
-from xr_nczarr.references import ReferenceStore
+from xr_nczarr.references.policy import ReferenceTrust, origin_of
+from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage import Access, ByteRange, MemoryStore
-from xr_nczarr.storage.trust import Trust, is_private, origin_of
+from xr_nczarr.storage.trust import is_private
 
 VALUES = np.arange(12, dtype="<i4")
 ARRAY = array_document([12], chunks=[4], fill_value=-1)
@@ -363,7 +364,7 @@ class TestStore:
         with pytest.raises(RefusedError, match=r"protocol is not allowed.*allow") as caught:
             read(version0(url))
         (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
-        Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
+        ReferenceTrust(allow=(allowed,)).check(url[:3].lower() + url[3:])
 
     def test_references_with_allowed_custom_protocol_are_read(self, data):
         class Own(LocalFileSystem):
@@ -429,7 +430,7 @@ class TestTrust:
         self, document, url, expected
     ):
         targets = Targets(
-            document, Trust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
+            document, ReferenceTrust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )
         assert targets.url(url) == expected
 
@@ -491,7 +492,7 @@ class TestTrust:
         ],
     )
     def test_allowed_prefixes_match_whole_path_components(self, url, right):
-        trust = Trust("https://a.org", ("https://b.org/d", "gs://"))
+        trust = ReferenceTrust("https://a.org", ("https://b.org/d", "gs://"))
         if right:
             trust.check(url)
         else:

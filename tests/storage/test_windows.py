@@ -143,12 +143,12 @@ def test_network_shares_are_separate_locations_on_windows(tmp_path: Path) -> Non
 
 def _strangers() -> None:
     from xr_nczarr.errors import RefusedError
-    from xr_nczarr.storage.trust import Trust
+    from xr_nczarr.references.policy import ReferenceTrust
 
     os.makedirs(r"C:\sets\deep")
     allowed = (r"D:\more", r"\\server\allowed")
     for document in (r"C:\sets\refs.json", "C:/sets/refs.json", "file:///C:/sets/refs.json"):
-        trust = Trust(allow=allowed).for_untrusted(document)
+        trust = ReferenceTrust(allow=allowed).for_untrusted(document)
         for url in (
             "C:/sets/a.nc",
             r"C:\sets\deep\a.nc",
@@ -180,7 +180,7 @@ def _strangers() -> None:
             except RefusedError:
                 continue
             raise AssertionError(f"{url} is allowed for {document}")
-    Trust().for_untrusted("C:/refs.json").check("C:/a.nc")
+    ReferenceTrust().for_untrusted("C:/refs.json").check("C:/a.nc")
 
 
 def test_untrusted_reference_sets_can_reference_only_their_folder_on_windows(

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.references.policy import ReferenceTrust, origin_of
 from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage.location import Location
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
-from xr_nczarr.storage.trust import Trust, is_below, origin_of
+from xr_nczarr.storage.trust import is_below
 from xr_nczarr.storage.url import (
     CACHES,
     absolute_path,
@@ -157,7 +158,7 @@ class ReferenceOptions:
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None
-        trust = Trust(origin, allow)
+        trust = ReferenceTrust(origin, allow)
         return Targets(
             place,
             trust if self.access.trusted else trust.for_untrusted(document),

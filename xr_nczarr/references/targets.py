@@ -10,6 +10,7 @@ from typing import Any
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references.entries import absolute_url
+from xr_nczarr.references.policy import ReferenceTrust, origin_of
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.keys import is_plain_key
@@ -17,7 +18,7 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.trust import Trust, is_below, origin_of
+from xr_nczarr.storage.trust import is_below
 from xr_nczarr.storage.url import absolute_path, canonical, is_rooted, local_path, normalize
 
 _MAX_FILE_BYTES = 1 << 62
@@ -58,7 +59,7 @@ class Targets:
     """
 
     document: str
-    trust: Trust = field(default_factory=Trust)
+    trust: ReferenceTrust = field(default_factory=ReferenceTrust)
     protocol: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     retry: Retry = Retry()  # noqa: RUF009 (frozen)

@@ -339,7 +339,8 @@ class SessionFactory:
 class _Resolver(ThreadedResolver):
     """A DNS resolver that returns private addresses only if `trust` allows them.
 
-    Otherwise, URLs in a reference set could reach servers on the user's private network.
+    Otherwise, a URL or a redirect that the user did not choose could reach servers on the user's
+    private network.
     """
 
     def __init__(self, trust: Trust) -> None:
@@ -360,8 +361,7 @@ class _Resolver(ThreadedResolver):
             raise RefusedError(
                 f"the host {quote(host)} resolves to {quote(address)}, which is not a public "
                 "address",
-                remedy="If you trust the reference set, allow that host: "
-                f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
+                remedy=self._trust.remedy(f"https://{quote(host)}/"),
             )
         return public
 

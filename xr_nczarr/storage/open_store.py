@@ -27,7 +27,7 @@ from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
-from xr_nczarr.storage.trust import Trust
+from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import (
     check_chain,
     is_protocol,
@@ -180,7 +180,7 @@ def open_url(
         missing_status=access.missing_status,
         max_object_bytes=access.max_object_bytes,
     )
-    trust = None if access.trusted else Trust.below(url)
+    trust = None if access.trusted else ConfinedTrust.below(url)
     if filesystem is not None:
         return RemoteStore(FsspecClient.within(filesystem, url, rules, trust))
     return RemoteStore(connection(url, options, rules, trust))

@@ -1,187 +1,70 @@
-"""Decide which locations a reference set may refer to, depending on where the set itself is."""
+"""Decide to which servers the requests for a store may lead."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import re
 import socket
 import urllib.parse
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage import system
-from xr_nczarr.storage.url import CACHES, local_path, mask
-
-# NUL and surrogates, except the surrogates that represent undecodable bytes in Python.
-_INVALID_CHARACTERS = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-_PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
-# Protocols that only transfer bytes. Other fsspec protocols run code (dask) or expand templates
-# (reference).
-_TRANSFER_PROTOCOLS = frozenset(
-    {
-        *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
-        *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
-        *("hdfs", "webhdfs", "github", "zip", "tar", *CACHES),
-    }
-)
+from xr_nczarr.storage.url import mask
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """The rules for the locations that a reference set may refer to.
+class Trust(ABC):
+    """The rules for the servers to which the requests for a store may lead."""
 
-    Attributes
-    ----------
-    origin
-        Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
-        origin. None means that the set is local. A local set may refer to anything except devices
-        and protocols that do more than transfer bytes.
-    allow
-        Additional URL prefixes or absolute paths that the caller allows.
-    untrusted
-        Whether the set is untrusted. If so, the set may only refer to files in its own folder and
-        to the locations in `allow`. For a remote set, `origin` is then the URL of that folder.
-    """
+    __slots__ = ()
 
-    origin: str | None = None
-    allow: tuple[str, ...] = ()
-    untrusted: bool = False
-
-    def for_untrusted(self, document: str | None) -> Trust:
-        """Return the rules for an untrusted set, which confine it to its own folder and to `allow`.
-
-        `document` is the absolute path or the URL of the set, or None if the set is in memory.
-        """
-        if document is None:
-            return Trust("nowhere:", self.allow, untrusted=True)
-        path = local_path(document)
-        if path is not None:
-            return Trust("nowhere:", (os.path.dirname(path), *self.allow), untrusted=True)
-        folder = document.rpartition("::")[2].partition("?")[0].rpartition("/")[0]
-        return Trust(folder, self.allow, untrusted=True)
-
-    @classmethod
-    def below(cls, url: str) -> Trust:
-        """Return the rules for an untrusted store: redirects must lead to URLs below `url`."""
-        return cls().for_untrusted(f"{url.partition('?')[0].rstrip('/')}/")
-
-    def check(self, url: str) -> None:
-        """Check that the set may refer to `url`, which is a URL or an absolute path.
-
-        Raises
-        ------
-        RefusedError
-            If the set may not refer to `url`. The message names the option that would allow it, if
-            there is one.
-        """
-        if _INVALID_CHARACTERS.search(url):
-            raise RefusedError(
-                f"the reference set refers to {quote(url)}, which is not a valid path or URL"
-            )
-        paths = [local_path(link) for link in url.split("::")]
-        may_resolve = all(path is None or self._may_resolve(path) for path in paths)
-        for path in filter(None, paths if may_resolve else ()):
-            real = os.path.realpath(path)
-            # fsspec opens the files of a chained URL without checking them. Reading from a pipe or
-            # a device might never end.
-            is_unsafe = len(paths) > 1 and _is_special(real)
-            if is_unsafe or system.is_device(real):
-                raise RefusedError(
-                    f"the reference set refers to {quote(path)}, which is not a regular file"
-                )
-        if self.origin is None and _TRANSFER_PROTOCOLS.issuperset(_protocols(url)):
-            return
-        if may_resolve and self._is_allowed(url):
-            return
-        location = quote(mask(url))
-        raise RefusedError(
-            f"the reference set refers to {location}, "
-            + (
-                "whose protocol is not allowed"
-                if self.origin is None
-                else "which is outside the location of the set"
-            ),
-            remedy="If you trust the reference set, allow that location: "
-            f'storage_options={{"allow": [{_folder(location)!r}]}}',
-        )
-
+    @abstractmethod
     def check_redirect(self, url: str, target: str) -> None:
-        """Raise RefusedError if a redirect from `url` to `target` must not be followed.
+        """Raise RefusedError if a redirect from `url` to `target` must not be followed."""
 
-        If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. If
-        the set is also local, servers may redirect to any public host. In all other cases, a
-        redirect is followed only if the set may refer to `target` directly.
-        """
-        web = target.startswith(("http://", "https://"))
-        if web and not self.untrusted and _server(url) == _server(target):
-            return
-        if self.origin is not None and not self.untrusted:
-            self.check(target)
-            return
-        if self.untrusted:
-            is_allowed, reason = web and self._is_allowed(target), "outside the opened location"
-        else:
-            is_allowed, reason = web and not is_private(_host(target)), "not a public host"
-        if not is_allowed:
-            raise RefusedError(
-                f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
-                remedy="If you trust the URL to which it redirects, open that URL instead",
-            )
-
+    @abstractmethod
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        For a local, trusted set, this is allowed unless another host redirected to `host`. For any
-        other set, it is allowed only for the host of the set and for the hosts in `allow`.
+        `redirected` is whether another host redirected to `host`.
         """
-        if self.origin is None:
-            return not redirected
-        return host in map(_host, (self.origin, *self.allow))
 
-    def _may_resolve(self, path: str) -> bool:
-        """Return whether symbolic links in a path may be resolved before the path is checked.
-
-        On Windows, resolving a path on a network share logs in to the server of the share. Remote
-        and untrusted sets may therefore only use shares that the caller allows.
-        """
-        share = os.path.splitdrive(path)[0]
-        if self.origin is None or not share.startswith("//"):
-            return True
-        allowed = (os.path.splitdrive(path)[0] for path in map(local_path, self.allow) if path)
-        return os.path.normcase(share) in map(os.path.normcase, allowed)
-
-    def _is_allowed(self, url: str) -> bool:
-        if "::" in url:
-            return url in self.allow
-        path = local_path(url)
-        if path is not None:
-            return any(
-                system.is_inside(path, folder) for folder in map(local_path, self.allow) if folder
-            )
-        has_dot_dot = "/../" in f"{urllib.parse.unquote(url)}/"
-        if self.origin and is_below(url, self.origin) and not (has_dot_dot and self.untrusted):
-            return True
-        return not has_dot_dot and any(
-            is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
-            for prefix in self.allow
-            if local_path(prefix) is None
-        )
+    def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
+        """Return an instruction that describes how to allow a location, if that is possible."""
+        return ""
 
 
-def _protocols(url: str) -> list[str]:
-    matches = map(_PROTOCOL.match, url.split("::"))
-    return [(match[1] or match[0]).lower() for match in matches if match]
+@dataclass(frozen=True, slots=True)
+class ConfinedTrust(Trust):
+    """The rules for an untrusted store: all requests must lead to URLs below its folder."""
+
+    folder: str
+
+    @classmethod
+    def below(cls, url: str) -> ConfinedTrust:
+        """Return the rules for the store at a URL, which may be chained."""
+        return cls(url.partition("?")[0].rstrip("/").rpartition("::")[2])
+
+    def check_redirect(self, url: str, target: str) -> None:
+        """Raise RefusedError if a redirect from `url` to `target` must not be followed."""
+        if has_dot_dot(target) or not is_below(target, self.folder):
+            raise redirect_error(url, target, "outside the opened location")
+
+    def may_be_private(self, host: str, *, redirected: bool) -> bool:  # noqa: ARG002
+        """Return whether `host` is the host of the store."""
+        return host == host_of(self.folder)
 
 
-def origin_of(url: str) -> str:
-    """Return the scheme and host (or bucket) of a URL, such as ``s3://bucket``.
+def redirect_error(url: str, target: str, reason: str) -> RefusedError:
+    """Return the error of a redirect from `url` to `target` that must not be followed."""
+    return RefusedError(
+        f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
+        remedy="If you trust the URL to which it redirects, open that URL instead",
+    )
 
-    For a chained URL, this is the origin of the last URL. All ``memory://`` URLs have the same
-    origin.
-    """
-    last = url.rpartition("::")[2]
-    return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])
+
+def has_dot_dot(url: str) -> bool:
+    """Return whether the path of a URL contains the component ``..``, also percent-encoded."""
+    return "/../" in f"{urllib.parse.unquote(url)}/"
 
 
 def is_below(url: str, prefix: str) -> bool:
@@ -214,27 +97,9 @@ def is_private(host: str) -> bool:
     return not (mapped or address).is_global
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
     """Return the host in a URL, or an empty string if the URL has no host.
 
     The URL is parsed exactly as HTTP clients parse it, to find the host that they connect to.
     """
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
-
-
-def _server(url: str) -> str:
-    """Return the lowercased host and port of a URL, without any user name or password."""
-    return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
-
-
-def _folder(url: str) -> str:
-    """Return the value of the ``allow`` option that would permit a URL: the folder of the URL.
-
-    For a chained URL, the value is the whole URL, because ``allow`` permits a chained URL only if
-    it lists that exact URL.
-    """
-    return url if "::" in url else url[: url.rfind("/") + 1] or url
-
-
-def _is_special(path: str) -> bool:
-    return os.path.lexists(path) and not os.path.isfile(path) and not os.path.isdir(path)
