@@ -97,11 +97,11 @@ def imports(path):
 
 
 def called(path, name):
-    """Yield the imports made by a call; `xr_nczarr/__init__` looks up its names in a table."""
+    """Yield the imports made by a call; an `__init__` can look up its names in a table."""
     if isinstance(name, ast.Constant):
         yield name.value
         return
-    assert layer_of(path) == "__init__", f"{path}: imports {ast.unparse(name)}"
+    assert path.name == "__init__.py", f"{path}: imports {ast.unparse(name)}"
     for node in tree_of(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LAZY":
             yield from (f"xr_nczarr.{module}" for module in ast.literal_eval(node.value))

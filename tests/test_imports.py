@@ -13,7 +13,7 @@ import xarray as xr
 import xr_nczarr
 
 HEAVY = ("numpy", "xarray", "pandas", "dask", "jinja2", "aiohttp", "s3fs", "pyarrow", "netCDF4")
-HEAVY += ("zarr", "obstore", "icechunk", "xr_nczarr.references")
+HEAVY += ("zarr", "obstore", "icechunk", "xr_nczarr.references.opening")
 COMMANDS = {
     "info": ("info",),
     "metadata": ("info", "--metadata"),
@@ -189,7 +189,7 @@ def test_commands_import_neither_xarray_nor_dask(command, store):
 def test_commands_on_reference_set_do_not_import_jinja2(store, tmp_path):
     xr_nczarr.references.write(store, tmp_path / "set.json")
     code = "import sys\nfrom xr_nczarr.cli.main import main\nassert main(sys.argv[1:]) == 0"
-    expected = {"numpy", "xr_nczarr.references"}
+    expected = {"numpy", "xr_nczarr.references.opening"}
     assert imported_by(code, "info", tmp_path / "set.json") == expected
 
 

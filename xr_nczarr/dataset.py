@@ -22,6 +22,7 @@ from xr_nczarr.model import group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
+from xr_nczarr.references.recognition import is_explicit, names_reference_set, parse_target
 from xr_nczarr.storage import (
     Access,
     Bytes,
@@ -29,10 +30,9 @@ from xr_nczarr.storage import (
     MemoizingStore,
     RolledBackStore,
     Store,
-    parse_url,
 )
 from xr_nczarr.storage.open_store import open_store
-from xr_nczarr.storage.reference_names import names_reference_set
+from xr_nczarr.storage.url import mask
 
 _log = logging.getLogger(__name__)
 # Print nothing unless the calling program configures logging.
@@ -76,10 +76,12 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
     must_exist
         Whether the store or reference set must already exist. Pass False to create a store.
     """
-    location, access = parse_url(target), access or Access()
+    location, access = parse_target(target), access or Access()
     store: Store | None = None
+    if is_explicit(location) and not must_exist:
+        raise UnsupportedError("reference sets are read-only", store=mask(location.url))
     if must_exist and names_reference_set(location, access.options):
-        from xr_nczarr.references import open_references
+        from xr_nczarr.references.opening import open_references
 
         store = open_references(location, access)
     store = store or open_store(location, access, must_exist=must_exist)
@@ -221,7 +223,7 @@ def open_netcdf(
     except RecordSetError as error:
         if store is location.target:
             raise
-        from xr_nczarr.references import open_record_set
+        from xr_nczarr.references.opening import open_record_set
 
         store = open_record_set(location, store, error.document, access)
         hierarchy = search(store)

@@ -18,7 +18,8 @@ from virtualizarr.registry import ObjectStoreRegistry
 
 from tests.benchmarks import baselines
 from tests.benchmarks.harness import OURS, Row, within
-from xr_nczarr.references import ReferenceSet, parse_references
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.reference_set import ReferenceSet
 
 _RESIDENT = """
 import re

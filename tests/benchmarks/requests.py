@@ -20,8 +20,8 @@ import xr_nczarr
 from tests.benchmarks.harness import OURS, Row
 from tests.servers import S3Server
 from tests.stores import read_objects
-from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.parse import parse_references
 
 UNITS = ("requests", "round trips")
 

@@ -23,8 +23,8 @@ from xr_nczarr import info
 from xr_nczarr.codecs import ChunkCodec, compile_codec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
-from xr_nczarr.references import parse_references
 from xr_nczarr.references.opening import open_references
+from xr_nczarr.references.parse import parse_references
 from xr_nczarr.storage import Access, parse_url
 
 CORPUS = Path(__file__).parent / "corpus"

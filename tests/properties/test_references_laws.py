@@ -9,14 +9,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from xr_nczarr.errors import NczarrError
-from xr_nczarr.references import (
-    collect_references,
-    expand,
-    json_scanner,
-    parse_references,
-    render_references,
-)
+from xr_nczarr.references import expand, json_scanner
 from xr_nczarr.references.entries import is_metadata
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.render import collect_references, render_references
 from xr_nczarr.storage.store import Address
 
 NAMES = ("i", "j")

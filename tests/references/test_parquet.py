@@ -16,7 +16,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
 from xr_nczarr.model import Limits
-from xr_nczarr.references import parse_parquet_references
+from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.record_files import RecordFiles
 from xr_nczarr.storage import LocalStore
 from xr_nczarr.storage.store import Address

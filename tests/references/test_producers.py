@@ -7,12 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
-from xr_nczarr.references import (
-    collect_references,
-    expand,
-    parse_references,
-    render_references,
-)
+from xr_nczarr.references import expand
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.render import collect_references, render_references
 from xr_nczarr.storage.store import Address
 
 h5_producer = pytest.importorskip("kerchunk.hdf")

@@ -9,14 +9,10 @@ import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.model import Limits
-from xr_nczarr.references import (
-    collect_references,
-    expand,
-    expressions,
-    parse_references,
-    render_references,
-)
+from xr_nczarr.references import expand, expressions
 from xr_nczarr.references.entries import absolute_url
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.render import collect_references, render_references
 from xr_nczarr.storage.store import Address
 
 EXAMPLE = """{

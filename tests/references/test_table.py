@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from xr_nczarr.errors import ReferenceSetError
-from xr_nczarr.references import parse, parse_references
-from xr_nczarr.references.parse import tabulate
+from xr_nczarr.references import parse
+from xr_nczarr.references.parse import parse_references, tabulate
 from xr_nczarr.storage.store import Address
 
 

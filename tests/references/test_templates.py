@@ -8,8 +8,8 @@ import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.model import Limits
-from xr_nczarr.references import parse_references
 from xr_nczarr.references.expressions import Call, DimensionValue, compiled, formatted, remainder
+from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.templates import Templates
 
 VALUES = {"i": 7, "j": -3, "s": "text"}

@@ -33,13 +33,9 @@ from tests.stores import (
 )
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
-from xr_nczarr.references import (
-    collect_references,
-    expand,
-    parse_references,
-    portable,
-    write,
-)
+from xr_nczarr.references import expand, write
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.render import collect_references, portable
 from xr_nczarr.storage.store import Address
 
 

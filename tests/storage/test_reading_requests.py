@@ -19,8 +19,8 @@ import xr_nczarr
 from tests.servers import PATIENT, Batches, HttpServer, S3Server, at_most
 from tests.stores import read_objects
 from xr_nczarr import StorageError
-from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.parse import parse_references
 
 
 def sample() -> xr.Dataset:

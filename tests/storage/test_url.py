@@ -78,15 +78,6 @@ S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
             ),
         ),
         ("simplecache::https://h/x", Location("simplecache::https://h/x")),
-        ("reference://", Location("reference::")),
-        ("reference://g/h/#mode=zarr", Location("reference::", None, "zarr", group="g/h")),
-        ("reference::/d/r.json", Location("reference::/d/r.json")),
-        (
-            "reference://g::s3://b/r.json#mode=s3&awsprofile=me",
-            Location(
-                "reference::s3://b/r.json", "s3", group="g", storage_options={"profile": "me"}
-            ),
-        ),
         ("memory://x#mode=zarr", Location("memory://x", None, "zarr")),
         ("data:x", Location(f"{os.getcwd()}/data:x")),
         ("own_protocol://x", Location("own_protocol://x")),

@@ -1,26 +1,27 @@
 """Parse, open and write reference sets, which map the keys of a store to bytes in other files."""
 
-from xr_nczarr.references.entries import Reference
-from xr_nczarr.references.opening import open_record_set, open_references
-from xr_nczarr.references.parquet import parse_parquet_references
-from xr_nczarr.references.parse import expand, parse_references
-from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.referencing import WrittenReferences, write
-from xr_nczarr.references.render import collect_references, portable, render_references
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Reference",
-    "ReferenceSet",
-    "ReferenceStore",
-    "WrittenReferences",
-    "collect_references",
-    "expand",
-    "open_record_set",
-    "open_references",
-    "parse_parquet_references",
-    "parse_references",
-    "portable",
-    "render_references",
-    "write",
-]
+if TYPE_CHECKING:
+    from xr_nczarr.references.parse import expand
+    from xr_nczarr.references.referencing import WrittenReferences, write
+
+__all__ = ["WrittenReferences", "expand", "write"]
+
+# The modules are imported lazily, because recognizing a reference set does not need them.
+_LAZY = {
+    "references.parse": ("expand",),
+    "references.referencing": ("WrittenReferences", "write"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(import_module(f"xr_nczarr.{module}"), name)
+    raise AttributeError(f"module 'xr_nczarr.references' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

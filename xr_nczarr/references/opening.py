@@ -12,16 +12,19 @@ from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.recognition import (
+    PREFIX,
+    has_reference_options,
+    is_explicit,
+    is_json,
+    is_parquet,
+    names_reference_set,
+    parse_target,
+)
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_url
 from xr_nczarr.storage.open_store import open_url
-from xr_nczarr.storage.reference_names import (
-    has_reference_options,
-    is_json,
-    is_parquet,
-    names_reference_set,
-)
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 
 _RECORDS = ".zmetadata"
@@ -43,8 +46,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
     If that folder contains the parquet files of a reference set, use `open_record_set` instead.
     """
-    url = location.url.removeprefix("reference::")
-    explicit = url != location.url
+    url, explicit = location.url.removeprefix(PREFIX), is_explicit(location)
     if not names_reference_set(location, access.options):
         return None
     implied = {}
@@ -56,7 +58,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             raise UnsupportedError(
                 'the storage option "fo" is missing; expected the path or URL of a reference set'
             )
-        document = _document(parse_url(options.fo), options.target_protocol)
+        document = _document(parse_target(options.fo), options.target_protocol)
     elif options.fo is not None:
         raise ConflictError(
             'the target and the storage option "fo" both name a reference set',

@@ -18,11 +18,11 @@ from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import Reference, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.recognition import is_parquet, parse_target
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import collect_references, portable, render_collected
 from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.open_store import open_store, open_url
-from xr_nczarr.storage.reference_names import is_parquet
 from xr_nczarr.storage.store import Address
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
@@ -136,7 +136,7 @@ def write(
         )
     options = merge_options(location.storage_options, target_options or {})
     access = Access(storage_options=storage_options, limits=Limits.of(limits))
-    store = _open_source(parse_url(source), access)
+    store = _open_source(parse_target(source), access)
     with Progress(progress, None, " references") as bar:
         pairs = bar.count(_references(store, inline_below, access.limits))
         references = portable(collect_references(pairs), access.limits)

@@ -19,7 +19,7 @@ from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import is_transient, status_of
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.url import mask, synchronous
 
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
@@ -50,10 +50,11 @@ class FsspecClient(FsspecReader):
         """Return a client for a URL in a filesystem that the caller created.
 
         An HTTP filesystem is replaced by one that has the same options, but also checks responses.
+        An asynchronous filesystem is replaced by a synchronous one with the same options.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
-        return cls(filesystem, filesystem._strip_protocol(url), rules)
+        return cls(synchronous(filesystem), filesystem._strip_protocol(url), rules)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), rules=self.rules, name=self.name)

@@ -28,7 +28,7 @@ from xr_nczarr.storage.retries import (
     storage_error,
 )
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import canonical, is_web, mask, plain_filesystem
+from xr_nczarr.storage.url import canonical, is_web, mask, plain_filesystem, synchronous
 
 _Result = TypeVar("_Result")
 
@@ -446,4 +446,5 @@ def filesystem_at(
         raise NotFoundError("the archive does not exist", store=mask(url)) from error
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
-    return plain_filesystem(filesystem, root)
+    filesystem, root = plain_filesystem(filesystem, root)
+    return synchronous(filesystem), root

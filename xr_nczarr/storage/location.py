@@ -44,7 +44,6 @@ _PROFILE = ("awsprofile", "aws.profile")
 
 # fsspec's protocols for archives. Symbolic links within an archive cannot lead out of it.
 _ARCHIVES = ("zip", "tar", "libarchive")
-_REFERENCE = re.compile("reference:(?://|:)")
 
 # Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
 _AMAZON = re.compile(
@@ -72,8 +71,8 @@ class Location:
         True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
         them (``noxarray``). None means that the fragment contains neither word.
     group
-        Path of the group, if the target is a ``zarr.Group`` or a group in a reference set
-        (``reference://group``). Empty for the root group and for any other target.
+        Path of the group, if the target is a ``zarr.Group``. Empty for the root group and for any
+        other target.
     storage_options
         fsspec storage options implied by the fragment and the host name of the URL.
     filesystem
@@ -83,7 +82,7 @@ class Location:
     read_only
         Whether the target is a store object that was opened read-only.
     target
-        The path, URL or object that the caller passed, without a leading ``reference::``.
+        The path, URL or object that the caller passed.
     """
 
     url: str
@@ -128,7 +127,7 @@ class Location:
             If fsspec reads the folder, as in ``simplecache::`` and ``dir::`` URLs, because it
             follows all symbolic links.
         """
-        *links, last = self.url.removeprefix("reference::").split("::")
+        *links, last = self.url.split("::")
         is_read_by_fsspec = bool(links) and links[-1].partition("://")[0] not in _ARCHIVES
         is_local = is_read_by_fsspec and local_path(last) is not None
         if is_local or _wraps_local_filesystem(self.filesystem):
@@ -177,10 +176,6 @@ def _location(target: object) -> Location:
     if not isinstance(target, str | os.PathLike):
         return Location("")
     url = os.path.expanduser(os.fsdecode(target))  # xarray expands paths in the same way
-    link, _, document = url.partition("::")
-    if _REFERENCE.match(url) and document and not document.startswith("#"):
-        location = parse_url(document)
-        return replace(location, url=f"reference::{location.url}", group=_group(link))
     if os.path.lexists(url):
         return Location(absolute_path(url))
     url, options = _split_fragment(url)
@@ -200,8 +195,6 @@ def _location(target: object) -> Location:
 
 
 def _locate_url(url: str, medium: Medium | None) -> Location:
-    if _REFERENCE.match(url):
-        return Location("reference::", group=_group(url))
     if _is_local(url):
         return Location(_local_path(url))
     if medium != "s3" and not url.startswith("s3://"):
@@ -221,30 +214,13 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     return {} if name is None else {"profile": options[name]}
 
 
-def _group(link: str) -> str:
-    """Return the group named in the first link of a chained URL.
-
-    For ``reference://a::set.json``, `link` is ``reference://a``, and the result is ``a``.
-    """
-    return link.removeprefix("reference").lstrip(":").strip("/")
-
-
 def _locate_filesystem(target: Any) -> Location:
     """Return the location of an fsspec mapper, an fsspec OpenFile, or a universal_pathlib path."""
     filesystem, folder = target.fs, isinstance(target, Mapping)
     path = getattr(target, "root" if folder else "path", None)
     if not isinstance(path, str):
         return Location("")
-    # fsspec's LazyReferenceMapper keeps new references in memory until flush() is called.
-    if getattr(target, "_items", {}).keys() - {".zmetadata"}:
-        raise UnsupportedError(
-            "the reference mapper has unsaved changes",
-            remedy="Call flush() on the mapper first",
-            store=mask(filesystem.unstrip_protocol(path)),
-        )
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
-    if filesystem.protocol == "reference":
-        return Location("reference::", group=path.strip("/"), filesystem=filesystem)
     if _is_local_filesystem(filesystem):
         return Location(absolute_path(path), folder=folder)
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)

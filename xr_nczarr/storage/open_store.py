@@ -31,7 +31,6 @@ from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import (
     check_chain,
     is_protocol,
-    mask,
     merge_options,
     split_name,
     split_query,
@@ -55,15 +54,15 @@ class Access:
     Attributes
     ----------
     storage_options
-        Options for fsspec. They override the options in the URL. For a reference set, see
-        `ReferenceOptions`. This package adds the options `retry` and `missing_status` (see
-        `Rules`), `sync` (see `LocalStore`) and `client` (``"fsspec"`` or ``"obstore"``).
+        Options for fsspec. They override the options in the URL. This package adds the options
+        `retry` and `missing_status` (see `Rules`), `sync` (see `LocalStore`) and `client`
+        (``"fsspec"`` or ``"obstore"``).
     limits
         Limits on the size of objects. Reading a larger object raises LimitError before any memory
         is allocated.
     trusted
-        Whether symbolic links may lead out of a directory, servers may redirect to other locations,
-        and reference sets may refer to locations outside their own folder.
+        Whether the content of the store is trusted. If not, symbolic links must not lead out of a
+        directory, and servers must not redirect to other locations.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -145,8 +144,6 @@ def open_store(
     if not location.url:
         check_unused(access.options, location)
         return _open_object(location.target)
-    if location.url.startswith("reference::"):
-        raise UnsupportedError("reference sets are read-only", store=mask(location.url))
     largest = access.max_object_bytes
     if location.path is not None:
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)

@@ -75,11 +75,9 @@ def is_filesystem(value: object) -> bool:
 
 
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the synchronous filesystem inside fsspec's wrappers, and the path in that filesystem.
+    """Return the filesystem inside fsspec's wrappers, and the path in that filesystem.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. An asynchronous filesystem is
-    replaced by a synchronous one with the same options. A `ReferenceFileSystem` is returned
-    unchanged.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem
@@ -90,23 +88,24 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
             filesystem = filesystem.fs
         elif isinstance(filesystem, AsyncFileSystemWrapper):
             filesystem = filesystem.sync_fs
-        elif (
-            filesystem.async_impl and filesystem.asynchronous and filesystem.protocol != "reference"
-        ):
-            # The filesystem runs in the caller's event loop, so it cannot be called from here.
-            options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
-            options["asynchronous"] = False
-            filesystem = type(filesystem)(*filesystem.storage_args, **options)
         else:
             return filesystem, path
+
+
+def synchronous(filesystem: Any) -> Any:
+    """Return a filesystem with the same options that does not run in the caller's event loop."""
+    if not (filesystem.async_impl and filesystem.asynchronous):
+        return filesystem
+    options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
+    options["asynchronous"] = False
+    return type(filesystem)(*filesystem.storage_args, **options)
 
 
 def check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
     fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
-    URL. It also ignores ``reference``, unless it is the first protocol. A nested zip file is also
-    rejected if the URL does not name the inner file.
+    URL. A nested zip file is also rejected if the URL does not name the inner file.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -114,12 +113,6 @@ def check_chain(url: str) -> None:
     *links, _ = url.split("::")
     for position, link in enumerate(links):
         protocol, _, path = link.partition("://")
-        if protocol == "reference":
-            raise UnsupportedError(
-                "reference:// must come first in a chained URL",
-                remedy="Move it to the beginning of the URL, or leave it out",
-                store=mask(url),
-            )
         if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
             raise UnsupportedError(
                 "the URL does not name the inner zip file",
