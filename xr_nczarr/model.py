@@ -184,6 +184,14 @@ class CodecSpec:
     place: str = "codecs"
     document: Json = field(default=None, compare=False)
 
+    @property
+    def is_buffer_filter(self) -> bool:
+        """Whether the metadata lists the codec as a filter or compressor in numcodecs' sense.
+
+        Such a codec turns one buffer into another, whatever the type and the shape of the array.
+        """
+        return self.place in ("filters", "compressor")
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeys:

@@ -23,15 +23,15 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point for a Zarr v3 codec.
+    """Return the entry point for a codec, or None if no installed package provides the codec.
 
-    Return None if no installed package provides the codec, or if the codec is not from Zarr v3
-    metadata.
+    zarr-python's codecs receive arrays, so none of them can be a filter of buffers.
     """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
-    is_version_3 = spec.place == "codecs" and isinstance(name, str)
-    return _find_entry_point(name, tuple(sys.path)) if is_version_3 else None
+    if spec.is_buffer_filter or not isinstance(name, str):
+        return None
+    return _find_entry_point(name, tuple(sys.path))
 
 
 @lru_cache(64)

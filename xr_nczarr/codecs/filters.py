@@ -92,7 +92,8 @@ def build_typed(request: StepRequest) -> Step:
             f"the input of codec {spec.name} does not have a fixed size that is a multiple of the "
             f"item size of dtype {quote(dtype)} ({flow.chunk})"
         )
-    if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
+    is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
+    if is_swapped and not spec.is_buffer_filter:
         raise UnsupportedError(
             f'codec parameter "dtype" is {quote(dtype)}, whose byte order differs from that of the '
             "array"

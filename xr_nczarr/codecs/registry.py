@@ -266,7 +266,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
             place=_place(spec),
         )
     if name in _VERSION_3_CODECS:
-        if spec.place != "codecs":
+        if spec.is_buffer_filter:
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
                 remedy="Write with zarr_format=3, or pass other codecs (codecs=[] for none)",

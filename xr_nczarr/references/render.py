@@ -120,7 +120,7 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
         node = FORMATS["2"].parse_node("/", {".zarray": document}, limits=_UNLIMITED)
         if not isinstance(node, ArrayNode):
             continue
-        codecs = [spec for spec in node.codecs if spec.place != "order"]
+        codecs = [spec for spec in node.codecs if spec.is_buffer_filter]
         filters: list[Json] = [{"id": spec.name, **spec.configuration} for spec in codecs]
         if filters and filters != document.value.get("filters"):
             changes[key] = {"filters": filters, "compressor": None}

@@ -55,7 +55,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
 
 
 def _codec(spec: CodecSpec) -> str:
-    if spec.place == "codecs":
+    if not spec.is_buffer_filter:
         return spec.name
     in_netcdf = "loads as a plugin" if spec.name in _NETCDF_FILTERS else "does not support"
     return f"{spec.name}, which netCDF-C {in_netcdf}"

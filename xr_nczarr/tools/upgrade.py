@@ -216,12 +216,12 @@ def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Return a Zarr version 2 codec with parameters that all readers understand.
+    """Return a codec of numcodecs with parameters that all readers understand.
 
     Some releases of netCDF-C wrote numbers as strings, or a shuffle codec with an element size of
-    0. Codecs of other Zarr versions are returned unchanged.
+    0. All other codecs are returned unchanged.
     """
-    if spec.place not in ("filters", "compressor"):
+    if not spec.is_buffer_filter:
         return spec
     same = spec.document == {"id": spec.name, **spec.configuration}
     return spec if same else replace(spec, document=None)
