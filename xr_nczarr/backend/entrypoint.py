@@ -66,7 +66,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         URLs that end in ``.nczarr``, and for local stores with NCZarr metadata. The network is not
         accessed.
         """
-        from xr_nczarr.storage import looks_like_nczarr
+        from xr_nczarr.backend.guessing import looks_like_nczarr
 
         return looks_like_nczarr(filename_or_obj)
 

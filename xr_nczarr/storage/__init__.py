@@ -17,7 +17,7 @@ from xr_nczarr.storage.keys import WRITER_LOCK, Listing, fold_name, is_desktop_f
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
-from xr_nczarr.storage.open_store import Access, looks_like_nczarr
+from xr_nczarr.storage.open_store import Access
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
 from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.retries import Retry, page_error, page_in
@@ -50,7 +50,6 @@ __all__ = [
     "file_fingerprint",
     "fold_name",
     "is_desktop_file",
-    "looks_like_nczarr",
     "name_collisions",
     "page_error",
     "page_in",

@@ -11,7 +11,6 @@ from typing import Any, get_args
 from xr_nczarr.errors import (
     AccessDeniedError,
     ConflictError,
-    NczarrError,
     NotFoundError,
     UnsupportedError,
     unknown,
@@ -21,7 +20,7 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, Medium, check_unused, parse_url
+from xr_nczarr.storage.location import Location, Medium, check_unused
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
@@ -37,9 +36,6 @@ from xr_nczarr.storage.url import (
 )
 from xr_nczarr.storage.zip import ZipStore
 
-_NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
-_ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
-_SNIFFED_BYTES = 64 << 10
 # Storage options of this package, besides `client`.
 _OWN_OPTIONS = ("retry", "missing_status", "sync")
 # Options of fsspec's simplecache that are accepted, but have no effect. For example, cached objects
@@ -181,32 +177,6 @@ def open_url(
     if filesystem is not None:
         return RemoteStore(FsspecClient.within(filesystem, url, rules, trust))
     return RemoteStore(connection(url, options, rules, trust))
-
-
-def looks_like_nczarr(target: Any) -> bool:
-    """Return whether `target` appears to be an NCZarr store, without making remote requests.
-
-    The result is True only for three kinds of targets: URLs whose fragment requests a format
-    (``nczarr`` or ``zarr``), remote URLs that end in ``.nczarr``, and undamaged local stores with
-    NCZarr metadata at the root.
-    """
-    if not isinstance(target, str | os.PathLike):
-        return False
-    try:
-        location = parse_url(target)
-        if location.format is not None or location.path is None:
-            has_suffix = split_query(location.url)[0].rstrip("/").endswith(".nczarr")
-            return location.format is not None or has_suffix
-        if os.path.isdir(location.path):
-            metadata = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
-        elif _is_zip(location.path):
-            objects = ZipStore.local(location.path).fetch(_ROOT_KEYS)
-            metadata = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
-        else:
-            return False
-    except NczarrError:
-        return False
-    return any(mark in text for text in metadata for mark in _NCZARR_MARKS)
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
@@ -356,12 +326,12 @@ def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_zip(path: str) -> bool:
-    return _beginning(path)[:4] in (b"PK\x03\x04", b"PK\x05\x06")
+    return _beginning(path) in (b"PK\x03\x04", b"PK\x05\x06")
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first 64 KiB of a readable regular file, or empty bytes for anything else."""
+    """Return the first 4 bytes of a readable regular file, or empty bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     with open(path, "rb") as file:
-        return file.read(_SNIFFED_BYTES)
+        return file.read(4)
