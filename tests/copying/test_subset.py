@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, UserDict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import netCDF4
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from xr_nczarr.tools.lookup import positions_of
 
 TIMES = xr.date_range("2026-01-01", periods=10, freq="12h")
 LATS = np.array([60.0, 45.0, 30.0])
@@ -192,7 +192,33 @@ def test_selecting_labels_without_coordinate_variable_raises_not_found_error() -
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)
     with pytest.raises(xr_nczarr.NotFoundError, match="dimension x has no labels"):
-        positions_of({"x": "1.5"}, store, engine="nczarr")
+        xr_nczarr.explain(store, {"x": "1.5"})
+
+
+class CountedKeys(UserDict[str, bytes]):
+    """A mapping that records the keys that are read."""
+
+    read: ClassVar[list[str]] = []
+
+    def __getitem__(self, key: str) -> bytes:
+        self.read.append(key)
+        return super().__getitem__(key)
+
+
+def test_selecting_labels_reads_metadata_once() -> None:
+    source = CountedKeys()
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("t", [1.0, 2.0])}, {"t": [0.5, 1.5]}), source)
+    for select in ({"t": 0}, {"t": 0.5}):
+        source.read = []
+        xr_nczarr.explain(source, select)
+        counts = Counter(key for key in source.read if ".z" in key)
+        assert set(counts.values()) == {1}
+    read = []
+    for select in ({"t": 0}, {"t": 0.5}):
+        source.read = []
+        xr_nczarr.copy(source, {}, select=select)
+        read.append(Counter(key for key in source.read if ".z" in key))
+    assert read[0] == read[1]
 
 
 def test_copying_zarr_python_group_copies_only_that_group(tmp_path: Path) -> None:

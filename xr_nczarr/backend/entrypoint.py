@@ -38,6 +38,9 @@ AS_STORED: Mapping[str, Any] = {
 }
 """Decoding options with which xarray returns stored values unchanged."""
 
+LABELS: Mapping[str, Any] = {**DECODE_DEFAULTS, "decode_timedelta": False}
+"""Decoding options for coordinates in which labels are looked up."""
+
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
 # Options of the zarr engine that have no effect in this engine. Each is mapped to the values that

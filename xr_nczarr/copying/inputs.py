@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import xarray as xr
 from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedArray, as_indexable
 
+from xr_nczarr.backend.building import build_dataset
+from xr_nczarr.backend.entrypoint import LABELS
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.backend.opened_encoding import chunk_lengths
 from xr_nczarr.chunks import ChunkedArray
@@ -242,26 +245,43 @@ def open_input(
         source = os.path.expanduser(source)
     if engine is None and not is_netcdf_file(source):
         engine = "nczarr"
+    if engine == "nczarr":
+        opened = open_netcdf(source, options)
+        labels = partial(_labeled_dataset, opened, group)
+        subset = _subset(group, variables, select, labels)
+        yield _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
+        return
+    path = os.fspath(source)
     storage_options = options.storage_options
     keywords: dict[str, Any] = {"storage_options": storage_options} if storage_options else {}
     others: dict[str, Any] = {"group": group} if group else {}
-    if engine == "nczarr":
-        others |= {"limits": options.limits, "assume_endian": options.assume_endian}
-    positions = positions_of(select or {}, source, engine=engine, **keywords, **others)
-    subset = Subset(group=group_path(group), variables=variables, positions=positions)
-    if engine == "nczarr":
-        opened = open_netcdf(source, options)
-        yield _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
-    elif engine is None and find_spec("netCDF4") is not None:
-        with closing(Handle(os.fspath(source))) as handle:
+    labels = partial(
+        xr.open_dataset, path, engine=engine, decode_timedelta=False, **keywords, **others
+    )
+    subset = _subset(group, variables, select, labels)
+    if engine is None and find_spec("netCDF4") is not None:
+        with closing(Handle(path)) as handle:
             yield _of_file(handle, subset, changes)
     else:
-        path = os.fspath(source)
         datasets = open_datasets(path, engine, **keywords)
         with ExitStack() as stack:
             for dataset in datasets.values():
                 stack.enter_context(dataset)
             yield _of_datasets(path, datasets, subset, changes)
+
+
+def _subset(
+    group: str | None,
+    variables: Collection[str] | None,
+    select: Mapping[str, Any] | None,
+    open_labels: Callable[[], xr.Dataset],
+) -> Subset:
+    positions = positions_of(select or {}, open_labels)
+    return Subset(group=group_path(group), variables=variables, positions=positions)
+
+
+def _labeled_dataset(opened: OpenedStore, group: str | None) -> xr.Dataset:
+    return build_dataset(opened, opened.group(group), LABELS)
 
 
 def _of_store(

@@ -145,7 +145,7 @@ def explain(
     if datasets is None:
         options = OpenOptions.of(locals())
         opened, top = open_whole(target, options)
-        indexers = positions_of(indexers, target, engine="nczarr", **options.as_dict())
+        indexers = positions_of(indexers, partial(_labeled_dataset, opened, top))
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, top)
         else:  # xarray interprets other indexers, such as arrays
@@ -251,6 +251,13 @@ def _datasets(target: Any) -> dict[str, Dataset] | None:
     if isinstance(target, xarray.DataTree):
         return {node.path: node.to_dataset(inherit=False) for node in target.subtree}
     return None
+
+
+def _labeled_dataset(opened: OpenedStore, group: Group) -> Dataset:
+    from xr_nczarr.backend.building import build_dataset
+    from xr_nczarr.backend.entrypoint import LABELS
+
+    return build_dataset(opened, group, LABELS)
 
 
 def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:

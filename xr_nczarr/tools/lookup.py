@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, suppress
 from datetime import date
 from typing import Any
 
@@ -39,7 +39,9 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
     return chosen
 
 
-def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
+def positions_of(
+    select: Mapping[str, Any], open_labels: Callable[[], AbstractContextManager[Any]]
+) -> dict[str, Any]:
     """Convert the labels in a selection to positions.
 
     Labels are strings, floats, dates, and slices of these. A slice of labels includes both ends.
@@ -49,9 +51,9 @@ def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict
     ----------
     select
         Mapping from dimension names to labels or positions.
-    source, options
-        Arguments for `xarray.open_dataset`. The dataset is opened only if there are labels, which
-        are looked up in its indexes.
+    open_labels
+        Function that opens the Dataset whose coordinates contain the labels. It is called only if
+        there are labels.
 
     Raises
     ------
@@ -60,9 +62,7 @@ def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict
     """
     positions = {name: item for name, item in select.items() if not _is_label(item)}
     if len(positions) < len(select):
-        import xarray as xr
-
-        with xr.open_dataset(source, decode_timedelta=False, **options) as dataset:
+        with open_labels() as dataset:
             for name, label in select.items():
                 if name not in positions:
                     positions[name] = _position(dataset, name, label)
