@@ -10,14 +10,13 @@ import logging
 import warnings
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
+from xr_nczarr.hierarchy import HierarchyOptions, RecordSetError, open_hierarchy
 from xr_nczarr.model import group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
@@ -65,6 +64,11 @@ class Resolved:
         self.store.check_writable()
 
 
+def locate(target: object) -> Location:
+    """Parse a target, without opening it. A location is returned unchanged."""
+    return target if isinstance(target, Location) else parse_target(target)
+
+
 def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
     """Resolve a target to its location and its store, without making remote requests.
 
@@ -73,10 +77,11 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
     target
         A path, an fsspec or NCZarr URL, a mapping of keys to bytes, an fsspec mapper or open file,
         a reference set, a zarr-python store or group, an icechunk or obstore store, or a `Store`.
+        Alternatively, the result of `locate` for any of these.
     must_exist
         Whether the store or reference set must already exist. Pass False to create a store.
     """
-    location, access = parse_target(target), access or Access()
+    location, access = locate(target), access or Access()
     store: Store | None = None
     if is_explicit(location) and not must_exist:
         raise UnsupportedError("reference sets are read-only", store=mask(location.url))
@@ -199,15 +204,14 @@ def open_netcdf(
         does not exist. Fetched documents are added to the cache, and cached documents are not
         fetched again.
     """
-    access = options.access
-    resolved = resolve(target, access)
+    resolved = resolve(target, options.access)
     location, store = resolved.location, resolved.store
     version = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
     group = group_path(f"{location.group}/{options.group or ''}")
-    search = partial(
-        open_hierarchy,
+    search = HierarchyOptions(
         zarr_format=None if version is None else str(version),
+        consolidated=consolidated,
         group=group,
         subgroups=subgroups,
         listed_children=listed_children,
@@ -219,14 +223,14 @@ def open_netcdf(
     )
     source = store if documents is None else MemoizingStore(store, documents)
     try:
-        hierarchy = search(source, consolidated=None if store.consolidated else consolidated)
+        hierarchy = open_hierarchy(source, search)
     except RecordSetError as error:
         if store is location.target:
             raise
         from xr_nczarr.references.opening import open_record_set
 
-        store = open_record_set(location, store, error.document, access)
-        hierarchy = search(store)
+        store = open_record_set(location, store, error.document, options.access)
+        hierarchy = open_hierarchy(store, search)
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = store.zero_fill_is_missing
     if hierarchy.before:

@@ -8,7 +8,7 @@ import pytest
 
 from xr_nczarr.errors import MetadataError
 from xr_nczarr.formats.documents import content_of
-from xr_nczarr.hierarchy import open_hierarchy
+from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy
 from xr_nczarr.model import ArrayNode, BrokenNode, ChunkKeys, CodecSpec, ShardSpec
 from xr_nczarr.storage.memory import MemoryStore
 
@@ -62,7 +62,9 @@ def stored(version, arrays, consolidated):
 
 
 def opened(version, arrays, consolidated):
-    hierarchy = open_hierarchy(MemoryStore(stored(version, arrays, consolidated)))
+    hierarchy = open_hierarchy(
+        MemoryStore(stored(version, arrays, consolidated)), HierarchyOptions()
+    )
     assert hierarchy.consolidated == consolidated
     return {path: hierarchy.nodes[f"/{path}"] for path in arrays}
 
@@ -123,7 +125,7 @@ def test_broken_attributes_break_only_their_array(version, consolidated):
 def test_group_with_same_metadata_as_array_is_parsed_as_group():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
-    nodes = open_hierarchy(MemoryStore(store)).nodes
+    nodes = open_hierarchy(MemoryStore(store), HierarchyOptions()).nodes
     assert isinstance(nodes["/a"], ArrayNode)
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 

@@ -14,11 +14,12 @@ from xr_nczarr.hierarchy.implied_keys import (
     with_stored_separator,
 )
 from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, Journal, Regions, open_journal
-from xr_nczarr.hierarchy.search import open_hierarchy
+from xr_nczarr.hierarchy.search import HierarchyOptions, open_hierarchy
 
 __all__ = [
     "JOURNAL",
     "UNFINISHED",
+    "HierarchyOptions",
     "Journal",
     "RecordSetError",
     "Regions",

@@ -43,34 +43,19 @@ Kinds = Mapping[str, NodeKind | None]
 _MAX_PROBED = 100  # directories to search for an array
 
 
-def open_hierarchy(
-    store: Store,
-    *,
-    zarr_format: str | None = None,
-    consolidated: Consolidated = None,
-    group: str = "/",
-    subgroups: bool = True,
-    listed_children: Callable[[GroupNode], Kinds | None] = lambda _: None,
-    sidecars: Sequence[str] = (),
-    with_sidecars: bool = False,
-    consolidated_first: bool = False,
-    data_type_fallback: bool = False,
-    limits: Limits = DEFAULT_LIMITS,
-) -> Hierarchy:
-    """Read the metadata of all groups and arrays in a store.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HierarchyOptions:
+    """Options for reading the metadata of a store.
 
-    One batch of concurrent requests determines the Zarr version and reads the root. With
-    consolidated metadata, no further requests are needed. Otherwise, each level of groups takes one
-    more batch. If a group's metadata does not list the group's children, the store is listed first.
-
-    Parameters
+    Attributes
     ----------
     zarr_format
         A key of `FORMATS`. None detects the version.
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
-        ``"check"`` reads both, and raises an error if they differ.
+        ``"check"`` reads both, and raises an error if they differ. This option has no effect if
+        all metadata of the store is in one document; see `Store.consolidated`.
     group
         Absolute path of the group to read. The metadata of its ancestors is read too.
     subgroups
@@ -89,6 +74,28 @@ def open_hierarchy(
         If this store does not have it, one more batch is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
+    limits
+        Limits on the size of the metadata.
+    """
+
+    zarr_format: str | None = None
+    consolidated: Consolidated = None
+    group: str = "/"
+    subgroups: bool = True
+    listed_children: Callable[[GroupNode], Kinds | None] = lambda _: None
+    sidecars: Sequence[str] = ()
+    with_sidecars: bool = False
+    consolidated_first: bool = False
+    data_type_fallback: bool = False
+    limits: Limits = DEFAULT_LIMITS
+
+
+def open_hierarchy(store: Store, options: HierarchyOptions) -> Hierarchy:
+    """Read the metadata of all groups and arrays in a store.
+
+    One batch of concurrent requests determines the Zarr version and reads the root. With
+    consolidated metadata, no further requests are needed. Otherwise, each level of groups takes one
+    more batch. If a group's metadata does not list the group's children, the store is listed first.
 
     Raises
     ------
@@ -100,18 +107,8 @@ def open_hierarchy(
         If the store is the folder of a parquet reference set.
     """
     with Place(store=store.name):
-        search = _Search(
-            store,
-            group,
-            subgroups,
-            listed_children,
-            sidecars,
-            data_type_fallback,
-            limits,
-            with_sidecars,
-            consolidated_first,
-        )
-        hierarchy = search.run(zarr_format, consolidated)
+        search = _Search(store, options)
+        hierarchy = search.run()
         search.mark_overwritten()
         return hierarchy
 
@@ -121,28 +118,24 @@ class _Search:
     """The state of one `open_hierarchy` call."""
 
     store: Store
-    group: str
-    subgroups: bool
-    listed_children: Callable[[GroupNode], Kinds | None]
-    sidecars: Sequence[str]
-    data_type_fallback: bool
-    limits: Limits
-    with_sidecars: bool
-    consolidated_first: bool
+    options: HierarchyOptions
     nodes: dict[str, Node] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = DocumentSource(self.store, self.limits)
+        self.source = DocumentSource(self.store, self.options.limits)
+        self.with_sidecars = self.options.with_sidecars
 
-    def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
-        candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
+    def run(self) -> Hierarchy:
+        version = self.options.zarr_format
+        candidates = list(FORMATS.values()) if version is None else [FORMATS[version]]
+        consolidated = None if self.store.consolidated else self.options.consolidated
         if consolidated is True:
             return self._consolidated_only(candidates)
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
-        self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
+        self.zarr = zarr.resolved(documents, data_type_fallback=self.options.data_type_fallback)
         # A variant may store the root's documents under other keys.
         if self.zarr != zarr or self.with_sidecars:
             documents |= self.source.fetch(
@@ -185,7 +178,7 @@ class _Search:
                 keys.append(JOURNAL)
             if batch is usual and consolidated:
                 documents = self.source.fetch_root(
-                    candidates, keys, refusals, consolidated_first=self.consolidated_first
+                    candidates, keys, refusals, consolidated_first=self.options.consolidated_first
                 )
             else:
                 documents |= self.source.fetch(keys, refusals)
@@ -228,7 +221,7 @@ class _Search:
             if path in by_path or self._wanted(path):
                 by_path.setdefault(path, {})[key] = document
         for path in list(by_path):
-            if path.count("/") > self.limits.max_depth:
+            if path.count("/") > self.options.limits.max_depth:
                 raise self._too_deep(path)
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
@@ -264,10 +257,10 @@ class _Search:
         self.nodes["/"] = root or GroupNode(path="/", explicit=False)
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
         # If groups can exist without documents, only a listing shows whether a group exists.
-        if groups and self.group != "/" and not self.zarr.implies_groups:
+        if groups and self.options.group != "/" and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
         # If groups never have documents, a store can be recognized only by its arrays.
-        descend = self.subgroups or not self.zarr.has_groups
+        descend = self.options.subgroups or not self.zarr.has_groups
         while groups:
             kinds = {path: kind for path, kind in self._children(groups) if self._wanted(path)}
             self._check_count(len(self.nodes) + len(kinds))
@@ -276,7 +269,8 @@ class _Search:
             groups = [
                 node
                 for node in nodes.values()
-                if isinstance(node, GroupNode) and (descend or is_within(self.group, node.path))
+                if isinstance(node, GroupNode)
+                and (descend or is_within(self.options.group, node.path))
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
@@ -286,15 +280,15 @@ class _Search:
         group has no document, or if any node on the path is not a group, or is missing from the
         list in the metadata of its parent. Groups above the requested one need no document.
         """
-        paths = paths_above(self.group)[:-1]
-        if len(paths) > self.limits.max_depth:
+        paths = paths_above(self.options.group)[:-1]
+        if len(paths) > self.options.limits.max_depth:
             raise self._too_deep(paths[0])
         nodes = self._parse(dict.fromkeys(paths))
-        if self.group not in nodes:
+        if self.options.group not in nodes:
             return []
         parent = root
         for path in reversed(paths):
-            listed = self.listed_children(parent)
+            listed = self.options.listed_children(parent)
             node = nodes.get(path) or GroupNode(path=path, explicit=False)
             if listed is not None and listed.get(node_name(path), "array") == "array":
                 return []
@@ -331,11 +325,11 @@ class _Search:
         return {path: node for path, node in nodes.items() if node is not None}
 
     def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
-        return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
+        return self.zarr.parse_node(path, documents, limits=self.options.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and kind of each child of the groups. An unknown kind is None."""
-        listed = {group.path: self.listed_children(group) for group in groups}
+        listed = {group.path: self.options.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(
             zip(unnamed, self.source.probed.map_concurrently(self._listing, unnamed), strict=True)
@@ -349,7 +343,7 @@ class _Search:
                 # itself.
                 if name in ("", ".", ".."):
                     continue
-                if group.path.count("/") >= self.limits.max_depth:
+                if group.path.count("/") >= self.options.limits.max_depth:
                     raise self._too_deep(group.path)
                 yield child_path(group.path, name), kind
 
@@ -377,7 +371,7 @@ class _Search:
         may_be_hidden = (
             self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
         )
-        if may_be_hidden or any(name in listing.objects for name in self.sidecars):
+        if may_be_hidden or any(name in listing.objects for name in self.options.sidecars):
             children = self._children_in_sidecars(group)
             if children is not None:
                 return children
@@ -393,7 +387,7 @@ class _Search:
         nodes = self._parse(dict.fromkeys(paths))
         self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}
         node = nodes.get(group.path, group)
-        return self.listed_children(node) if isinstance(node, GroupNode) else None
+        return self.options.listed_children(node) if isinstance(node, GroupNode) else None
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
@@ -406,12 +400,12 @@ class _Search:
             other_key = self.zarr.document_key(path, "group" if kind == "array" else "array")
             keys = [key for key in keys if key == own_key or key != other_key]
         if self.with_sidecars:
-            keys += [key_prefix(path) + name for name in self.sidecars]
+            keys += [key_prefix(path) + name for name in self.options.sidecars]
         return keys
 
     def _wanted(self, path: str) -> bool:
         """Return whether `path` is the requested group, one of its ancestors or a descendant."""
-        return is_within(path, self.group) or is_within(self.group, path)
+        return is_within(path, self.options.group) or is_within(self.options.group, path)
 
     def mark_overwritten(self) -> None:
         """Mark arrays as broken if one array has overwritten the files of another.
@@ -441,15 +435,15 @@ class _Search:
                     )
 
     def _check_count(self, count: int) -> None:
-        if count > self.limits.max_nodes:
+        if count > self.options.limits.max_nodes:
             raise LimitError(
-                f"the store has more than {self.limits.max_nodes:,} nodes (max_nodes)",
+                f"the store has more than {self.options.limits.max_nodes:,} nodes (max_nodes)",
                 remedy="If you trust the store, pass limits=Limits(max_nodes=…)",
             )
 
     def _too_deep(self, path: str) -> LimitError:
         return LimitError(
-            f"groups are nested more than {self.limits.max_depth} levels deep (max_depth)",
+            f"groups are nested more than {self.options.limits.max_depth} levels deep (max_depth)",
             remedy="If you trust the store, pass limits=Limits(max_depth=…)",
             place=path,
         )

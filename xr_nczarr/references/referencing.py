@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
-from xr_nczarr.hierarchy import document_keys, existing_chunks, open_hierarchy
+from xr_nczarr.hierarchy import HierarchyOptions, document_keys, existing_chunks, open_hierarchy
 from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
@@ -256,9 +256,10 @@ def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
     try:
         first = [*islice(keys, 1)]
     except UnsupportedError:
-        hierarchy = open_hierarchy(
-            store, listed_children=listed_children, sidecars=SIDECARS, limits=limits
+        options = HierarchyOptions(
+            listed_children=listed_children, sidecars=SIDECARS, limits=limits
         )
+        hierarchy = open_hierarchy(store, options)
         yield from (key for key, _ in store.fetch_present(document_keys(hierarchy, SIDECARS)))
         for node in hierarchy.nodes.values():
             if isinstance(node, ArrayNode):

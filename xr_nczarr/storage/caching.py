@@ -37,7 +37,7 @@ class _WrapperStore(Store):
     def __init__(self, source: Store) -> None:
         self.source = source
         self.name, self.remote = source.name, source.remote
-        self.returns_pages = source.returns_pages
+        self.returns_pages, self.consolidated = source.returns_pages, source.consolidated
 
     @property
     def identity(self) -> str:

@@ -13,7 +13,7 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.hierarchy import open_hierarchy, rendered
+from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, rendered
 from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Json, Node
 from xr_nczarr.netcdf import Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
@@ -163,9 +163,9 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     documents = rendered(hierarchy, consolidated=source.consolidated)
     again = open_hierarchy(
         MemoryStore(documents),
-        zarr_format=source.zarr.version,
-        consolidated=False,
-        listed_children=listed_children,
+        HierarchyOptions(
+            zarr_format=source.zarr.version, consolidated=False, listed_children=listed_children
+        ),
     )
     written = interpret(again)
     lost = list(_differences(root, written))
