@@ -17,7 +17,7 @@ from xr_nczarr.codecs import check_known
 from xr_nczarr.copying.inputs import Changes, Input, is_netcdf_file, open_input
 from xr_nczarr.copying.netcdf_output import FileLayout, inexpressible_sizes, write_file
 from xr_nczarr.copying.transfer import copy_chunks
-from xr_nczarr.dataset import resolve
+from xr_nczarr.dataset import locate, resolve
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
@@ -31,7 +31,7 @@ from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
-from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
+from xr_nczarr.storage import Access, LocalStore, Location, Store, boot
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
@@ -194,7 +194,8 @@ def copy(
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
     mapping: 1 array copied, 1 as stored (1 chunk)
     """
-    file = _file_path(target)
+    location = locate(target)
+    file = _file_path(location)
     if file is not None and (
         find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
     ):
@@ -217,7 +218,7 @@ def copy(
             return _copy_to_file(origin, file, overwrite=overwrite, progress=progress)
         sync = "commit" if boot() else "all"
         access = Access(storage_options={"sync": sync, **(target_options or {})})
-        resolved = resolve(target, access, must_exist=False)
+        resolved = resolve(location, access, must_exist=False)
         resolved.check_writable()
         store = resolved.store
         layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
@@ -255,17 +256,16 @@ def copy(
         )
 
 
-def _file_path(target: Any) -> str | None:
-    """Return the path of the netCDF file to write, or None if `target` is a store.
+def _file_path(location: Location) -> str | None:
+    """Return the path of the netCDF file to write, or None if the target is a store.
 
     Raises
     ------
     UnsupportedError
-        If `target` is a netCDF file that is not on a local disk.
+        If the target is a netCDF file that is not on a local disk.
     """
-    if not isinstance(target, str | os.PathLike):
+    if not isinstance(location.target, str | os.PathLike):
         return None
-    location = parse_url(target)
     is_file = location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS)
     if location.format is not None or location.medium is not None or not is_file:
         return None
