@@ -13,7 +13,6 @@ from xr_nczarr.errors import (
     ConflictError,
     MetadataError,
     RefusedError,
-    UnsupportedError,
     quote,
 )
 from xr_nczarr.storage.obstore_client import ObstoreClient
@@ -288,26 +287,6 @@ def _locate_obstore_store(store: Any, path: str) -> Location:
         return Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
     rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
     return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))
-
-
-def check_unused(
-    options: Mapping[str, Any], location: Location | None = None, remedy: str = ""
-) -> None:
-    """Raise UnsupportedError for storage options that would have no effect.
-
-    An option is accepted if the filesystem of `location` was created with the same value for it.
-    ``asynchronous`` and ``loop`` are always accepted.
-    """
-    same = {} if location is None else getattr(location.filesystem, "storage_options", {})
-    for name, value in options.items():
-        if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
-            raise UnsupportedError(
-                f'the storage option "{quote(name)}" has no effect on this target',
-                remedy=remedy
-                or "Leave out the option. Storage options apply only to URLs, and must have the "
-                "names that fsspec uses",
-                store=None if location is None else mask(location.url) or None,
-            )
 
 
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:

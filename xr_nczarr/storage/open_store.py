@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from inspect import signature
 from typing import Any, get_args
 
 from xr_nczarr.errors import (
@@ -13,6 +14,7 @@ from xr_nczarr.errors import (
     ConflictError,
     NotFoundError,
     UnsupportedError,
+    quote,
     unknown,
 )
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
@@ -20,7 +22,7 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, Medium, check_unused
+from xr_nczarr.storage.location import Location, Medium
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
@@ -28,8 +30,8 @@ from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import (
-    check_chain,
     is_protocol,
+    mask,
     merge_options,
     split_name,
     split_query,
@@ -138,7 +140,7 @@ def open_store(
     if not access.trusted:
         location.check_confined()
     if not location.url:
-        check_unused(access.options, location)
+        _check_unused(access.options, location)
         return _open_object(location.target)
     largest = access.max_object_bytes
     if location.path is not None:
@@ -150,7 +152,7 @@ def open_store(
     if location.filesystem is None:
         options = merge_options(location.storage_options, access.options)
         return _open_remote(_checked_url(location, access.options), options, connect, largest)
-    check_unused(access.options, location)
+    _check_unused(access.options, location)
     if location.folder:
         return connect(location.url, {})
     return _open_remote(location.url, {}, connect, largest)
@@ -261,12 +263,74 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
         If a part of the URL or a storage option would have no effect.
     """
     url = location.url
-    check_chain(url)
+    _check_chain(url)
     location.check_medium("s3", "zip")
     links = [link.partition("://")[0] for link in url.split("::")]
     unused = {name: options[name] for name in options if is_protocol(name) and name not in links}
-    check_unused(unused, location)
+    _check_unused(unused, location)
     return f"zip::{url}" if location.medium == "zip" and "zip" not in links[:-1] else url
+
+
+def _check_chain(url: str) -> None:
+    """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
+
+    fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
+    URL. A nested zip file is also rejected if the URL does not name the inner file.
+    """
+    from fsspec import get_filesystem_class
+    from fsspec.implementations.cached import CachingFileSystem
+
+    *links, _ = url.split("::")
+    for position, link in enumerate(links):
+        protocol, _, path = link.partition("://")
+        if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
+            raise UnsupportedError(
+                "the URL does not name the inner zip file",
+                remedy="Name it in the second part of the URL, as in zip://…::zip://inner.zip::…",
+                store=mask(url),
+            )
+        if not is_protocol(protocol):
+            continue
+        kind = get_filesystem_class(protocol)
+        if issubclass(kind, CachingFileSystem) and path:
+            raise UnsupportedError(
+                f"{protocol} does not accept a path in a chained URL",
+                remedy="Leave out the path",
+                store=mask(url),
+            )
+        if not _is_wrapper(kind):
+            raise UnsupportedError(
+                f"{protocol} cannot precede another URL in a chained URL",
+                remedy="Leave out this part of the URL",
+                store=mask(url),
+            )
+
+
+def _is_wrapper(kind: type) -> bool:
+    """Return whether an fsspec filesystem class can wrap another filesystem in a chained URL."""
+    names = {"fo", "target_protocol"}
+    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
+    return any(names & signature(init).parameters.keys() for init in inits if init is not None)
+
+
+def _check_unused(
+    options: Mapping[str, Any], location: Location | None = None, remedy: str = ""
+) -> None:
+    """Raise UnsupportedError for storage options that would have no effect.
+
+    An option is accepted if the filesystem of `location` was created with the same value for it.
+    ``asynchronous`` and ``loop`` are always accepted.
+    """
+    same = {} if location is None else getattr(location.filesystem, "storage_options", {})
+    for name, value in options.items():
+        if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
+            raise UnsupportedError(
+                f'the storage option "{quote(name)}" has no effect on this target',
+                remedy=remedy
+                or "Leave out the option. Storage options apply only to URLs, and must have the "
+                "names that fsspec uses",
+                store=None if location is None else mask(location.url) or None,
+            )
 
 
 def _open_remote(
@@ -290,7 +354,7 @@ def _open_remote(
             cache_options.pop(name, None)
         scheme, mark, _ = rest.rpartition("::")[2].partition("://")
         nested = f'Pass the options for {scheme}:// as storage_options={{"{scheme}": {{…}}}}'
-        check_unused(cache_options, remedy=nested if mark else "")
+        _check_unused(cache_options, remedy=nested if mark else "")
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
     is_zip = chained and link == "zip"
     if is_zip:

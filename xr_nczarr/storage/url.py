@@ -6,10 +6,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
-
-from xr_nczarr.errors import UnsupportedError
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
 """The protocols of fsspec's caches."""
@@ -99,48 +96,6 @@ def synchronous(filesystem: Any) -> Any:
     options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
     options["asynchronous"] = False
     return type(filesystem)(*filesystem.storage_args, **options)
-
-
-def check_chain(url: str) -> None:
-    """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
-
-    fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
-    URL. A nested zip file is also rejected if the URL does not name the inner file.
-    """
-    from fsspec import get_filesystem_class
-    from fsspec.implementations.cached import CachingFileSystem
-
-    *links, _ = url.split("::")
-    for position, link in enumerate(links):
-        protocol, _, path = link.partition("://")
-        if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            raise UnsupportedError(
-                "the URL does not name the inner zip file",
-                remedy="Name it in the second part of the URL, as in zip://…::zip://inner.zip::…",
-                store=mask(url),
-            )
-        if not is_protocol(protocol):
-            continue
-        kind = get_filesystem_class(protocol)
-        if issubclass(kind, CachingFileSystem) and path:
-            raise UnsupportedError(
-                f"{protocol} does not accept a path in a chained URL",
-                remedy="Leave out the path",
-                store=mask(url),
-            )
-        if not _is_wrapper(kind):
-            raise UnsupportedError(
-                f"{protocol} cannot precede another URL in a chained URL",
-                remedy="Leave out this part of the URL",
-                store=mask(url),
-            )
-
-
-def _is_wrapper(kind: type) -> bool:
-    """Return whether an fsspec filesystem class can wrap another filesystem in a chained URL."""
-    names = {"fo", "target_protocol"}
-    inits = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
-    return any(names & signature(init).parameters.keys() for init in inits if init is not None)
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
