@@ -195,6 +195,12 @@ def test_only_formats_layer_compares_zarr_versions():
     assert not offenders
 
 
+def test_storage_does_not_know_reference_sets():
+    known = re.compile(r"\breference:|[\"']reference[\"']|reference_\w|Reference[A-Z]|kerchunk")
+    files = [path for path in FILES if layer_of(path) == "storage"]
+    assert not [str(path) for path in files if known.search(path.read_text())]
+
+
 def test_only_formats_layer_imports_modules_of_zarr_versions():
     versions = re.compile(r"xr_nczarr\.formats\.v[0-9]")
     offenders = [
