@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
@@ -205,7 +205,7 @@ def open_netcdf(
         fetched again.
     """
     resolved = resolve(target, options.access)
-    location, store = resolved.location, resolved.store
+    location = resolved.location
     version = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
     group = group_path(f"{location.group}/{options.group or ''}")
@@ -221,18 +221,8 @@ def open_netcdf(
         data_type_fallback=options.on_unsupported == "fallback",
         limits=options.bounds,
     )
-    source = store if documents is None else MemoizingStore(store, documents)
-    try:
-        hierarchy = open_hierarchy(source, search)
-    except RecordSetError as error:
-        if store is location.target:
-            raise
-        from xr_nczarr.references.opening import open_record_set
-
-        store = open_record_set(location, store, error.document, options.access)
-        hierarchy = open_hierarchy(store, search)
-    masks = options.use_zarr_fill_value_as_mask
-    zero_masks = store.zero_fill_is_missing
+    store, hierarchy = _read_hierarchy(resolved, search, options.access, documents)
+    masks, zero_masks = options.use_zarr_fill_value_as_mask, store.zero_fill_is_missing
     if hierarchy.before:
         store = RolledBackStore(store, hierarchy.before)
     root = interpret(
@@ -246,16 +236,43 @@ def open_netcdf(
     if options.assume_endian is None:
         _warn_of_big_endian(root, store)
     else:
-        for variable in root.all_variables():
-            if variable.node is not None:
-                dtype = variable.node.dtype.newbyteorder(options.assume_endian)
-                variable.node = replace(variable.node, dtype=dtype)
-    required = hierarchy.zarr.requires_fill_value
-    if not (zero_masks or required) and masks is None:
+        _set_byte_order(root, options.assume_endian)
+    if masks is None and not (zero_masks or hierarchy.zarr.requires_fill_value):
         _log_unmasked_zeros(root, store)
     for defect in (defect for item in root.walk() for defect in item.defects):
         _log.warning("%s: %s", store.name, defect)
     return OpenedStore(store, hierarchy, root, options, target, location.group)
+
+
+def _read_hierarchy(
+    resolved: Resolved,
+    options: HierarchyOptions,
+    access: Access,
+    documents: dict[str, Bytes | None] | None,
+) -> tuple[Store, Hierarchy]:
+    """Read the hierarchy of a store, or of the reference set whose parquet files it contains.
+
+    Also return the store that contains the chunks of this hierarchy. For `documents`, see
+    `open_netcdf`.
+    """
+    location, store = resolved.location, resolved.store
+    source = store if documents is None else MemoizingStore(store, documents)
+    try:
+        return store, open_hierarchy(source, options)
+    except RecordSetError as error:
+        if store is location.target:
+            raise
+        from xr_nczarr.references.opening import open_record_set
+
+        references = open_record_set(location, store, error.document, access)
+        return references, open_hierarchy(references, options)
+
+
+def _set_byte_order(root: Group, endian: Literal["little", "big"]) -> None:
+    for variable in root.all_variables():
+        if variable.node is not None:
+            dtype = variable.node.dtype.newbyteorder(endian)
+            variable.node = replace(variable.node, dtype=dtype)
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:
