@@ -53,7 +53,7 @@ def document():
     ],
     ids=str,
 )
-def test_arguments_needed_only_by_other_engines_are_accepted_and_ignored(stored, options):
+def test_arguments_used_only_by_other_engines_are_ignored(stored, options):
     assert read(stored, **options) == VALUES
 
 
@@ -68,7 +68,7 @@ def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
 
-def test_items_of_argument_open_dataset_options_act_as_separate_arguments(document):
+def test_open_dataset_options_are_treated_as_keyword_arguments(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"

@@ -113,9 +113,7 @@ def test_undecodable_variable_is_opened_without_decoding(attribute, opener, stor
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_undecodable_variables_are_rejected_or_skipped_according_to_on_unsupported(
-    attribute, store
-):
+def test_on_unsupported_option_rejects_or_skips_undecodable_variables(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -265,7 +263,7 @@ def test_character_array_is_decoded_even_if_another_array_is_unreadable(tmp_path
     assert opened.good.values.tolist() == [b"abc", b"def"]
 
 
-def test_scalar_named_like_dimension_is_dropped_with_warning(tmp_path):
+def test_scalar_sharing_name_with_dimension_is_dropped_with_warning(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
     members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}
@@ -393,7 +391,7 @@ def tree(request):
     return store, key
 
 
-def test_opening_group_whose_document_is_damaged_raises_error(tree):
+def test_opening_group_with_damaged_metadata_raises_error(tree):
     store, key = tree
     for function in (xr.open_dataset, xr.open_datatree):
         with pytest.raises(MetadataError, match=f"mapping: {key}: the document is not valid JSON"):
@@ -402,7 +400,7 @@ def test_opening_group_whose_document_is_damaged_raises_error(tree):
         xr.open_datatree(store, engine="nczarr", on_unsupported="raise")
 
 
-def test_group_whose_document_is_damaged_does_not_affect_other_groups(tree, caplog):
+def test_damaged_group_metadata_does_not_affect_other_groups(tree, caplog):
     store, key = tree
     opened = xr.open_datatree(store, engine="nczarr")
     assert opened["v"].values.tolist() == [1, 2]

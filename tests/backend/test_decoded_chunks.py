@@ -109,7 +109,7 @@ def test_chunk_larger_than_array_is_valid(tmp_path: Path, way: str) -> None:
 
 # Regression D32
 @pytest.mark.parametrize("name", ["checked", "checked_zlib"])
-def test_wrong_checksum_raises_error_that_names_chunk(tmp_path: Path, way: str, name: str) -> None:
+def test_wrong_checksum_raises_error_naming_chunk(tmp_path: Path, way: str, name: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     chunk = store / name / "1"
     data = bytearray(chunk.read_bytes())
@@ -135,7 +135,7 @@ COMPRESSORS = [
 # Regression D34
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_truncated_chunk_raises_error_that_names_chunk(
+def test_truncated_chunk_raises_error_naming_chunk(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9
@@ -165,7 +165,7 @@ def test_truncated_response_is_retried(http_server: HttpServer, way: str) -> Non
 
 @pytest.mark.parametrize("kind", ["mapping", "local", "zip", "obstore", "references"])
 @pytest.mark.parametrize("separator", [".", "/"])  # the second one is not declared
-def test_parts_of_uncompressed_chunks_of_wrong_size_are_not_read(tmp_path, kind, separator):
+def test_partial_reads_of_uncompressed_chunks_of_wrong_size_raise_error(tmp_path, kind, separator):
     values = np.arange(24, dtype="i4").reshape(2, 12)
     folder = one_array(tmp_path / "s", array_document((2, 12), chunks=[1, 12]), {})
     chunk = folder / f"v/1{separator}0"

@@ -162,7 +162,7 @@ def test_chunks_of_zeros_omitted_by_xarray_are_read_as_zeros(tmp_path: Path) -> 
 
 
 # Regression D20
-def test_missing_chunks_of_arrays_without_fill_value_are_read_as_by_netcdf_c(
+def test_missing_chunks_of_arrays_without_fill_value_are_read_as_in_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:

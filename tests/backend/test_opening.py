@@ -274,7 +274,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_broken_variable_named_none_raises_its_error(tmp_path):
+def test_loading_broken_unnamed_variable_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
@@ -309,7 +309,7 @@ def test_info_repr_shows_store_contents(stored):
 
 
 @pytest.mark.parametrize("consolidated", [None, True, "check"])
-def test_v3_is_preferred_if_v2_has_consolidated_metadata_too(tmp_path, consolidated):
+def test_v3_is_preferred_even_if_v2_metadata_is_consolidated(tmp_path, consolidated):
     for zarr_format in (2, 3):
         part = tmp_path / str(zarr_format)
         xr_nczarr.to_nczarr(
@@ -325,7 +325,7 @@ def test_v3_is_preferred_if_v2_has_consolidated_metadata_too(tmp_path, consolida
 
 
 # Regression D20
-def test_info_lists_arrays_that_have_no_fill_value(tmp_path):
+def test_info_lists_arrays_without_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)

@@ -165,7 +165,7 @@ def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_option_use_zarr_fill_value_as_mask_applies_to_zero_in_reference_set(
+def test_use_zarr_fill_value_as_mask_option_applies_to_zero_in_reference_set(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -422,7 +422,7 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     assert result.encoding["endian"] == "big"
 
 
-def test_encoding_of_scalar_has_empty_chunks_tuple():
+def test_scalar_encoding_has_empty_chunks_tuple():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)

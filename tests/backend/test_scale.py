@@ -35,7 +35,7 @@ def calls(work: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("action", ["open_dataset", "open_groups", "info"])
 @pytest.mark.parametrize("kind", ["variables", "groups"])
-def test_cost_of_opening_grows_linearly_with_number_of_variables_and_groups(tmp_path, kind, action):
+def test_opening_cost_grows_linearly_with_number_of_variables_and_groups(tmp_path, kind, action):
     actions: dict[str, Callable[[str], Any]] = {
         "open_dataset": lambda path: xr.open_dataset(path, engine="nczarr", chunks=None),
         "open_groups": lambda path: xr.open_groups(path, engine="nczarr"),
@@ -52,7 +52,7 @@ def test_cost_of_opening_grows_linearly_with_number_of_variables_and_groups(tmp_
 
 
 @pytest.mark.parametrize("action", ["open", "point", "stretch", "info", "explain", "verify"])
-def test_cost_of_operation_depends_only_on_chunks_that_it_touches(tmp_path, action):
+def test_operation_cost_depends_only_on_touched_chunks(tmp_path, action):
     actions: dict[str, Callable[[str, xr.Dataset], Any]] = {
         "open": lambda path, _: xr.open_dataset(path, engine="nczarr", chunks=None),
         "point": lambda _, data: data["v"][567].values,
@@ -71,7 +71,7 @@ def test_cost_of_operation_depends_only_on_chunks_that_it_touches(tmp_path, acti
     assert counts[1] < 1.1 * counts[0]
 
 
-def test_cost_of_reading_chunk_is_independent_of_record_file_size(tmp_path):
+def test_chunk_reading_cost_is_independent_of_record_file_size(tmp_path):
     pandas = pytest.importorskip("pandas")
     np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
     counts = []

@@ -94,7 +94,7 @@ def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
 
 
 # Every missing chunk beyond the grid was requested separately.
-def test_elements_beyond_rectilinear_grid_need_one_lookup():
+def test_elements_beyond_rectilinear_grid_require_only_one_lookup():
     store, values = {}, np.zeros(20_000, "i4")
     encoding = {"v": {"chunksizes": (20_000,), "_FillValue": np.int32(-1), "zlib": False}}
     dataset = xr.Dataset({"v": ("t", values)})

@@ -171,7 +171,7 @@ def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_plain_store_with_suffix_of_reference_set_is_read(memory, tmp_path):
+def test_plain_store_with_reference_set_suffix_can_be_read(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
@@ -331,7 +331,7 @@ def test_filesystem_for_referenced_files_can_be_passed_in_storage_options(groups
         assert read("reference://", storage_options=options) == [0, 1]
 
 
-def test_referenced_files_are_read_with_credentials_of_given_filesystem(s3_server, groups):
+def test_referenced_files_are_read_with_credentials_of_passed_filesystem(s3_server, groups):
     s3_server.put("data.bin", bytes(range(16)))
     document = {**groups, "t/0": [f"{s3_server.url}/data.bin", 0, 2]}
     for asynchronous in (False, True):

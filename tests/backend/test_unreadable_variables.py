@@ -22,7 +22,7 @@ FOUR = np.arange(4, dtype="f4")
 
 
 # Regression D23
-def test_types_missing_from_netcdf_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+def test_types_unsupported_by_netcdf_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
     values = {
         "u": np.array(["é", "xy"], "<U2"),
         "c": np.array([1j, 2]),

@@ -136,7 +136,7 @@ def test_scalars_have_no_dimensions_in_any_layout(tmp_path: Path, spelling: str,
 
 @pytest.mark.parametrize("spelling", [False, Bare("False"), Bare("True")])
 @pytest.mark.parametrize("single", [True, False])
-def test_metadata_from_netcdf_c_development_versions_is_read(
+def test_metadata_from_netcdf_c_development_versions_can_be_read(
     tmp_path: Path, spelling: Any, single: bool
 ) -> None:
     group = {"dimensions": {"x": {"size": 2, "unlimited": spelling}}, "arrays": ["v"], "groups": []}
@@ -234,7 +234,7 @@ def test_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) 
 
 
 # Regression D7
-def test_characters_from_netcdf_c_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
+def test_characters_from_netcdf_c_4_9_0_are_read_as_single_bytes(tmp_path: Path, way: str) -> None:
     content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
     store = write_vintage(tmp_path / "s", content, "4.9.0")
     assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
@@ -273,7 +273,7 @@ def test_stores_written_with_noxarray_have_anonymous_dimensions(tmp_path: Path, 
 
 # Regression D11
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
-def test_dimensions_do_not_require_array_dimensions_attribute(
+def test_dimensions_are_found_without_array_dimensions_attribute(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR)})
@@ -288,7 +288,7 @@ def test_dimensions_do_not_require_array_dimensions_attribute(
 
 # Regression D12
 @pytest.mark.parametrize("release", ["4.9.0", "4.9.2", "4.9.3"])
-def test_variables_in_groups_find_inherited_dimensions(
+def test_variables_in_groups_can_use_inherited_dimensions(
     tmp_path: Path, way: str, release: str
 ) -> None:
     content = Group({"x": 4}, groups={"g": Group(variables={"v": Var(("/x",), FOUR)})})
@@ -299,7 +299,7 @@ def test_variables_in_groups_find_inherited_dimensions(
 
 # Regression D13
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
-def test_dimension_shadows_inherited_dimension_of_same_name(
+def test_dimension_shadows_inherited_dimension_with_same_name(
     tmp_path: Path, way: str, release: str
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})

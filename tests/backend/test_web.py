@@ -240,7 +240,7 @@ def test_missing_store_error_quotes_page_sent_by_server(http_server, cached, tar
 
 
 @pytest.mark.parametrize("group", ["missing", "g/missing"])
-def test_missing_group_is_not_searched_by_listing(served, group):
+def test_missing_group_is_reported_without_listing_folders(served, group):
     with HttpServer(served) as server, pytest.raises(NotFoundError, match=f"no group.*{group}"):
         xr.open_dataset(f"{server.url}/data%20set", engine="nczarr", group=group)
 
@@ -316,7 +316,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_statuses_in_option_missing_status_are_treated_as_not_found(
+def test_statuses_listed_in_missing_status_option_mean_not_found(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
