@@ -284,7 +284,7 @@ def test_casts_agree_with_exact_arithmetic(data, source, target, rounding):
 # scale_offset ----------------------------------------------------------------------------------
 
 
-def test_scale_offset_computes_in_dtype_of_array():
+def test_scale_offset_computes_in_array_dtype():
     values = np.array([5.1, -3, np.inf, 1e38], "f4")
     node = array_of("float32", scale_offset(offset=5, scale=0.1), LITTLE)
     expected = (values - np.float32(5)) * np.float32(0.1)

@@ -377,7 +377,7 @@ def test_unusual_zstd_chunks_are_not_decoded_together():
     assert not make_codec("<i4", (1000,), ("zlib", {})).decodes_many
 
 
-def test_zstd_frame_without_declared_size_must_decode_to_size_of_chunk():
+def test_zstd_frame_without_declared_size_must_decode_to_chunk_size():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))
     assert_decodes(codec, zstd_without_size(array.tobytes()), array)
@@ -577,7 +577,7 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize("error", [LibraryError("why"), PanicException("why")], ids=repr)
-def test_every_failure_of_codec_names_codec_and_chunk(error):
+def test_every_codec_error_names_codec_and_chunk(error):
     codec = make_codec("<i4", (4,), ("failing", {"error": error}), custom={"failing": Failing})
     words = rf"codec failing \(filters\): the data cannot be .*\(4,\).*{type(error).__name__}: why"
     with pytest.raises(ChunkError, match=words):
@@ -587,7 +587,7 @@ def test_every_failure_of_codec_names_codec_and_chunk(error):
 
 
 @pytest.mark.parametrize("error", [MemoryError, ImportError, KeyboardInterrupt])
-def test_errors_that_do_not_concern_data_are_passed_on_by_codecs(error):
+def test_codecs_propagate_errors_unrelated_to_data(error):
     codec = make_codec("<i4", (4,), ("failing", {"error": error()}), custom={"failing": Failing})
     with pytest.raises(error):
         codec.decode(bytes(16))
@@ -608,7 +608,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_whose_byte_order_differs_from_that_of_array_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_array_dtype_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

@@ -299,7 +299,7 @@ def test_decoding_arbitrary_numbers_does_not_warn():
     assert codec.decode(np.array([np.nan, 1e300]).tobytes()).shape == (2,)
 
 
-def test_decompressed_text_size_is_limited():
+def test_decompressed_string_size_is_limited():
     from xr_nczarr.model import Limits
 
     limits = Limits(max_chunk_bytes=4 * MIB)

@@ -71,14 +71,14 @@ def test_shard_index_encoding_follows_spec():
         "missing length only",
     ],
 )
-def test_overlapping_or_out_of_bounds_entries_of_shard_index_are_rejected(entries, words):
+def test_overlapping_or_out_of_bounds_shard_index_entries_are_rejected(entries, words):
     index = make_index((2,), (1,))
     with pytest.raises(ChunkError, match=words) as caught:
         index.parse(encode_entries(index, entries), 100 + index.length)
     assert caught.value.place == "shard index"
 
 
-def test_entries_of_shard_index_up_to_shard_boundaries_are_accepted():
+def test_shard_index_entries_touching_shard_boundaries_are_accepted():
     index = make_index((3,), (1,))
     entries = [(90, 10), (0, 90), (90, 0)]
     result = index.parse(encode_entries(index, entries), 100 + index.length)
