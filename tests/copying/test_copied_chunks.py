@@ -17,7 +17,7 @@ from xr_nczarr import to_nczarr
 # Copying raised a ChunkError.
 @pytest.mark.parametrize("target", [{"dialect": "zarr"}, {"zarr_format": 3}, {}], ids=str)
 @pytest.mark.parametrize("codec", [JSON(), MsgPack()], ids=["json", "msgpack"])
-def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
+def test_strings_in_json_and_msgpack_chunks_are_copied(target, codec):
     filters = [codec.get_config()]
     array = array_document([3], "|O", chunks=[2], fill_value="", filters=filters)
     texts = np.array(["a", "bb", "ccc", ""], object)
@@ -35,7 +35,7 @@ def test_text_in_json_and_msgpack_chunks_is_copied(target, codec):
 
 # A copy of big-endian numbers decoded and encoded every chunk.
 @pytest.mark.parametrize("dtype", [">f4", ">i2"])
-def test_big_endian_chunks_are_copied_unchanged_and_missing_ones_are_added(tmp_path, dtype):
+def test_big_endian_chunks_are_copied_unchanged_and_missing_chunks_are_filled(tmp_path, dtype):
     source, target = tmp_path / "source", tmp_path / "target"
     values = np.arange(35).reshape(5, 7).astype(dtype)
     encoding = {"t": {"dtype": dtype, "chunksizes": (2, 3), "zlib": True, "_FillValue": 9}}

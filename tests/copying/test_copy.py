@@ -134,7 +134,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_copying_unlimited_dimension_to_layout_that_cannot_express_it_is_rejected() -> None:
+def test_unlimited_dimension_not_representable_in_target_layout_is_rejected_or_skipped() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -200,7 +200,7 @@ def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
     assert first == second
 
 
-def test_copying_with_xarray_engine_ignores_invalid_variables_that_are_not_selected(
+def test_copying_with_xarray_engine_ignores_invalid_unselected_variables(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
@@ -399,7 +399,9 @@ def test_chunks_are_reencoded_if_target_needs_different_metadata(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_shards_are_copied_as_chunks_to_versions_without_sharding(zarr_format: Any) -> None:
+def test_copying_to_version_without_sharding_turns_inner_chunks_into_chunks(
+    zarr_format: Any,
+) -> None:
     first: dict[str, Any] = {}
     second: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10), "zlib": True}}
@@ -818,7 +820,7 @@ def test_copy_and_source_have_same_masked_values(
 
 # The copy had netCDF's default fill value.
 @pytest.mark.filterwarnings("ignore:Failed to open Zarr store with consolidated metadata")
-def test_copy_with_engine_zarr_keeps_fill_value_of_zarr_v3(tmp_path):
+def test_copy_with_zarr_engine_keeps_zarr_v3_fill_value(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     group = zarr.create_group(source, zarr_format=3)
     group.create_array(
@@ -834,7 +836,7 @@ def test_copy_with_engine_zarr_keeps_fill_value_of_zarr_v3(tmp_path):
     [{"chunksizes": (2, 2)}, {"chunks": ((1, 3),)}, {"filters": [object()]}],
     ids=["rank", "lengths", "codec"],
 )
-def test_unsuitable_encoding_of_engine_is_ignored(tmp_path, monkeypatch, changes):
+def test_unsuitable_encoding_from_engine_is_ignored(tmp_path, monkeypatch, changes):
     xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(tmp_path / "s.nc", engine="netcdf4")
     opened = dataset_input.open_datasets
 

@@ -97,7 +97,7 @@ def test_copied_plain_zarr_has_same_types_as_dataset_written_by_to_netcdf(tmp_pa
         assert opened.attrs["many"] == '{"a": 1}'
 
 
-def test_variables_of_types_missing_from_netcdf_are_rejected_or_skipped(tmp_path: Path) -> None:
+def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped(tmp_path: Path) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
     dataset = xr.Dataset({"z": ("x", np.array([1 + 2j])), "v": ("x", [1.0])})
     xr_nczarr.to_nczarr(dataset, store, dialect="zarr")
@@ -127,7 +127,9 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_requested_chunks_and_codecs_are_applied_to_file(store: Path, tmp_path: Path) -> None:
+def test_requested_chunks_and_codecs_are_applied_to_netcdf_file(
+    store: Path, tmp_path: Path
+) -> None:
     codecs = [{"id": "shuffle"}, {"id": "zlib", "level": 7}, {"id": "fletcher32"}]
     xr_nczarr.copy(store, tmp_path / "out.nc", chunks={"x": 3}, codecs=codecs)
     with netCDF4.Dataset(tmp_path / "out.nc") as opened:
@@ -147,7 +149,7 @@ def test_requested_chunks_and_codecs_are_applied_to_file(store: Path, tmp_path: 
     ],
     ids=["codec", "dialect", "version"],
 )
-def test_arguments_not_applicable_to_file_are_rejected(
+def test_arguments_not_applicable_to_netcdf_files_are_rejected(
     store: Path, tmp_path: Path, arguments: dict, error: type, message: str
 ) -> None:
     with pytest.raises(error, match=message):

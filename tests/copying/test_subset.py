@@ -73,7 +73,7 @@ def test_copied_selection_equals_xarray_selection(
     assert copied.encoding["unlimited_dims"] == {"time"}
 
 
-def test_copying_variable_includes_its_coordinates(
+def test_copying_variable_also_copies_its_coordinates(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
@@ -85,7 +85,7 @@ def test_copying_variable_includes_its_coordinates(
     assert not copied.children
 
 
-def test_copying_variable_includes_variables_named_in_its_coordinates_attribute(
+def test_copying_variable_also_copies_variables_in_its_coordinates_attribute(
     tmp_path: Path,
 ) -> None:
     data = xr.Dataset(
@@ -117,7 +117,7 @@ def test_copied_group_becomes_root_with_inherited_dimensions(
     assert float(copied["deep/s"]) == 1.5
 
 
-def test_copied_group_can_have_the_path_of_an_inherited_dimension() -> None:
+def test_copied_group_can_have_same_path_as_inherited_dimension() -> None:
     inner = xr.Dataset({"w": ("time", [1.0, 2.0])})
     store: dict[str, bytes] = {}
     copied: dict[str, bytes] = {}
@@ -126,7 +126,7 @@ def test_copied_group_can_have_the_path_of_an_inherited_dimension() -> None:
     xr.testing.assert_identical(xr.open_dataset(copied, engine="nczarr").load(), inner)
 
 
-def test_copied_group_cannot_merge_dimensions_of_the_same_name(tmp_path: Path) -> None:
+def test_copying_group_with_two_dimensions_of_same_name_is_rejected(tmp_path: Path) -> None:
     with netCDF4.Dataset(tmp_path / "one.nc", "w") as file:
         outer = file.createDimension("x", 3)
         group = file.createGroup("g")
