@@ -153,7 +153,7 @@ def refuse(*_):
 
 
 @pytest.mark.parametrize("action", ["append", "replace", "region"])
-def test_errors_from_other_packages_include_note_about_state_of_store(tmp_path, action):
+def test_errors_from_other_packages_include_note_about_store_state(tmp_path, action):
     path = str(tmp_path / "s")
     create(path, 2)
     lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())

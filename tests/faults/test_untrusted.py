@@ -112,7 +112,7 @@ class TestRemoteSets:
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_redirects_of_untrusted_references_to_another_folder_are_rejected(self, served):
+    def test_untrusted_references_redirected_to_another_folder_are_rejected(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -131,7 +131,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_redirects_outside_url_of_untrusted_store_are_rejected(self, stores, elsewhere):
+    def test_redirects_outside_untrusted_store_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -144,12 +144,12 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_redirects_below_url_of_untrusted_store_are_followed(self, stores):
+    def test_redirects_within_untrusted_store_url_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_redirects_from_untrusted_reference_set_to_another_set_are_rejected(self, stores):
+    def test_redirects_from_one_untrusted_reference_set_to_another_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
@@ -169,7 +169,7 @@ def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tm
 
 @pytest.mark.parametrize("prefix", ["", "reference::"])
 @pytest.mark.parametrize("name", [".zmetadata", "v/refs.0.parq"])
-def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
+def test_symlinks_pointing_outside_parquet_reference_set_are_rejected_with_trust_none(
     name, prefix, folder, tmp_path
 ):
     records = folder / "set.parq"
@@ -222,7 +222,7 @@ def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
     assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]
 
 
-def test_untrusted_local_parquet_set_in_cache_url_is_rejected(folder):
+def test_untrusted_local_parquet_reference_set_in_cache_url_is_rejected(folder):
     records = folder / "set.parq"
     write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
     url = f"simplecache::file://{records}"
