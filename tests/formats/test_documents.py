@@ -131,7 +131,7 @@ def test_metadata_size_is_checked_before_parsing():
     assert Document("k", b"[]" + b" " * 9, limits=limits, consolidated=True).value == []
 
 
-def test_attributes_other_than_json_object_are_rejected():
+def test_attributes_that_are_not_json_object_are_rejected():
     document = Document("zarr.json", b'{"attributes": [1]}')
     with pytest.raises(MetadataError, match=r"zarr\.json, attributes: invalid value \[1\]"):
         document.attributes("attributes")
@@ -172,7 +172,7 @@ def test_chunks_above_byte_limit_are_rejected():
         check_chunk_size((101,), np.dtype("f8"), limits)
 
 
-def test_wrong_member_type_error_includes_path():
+def test_error_for_member_of_wrong_type_includes_its_path():
     for read, value in ((read_object, []), (read_list, {}), (read_text, 1)):
         with pytest.raises(MetadataError) as raised:
             read(value, "there")

@@ -130,7 +130,7 @@ def test_group_with_same_metadata_as_array_is_parsed_as_group():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_placing_array_at_another_path_changes_only_fields_derived_from_path():
+def test_moving_array_to_another_path_changes_only_fields_derived_from_path():
     array = ArrayNode(
         path="/",
         shape=(4,),

@@ -141,7 +141,7 @@ def test_metadata_of_other_versions_is_not_recognized_as_v1(meta):
         ("dtype", 1),
     ],
 )
-def test_damaged_member_error_includes_member_name(place, value):
+def test_error_for_damaged_member_includes_its_name(place, value):
     node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
     assert isinstance(node, BrokenNode)
     assert isinstance(node.error, MetadataError)
@@ -171,7 +171,7 @@ def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_error_about_transposition_names_requested_version(version):
+def test_transpose_error_names_requested_zarr_version(version):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype")}
     node = parse_array("/", members, shape=(10000, 10000))
     identity = CodecSpec("transpose", {"order": [0, 1]}, "order")

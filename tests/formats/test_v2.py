@@ -74,20 +74,20 @@ def test_blosc_shuffle_names_map_to_numcodecs_constants(name, number):
 # Regression D2
 @pytest.mark.parametrize("level", [4, -1, 0])
 @pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "zstd"])
-def test_levels_that_netcdf_c_wrote_as_text_become_integers(name, level):
+def test_compression_levels_stored_as_strings_by_netcdf_c_become_integers(name, level):
     document = {"id": name, "level": str(level)}
     node = parsed(compressor=document)
     assert node.codecs == (CodecSpec(name, {"level": level}, "compressor"),)
     assert json.loads(v2.render_node(node)["v/.zarray"])["compressor"] == document
 
 
-def test_blosc_parameters_that_netcdf_c_wrote_as_text_become_integers():
+def test_blosc_parameters_stored_as_strings_by_netcdf_c_become_integers():
     document = {"id": "blosc", "cname": "lz4", "clevel": "5", "blocksize": "0", "shuffle": "1"}
     configuration = {"cname": "lz4", "clevel": 5, "blocksize": 0, "shuffle": 1}
     assert parsed(compressor=document).codecs[0].configuration == configuration
 
 
-def test_text_parameters_of_codecs_that_netcdf_c_does_not_write_stay_text():
+def test_string_parameters_are_kept_for_codecs_netcdf_c_does_not_write():
     document = {"id": "custom", "name": "4"}
     assert parsed(filters=[document]).codecs[0].configuration == {"name": "4"}
 
@@ -349,7 +349,7 @@ def test_null_or_missing_fill_value_is_undefined():
     assert (node.fill_value, node.codecs, node.chunk_keys.separator) == (None, (), ".")
 
 
-def test_fill_values_of_netcdf_c_characters_render_as_text():
+def test_fill_values_of_netcdf_c_characters_render_as_strings():
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
     assert render_v2_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
@@ -449,7 +449,7 @@ def test_unsupported_data_types_break_only_their_array(dtype, kind):
         ("compressor", {"id": 5}),
     ],
 )
-def test_damaged_member_error_includes_member_name(place, value):
+def test_error_for_damaged_member_includes_its_name(place, value):
     error = broken(**{place: value}).error
     assert isinstance(error, MetadataError)
     assert error.place == place
@@ -460,7 +460,7 @@ def test_codec_without_id_is_rejected():
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_missing_required_member_error_includes_member_name(name):
+def test_error_for_missing_required_member_includes_its_name(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name
@@ -522,7 +522,7 @@ def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_renders_to_json_of_netcdf_c_with_added_dimension_separator():
+def test_new_array_renders_to_same_json_as_netcdf_c_plus_dimension_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),
@@ -567,7 +567,7 @@ def test_base64_fill_values_of_variable_length_bytes_are_decoded():
 MARK = {"zarr_consolidated_format": 1}
 
 
-def test_expanded_consolidated_metadata_keeps_order_and_literals():
+def test_expanded_consolidated_metadata_preserves_order_and_json_text():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
@@ -599,7 +599,7 @@ def test_damaged_consolidated_metadata_is_rejected(value, place):
     assert (raised.value.key, raised.value.place) == (".zmetadata", place)
 
 
-def test_consolidated_metadata_keeps_json_literals():
+def test_consolidated_metadata_preserves_json_text():
     held = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'\xef\xbb\xbf{"a": 001}\n'}
     rendered = v2.render_consolidated(held | {".zmetadata": b"old"})
     assert rendered == {

@@ -478,7 +478,7 @@ def test_unknown_optional_members_round_trip():
         ({"codecs": [{**LITTLE, "version": 2}]}, "version"),
     ],
 )
-def test_unsupported_extension_error_includes_name(members, named):
+def test_error_for_unsupported_extension_includes_its_name(members, named):
     error = failure(**members)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
@@ -519,7 +519,7 @@ def test_unsupported_extension_error_includes_name(members, named):
         ({"storage_transformers": {}}, "storage_transformers"),
     ],
 )
-def test_damaged_member_error_includes_path(members, place):
+def test_error_for_damaged_member_includes_its_path(members, place):
     error = failure(**members)
     assert isinstance(error, MetadataError)
     assert error.place.startswith(place)
@@ -539,7 +539,7 @@ def test_unknown_codec_members_are_rejected(codec):
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
-def test_missing_member_error_includes_member_name(name):
+def test_error_for_missing_member_includes_its_name(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}
     node = parse(members)
     assert isinstance(node.error, MetadataError)
@@ -561,7 +561,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_equal_arrays_with_excessive_chunks_keep_their_shape():
+def test_every_array_with_excessive_chunks_keeps_its_shape():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)

@@ -119,7 +119,7 @@ def test_draft_example_group_round_trips():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_entry_point_documents_of_draft_are_recognized(extensions):
+def test_draft_entry_point_documents_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)
@@ -206,14 +206,14 @@ def test_metadata_keys_end_with_entry_point_suffix():
         ({"extensions": {}}, MetadataError, "list"),
     ],
 )
-def test_unsupported_entry_point_error_includes_key(changes, error, named):
+def test_error_for_unsupported_entry_point_includes_its_key(changes, error, named):
     with pytest.raises(error, match=named) as caught:
         layout_of({**ENTRY, **changes})
     assert caught.value.key == "zarr.json"
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_missing_entry_point_member_error_includes_member_name(name):
+def test_error_for_missing_entry_point_member_includes_its_name(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -356,20 +356,20 @@ def test_fill_values_parse_and_render_per_spec(data_type, value, expected):
         ({"codecs": [{**GZIP, "level": 1}]}, "level"),
     ],
 )
-def test_unknown_member_or_extension_error_includes_name(changes, named):
+def test_error_for_unknown_member_or_extension_includes_its_name(changes, named):
     error = failure(**changes)
     assert isinstance(error, UnsupportedError)
     assert named in str(error)
 
 
-def test_unknown_group_member_error_includes_member_name():
+def test_error_for_unknown_group_member_includes_its_name():
     of = documents(of={"meta/g.group.json": {**GROUP, "color": "red"}})
     node = v3_draft.parse_node("/g", of)
     assert "color" in str(node.error)
     assert dict(node.attributes) == GROUP["attributes"]
 
 
-def test_members_of_later_minor_versions_of_draft_are_ignored():
+def test_members_added_in_later_minor_draft_versions_are_ignored():
     node = parse({**ARRAY, "color": "red"}, layout=V3Draft(later=True))
     assert rendered(node) == ARRAY
 
@@ -399,14 +399,14 @@ def test_optional_extensions_round_trip():
         ({"fill_value": "Nan"}, "fill_value"),
     ],
 )
-def test_damaged_member_error_includes_path(changes, place):
+def test_error_for_damaged_member_includes_its_path(changes, place):
     error = failure(**changes)
     assert isinstance(error, MetadataError)
     assert error.place == place
 
 
 @pytest.mark.parametrize("name", sorted(set(ARRAY) - {"codecs", "extensions", "attributes"}))
-def test_missing_member_error_includes_member_name(name):
+def test_error_for_missing_member_includes_its_name(name):
     node = parse({key: value for key, value in ARRAY.items() if key != name})
     assert isinstance(node.error, MetadataError)
     assert node.error.place == name
@@ -615,7 +615,7 @@ def test_filters_attribute_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python
     assert not node.attributes
 
 
-def test_user_attribute_named_filters_remains_attribute():
+def test_user_attribute_named_filters_is_not_parsed_as_codecs():
     members = {**ARRAY, "attributes": {"filters": [{"id": "delta"}]}}
     assert dict(parse(members).attributes) == members["attributes"]
     del members["codecs"]
@@ -624,7 +624,7 @@ def test_user_attribute_named_filters_remains_attribute():
     assert dict(node.attributes) == members["attributes"]
 
 
-def test_structured_fill_value_from_zarr_python_2_18_has_byte_order_of_array():
+def test_structured_fill_value_from_zarr_python_2_18_has_array_byte_order():
     fields = [["a", ">i4"], ["b", "<f8"]]
     fill = np.array((1, 2.5), [tuple(field) for field in fields])
     members = {
@@ -645,7 +645,7 @@ def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
 
 
 # Members that this package ignores would be lost.
-def test_stores_of_later_drafts_cannot_be_changed():
+def test_stores_in_later_drafts_cannot_be_modified():
     with pytest.raises(UnsupportedError, match="later Zarr v3 draft are read-only"):
         V3Draft(later=True).check_writable()
 
