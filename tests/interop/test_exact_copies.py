@@ -376,7 +376,7 @@ def test_copy_reports_text_attributes_not_representable_in_json_or_netcdf_c(
 
 
 @pytest.mark.parametrize("dtype", ["c8", "f2"])
-def test_copy_reports_or_skips_variables_of_types_missing_from_netcdf(
+def test_copy_reports_or_skips_variables_of_types_unsupported_by_netcdf(
     dtype: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"

@@ -171,7 +171,7 @@ def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path
 
 
 @needs_ncgen
-def test_xr_nczarr_reads_variables_from_ncgen_4_9_0_that_netcdf_c_cannot_read(
+def test_xr_nczarr_reads_ncgen_4_9_0_variables_that_netcdf_c_cannot_read(
     tmp_path: Path, way: str
 ) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)

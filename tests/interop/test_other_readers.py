@@ -72,7 +72,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "zarr"])
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("chunks", CHUNKS)
-def test_all_readers_read_written_numbers_bit_for_bit(path, filters, chunks, dialect):
+def test_all_readers_agree_bit_for_bit_on_numeric_data(path, filters, chunks, dialect):
     dataset = numbers()
     encoding = {
         name: {
@@ -104,7 +104,7 @@ def test_all_readers_read_written_numbers_bit_for_bit(path, filters, chunks, dia
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("filters", ["raw", "zlib without shuffle", "zstd", "blosc"])
-def test_tensorstore_reads_written_numbers_bit_for_bit(path, filters, zarr_format):
+def test_tensorstore_agrees_bit_for_bit_on_numeric_data(path, filters, zarr_format):
     dataset = numbers()
     encoding = {
         name: {**FILTERS[filters], "shuffle": False, "chunksizes": (3, 4)}
@@ -136,7 +136,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_netcdf_c_reads_written_attributes_with_type_and_value(path, dialect):
+def test_netcdf_c_reads_same_attribute_types_and_values(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
@@ -166,7 +166,7 @@ def attributes(holder):
 TEXTS = np.array(["", "a", "bé", "日本語", "x" * 200, "001"], object)
 
 
-def test_netcdf_c_and_zarr_python_read_written_strings(path):
+def test_netcdf_c_and_zarr_python_agree_on_strings(path):
     dataset = xr.Dataset(
         {
             "s": (("a", "b"), TEXTS.reshape(2, 3)),
@@ -195,9 +195,7 @@ def test_netcdf_c_and_zarr_python_read_written_strings(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_and_zarr_python_read_same_strings_from_store_with_fill_value(
-    path, tmp_path, dialect
-):
+def test_netcdf_c_and_zarr_python_agree_on_strings_with_fill_value(path, tmp_path, dialect):
     """The fill value is Base64 in Zarr's metadata, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
@@ -409,7 +407,7 @@ def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_variables_with_one_growing_dimension(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_variables_with_single_growing_dimension(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)

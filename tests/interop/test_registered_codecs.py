@@ -312,7 +312,7 @@ def test_codec_result_larger_than_chunk_is_rejected(tmp_path, strange_module):
         dataset.load()
 
 
-def test_unsupported_use_of_codec_raises_error_when_variable_is_loaded(tmp_path, strange_module):
+def test_unsupported_codec_use_raises_error_on_load(tmp_path, strange_module):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()

@@ -188,7 +188,7 @@ def test_variables_are_stored_separately_in_v1(path):
 
 
 @pytest.mark.parametrize(("version", "dialect"), READERS)
-def test_all_readers_read_written_numbers(path, version, dialect):
+def test_all_readers_agree_on_numeric_data(path, version, dialect):
     write_sample(path, version, dialect)
     for reader in READERS[version, dialect]:
         if reader is read_by_xarray and (version, dialect) == (2, "nczarr"):
@@ -203,7 +203,7 @@ def test_all_readers_read_written_numbers(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_zarr_readers_read_written_text_as_strings(path, version, dialect):
+def test_zarr_readers_read_text_as_strings(path, version, dialect):
     write_sample(path, version, dialect)
     for reader in (read_by_zarr_python, *[read_by_zarrs] * (version == 3), read_by_xarray):
         assert bits(reader(path, "text")) == TEXTS.tolist()
@@ -211,7 +211,7 @@ def test_zarr_readers_read_written_text_as_strings(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_xarray_zarr_engine_decodes_written_tree_identically(path, version, dialect):
+def test_xarray_zarr_engine_decodes_datatree_identically(path, version, dialect):
     write_sample(path, version, dialect)
     original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
@@ -492,7 +492,7 @@ def test_gdal_reads_draft_store_with_metadata_converted_for_gdal(path, tmp_path,
 # NCZarr on version 3 -----------------------------------------------------------------------------
 
 
-def test_nczarr_metadata_in_v3_follows_appendix_e_of_nczarr_specification(path):
+def test_nczarr_v3_metadata_follows_appendix_e_of_nczarr_spec(path):
     write_sample(path, 3, "nczarr")
     stored = documents(path)
     root = stored["."]["attributes"]
@@ -633,7 +633,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_v3_stores_from_specification_or_netcdf_c_development_branch_can_be_appended_to(
+def test_nczarr_v3_stores_from_spec_or_netcdf_c_development_branch_can_be_appended_to(
     appendix_e,
 ):
     store = preview_store(appendix_e)
