@@ -183,7 +183,7 @@ def test_v2_annotations_match_netcdf_c_4_10():
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
-def test_v3_annotations_follow_appendix_e_of_nczarr_specification():
+def test_v3_annotations_follow_appendix_e_of_nczarr_spec():
     top = attributes_of("3", "nczarr", "/")
     assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}
     assert top["_nczarr_group"] == {
@@ -260,7 +260,7 @@ def test_character_and_string_types_depend_on_version_and_dialect(
 
 
 @pytest.mark.parametrize("zarr_format", ["1", "2", "3"])
-def test_plain_zarr_keeps_fill_values_of_types_missing_from_netcdf(zarr_format):
+def test_plain_zarr_keeps_fill_values_of_types_unsupported_by_netcdf(zarr_format):
     for fill in (np.complex128(1 + 2j), np.bool_(True), np.bytes_(b"abc")):
         node = array("/c", (), fill.dtype.str, fill_value=fill)
         variable = Variable(path="/c", node=node, attributes={"_FillValue": fill}, kind="other")

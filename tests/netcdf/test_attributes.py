@@ -225,7 +225,7 @@ def test_values_without_netcdf_type_are_rejected(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_measured_width_is_sufficient_for_all_strings(strings):
+def test_measured_width_fits_all_strings(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 

@@ -112,7 +112,7 @@ def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(di
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_nczarr_v3_stores_from_specification_or_netcdf_c_development_branch_are_interpreted(form):
+def test_nczarr_v3_stores_from_spec_or_netcdf_c_development_branch_are_interpreted(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_have_names_of_nczarr_metadata_objects():
+def test_sidecar_names_match_nczarr_metadata_objects():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
@@ -382,13 +382,13 @@ def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
 
 
 # Regression D21
-def test_array_that_is_listed_but_missing_becomes_broken_variable():
+def test_listed_but_missing_array_becomes_broken_variable():
     dataset = interpret(hierarchy(root(arrays=["v"])))
     assert isinstance(dataset.variables["v"].error, NotFoundError)
     assert "/v" in dataset.reports[0]
 
 
-def test_group_that_is_listed_but_missing_becomes_unreadable_group():
+def test_listed_but_missing_group_becomes_unreadable_group():
     dataset = interpret(hierarchy(root(groups=["g"])))
     assert isinstance(dataset.groups["g"].error, NotFoundError)
     assert dataset.groups["g"].is_unreadable
@@ -401,7 +401,7 @@ def test_child_not_listed_in_annotation_is_kept_and_reported():
     assert (len(dataset.warnings), dataset.reports) == (2, [])
 
 
-def test_child_of_group_that_lists_itself_is_unreadable():
+def test_group_listed_as_its_own_child_is_unreadable():
     nodes = root(groups=["g"]), group("/g", {"_nczarr_group": {"arrays": [], "groups": ["g"]}})
     assert interpret(hierarchy(*nodes)).groups["g"].groups["g"].is_unreadable
 
@@ -427,7 +427,7 @@ def test_broken_group_keeps_children():
     assert list(dataset.groups["g"].variables) == ["v"]
 
 
-def test_missing_parent_groups_are_implied_and_nodes_below_arrays_are_ignored():
+def test_missing_parent_groups_are_implied_and_nodes_under_arrays_are_ignored():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
     dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
     assert list(dataset.variables) == ["a"]
@@ -602,7 +602,7 @@ def test_nonzero_fill_values_are_masked_in_reference_set(type_name, fill):
 
 
 @pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
-def test_raw_bytes_and_structures_are_not_masked(dtype):
+def test_raw_bytes_and_structured_dtypes_are_not_masked(dtype):
     node = array("/v", (2,), fill_value=np.zeros((), dtype)[()], dtype=np.dtype(dtype))
     assert only(interpret(hierarchy(group(), node))).attributes == {}
 
