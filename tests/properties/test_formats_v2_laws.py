@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_rendered_json_parses_to_same_values_and_keeps_literals(value):
+def test_values_and_literals_of_rendered_json_round_trip(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
