@@ -144,7 +144,7 @@ class TestTargets:
             assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.store.clear()
 
-    def test_mapping_of_bytes_opens_as_store_and_mapping_of_text_as_reference_set(self):
+    def test_mapping_of_bytes_opens_as_store_and_mapping_of_strings_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
@@ -563,7 +563,7 @@ class TestOptions:
             assert set(self.secrets(served, "*")) == {"secret"}
             assert set(self.secrets(other, "*")) == {None}
 
-    def test_url_prefix_options_apply_to_referenced_files_below_prefix(self, served):
+    def test_url_prefix_options_apply_to_referenced_files_under_prefix(self, served):
         with HttpServer(served.root) as other:
             document = version0(
                 f"{served.url}/data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]}
@@ -599,7 +599,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
+    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
@@ -610,7 +610,7 @@ class TestOptions:
         assert set(self.secrets(served, "*")) == {"secret"}
 
     @pytest.mark.parametrize("place", ["http", "{}/", "{}/sets/"])
-    def test_url_prefix_options_apply_to_reference_document_below_prefix(self, served, place):
+    def test_url_prefix_options_apply_to_reference_document_under_prefix(self, served, place):
         os.mkdir(f"{served.root}/sets")
         put(f"{served.root}/sets", "refs.json", version0("../data.bin"))
         options = {place.format(served.url): self.HEADERS}

@@ -111,7 +111,7 @@ def test_references_from_every_parquet_library_are_found(tmp_path, monkeypatch, 
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_looking_up_references_reads_only_needed_record_file_and_only_once(tmp_path):
+def test_reference_lookup_reads_only_needed_record_file_and_reads_it_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):

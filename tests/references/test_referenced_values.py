@@ -175,7 +175,7 @@ def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_references_absent_from_parquet_file_are_read_as_missing_chunks(tmp_path, engine):
+def test_references_absent_from_parquet_file_are_missing_chunks(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -235,7 +235,7 @@ def test_fill_values_are_matched_after_filters_are_decoded(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_fill_value_that_may_be_packed_causes_warning(fill, stored, expected):
+def test_fill_value_that_may_be_packed_triggers_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")

@@ -64,7 +64,7 @@ def generator(**changes):
 
 
 # Regressions D35, D36
-def test_example_in_reference_spec_expands_to_result_in_spec():
+def test_example_in_reference_spec_expands_to_result_given_there():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)
@@ -435,7 +435,7 @@ def test_expand_function_accepts_limits_as_object_or_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_method_returns_children_of_one_level():
+def test_names_method_lists_direct_children():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},
@@ -507,7 +507,7 @@ def test_forbidden_template_syntax_raises_refused_error():
 
 
 # The references of generators were left out.
-def test_rendering_set_with_generators_keeps_their_references():
+def test_rendered_reference_set_includes_generated_references():
     document = version1(
         refs={"b/0": "x"}, gen=[generator(key="a/{{i}}", dimensions={"i": [0, 1, 2]})]
     )

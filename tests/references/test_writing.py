@@ -198,7 +198,7 @@ def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_version_3_arrays_with_dotted_chunk_keys_are_counted(tmp_path):
+def test_v3_arrays_with_dotted_chunk_keys_are_counted(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")
@@ -230,7 +230,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_limits_apply_to_metadata_of_store_that_cannot_be_listed(tmp_path, http_server):
+def test_limits_apply_to_metadata_of_unlistable_store(tmp_path, http_server):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
     with pytest.raises(LimitError, match="max_nodes"):
         write(f"{http_server.url}/store", tmp_path / "set.json", limits={"max_nodes": 2})
@@ -355,7 +355,7 @@ def test_consolidated_metadata_without_the_documents_stays_unchanged(text):
     assert json.loads(converted["v/.zarray"])["compressor"] is None
 
 
-def test_rewriting_fill_value_keeps_literals_of_other_attributes():
+def test_rewriting_fill_value_preserves_json_text_of_other_attributes():
     """netcdf-c reads text that resembles a number by its literal."""
     array = array_document([2], "<f8", fill_value=-1.0)
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
@@ -395,7 +395,7 @@ def test_references_to_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
         xr.testing.assert_equal(opened.load(), dataset)
 
 
-def test_parquet_reference_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
+def test_parquet_reference_set_is_replaced_atomically(tmp_path, s3_server):
     """Parquet cannot contain chunks of version 3, which is detected after other writes."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
