@@ -164,7 +164,7 @@ def test_fsspec_configuration_also_applies_to_obstore(
     assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
 
 
-def test_fsspec_configuration_of_other_azure_protocol_applies_to_obstore(
+def test_fsspec_configuration_for_azure_protocol_alias_applies_to_obstore(
     environment: pytest.MonkeyPatch,
 ) -> None:
     environment.setitem(fsspec.config.conf, "abfss", {"account_name": "a", "anon": True})
@@ -354,7 +354,7 @@ def test_status_403_raises_error_unless_listed_in_missing_status_option(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_option_missing_status_applies_to_sizes_and_empty_ranges(
+def test_missing_status_option_applies_to_size_requests_and_empty_ranges(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -388,7 +388,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_option_missing_status_does_not_apply_to_writes_deletes_and_listings(
+def test_missing_status_option_does_not_apply_to_writes_deletes_and_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -503,7 +503,7 @@ def test_derived_stores_keep_client_even_if_environment_variables_change(
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_unpickled_store_raises_error_about_its_process_only_when_used(
+def test_store_with_invalid_environment_after_unpickling_raises_only_on_use(
     s3_server: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     store = open_store(s3_server.url, storage_options={**s3_server.storage_options, **OBSTORE})
@@ -520,7 +520,7 @@ def test_unpickled_store_raises_error_about_its_process_only_when_used(
     [(True, "certificate is not trusted"), (False, "does not support https")],
     ids=["self-signed certificate", "no TLS"],
 )
-def test_failed_tls_handshake_error_suggests_fix(
+def test_tls_handshake_error_suggests_fix(
     http_server: HttpServer, tmp_path: Path, client: str, has_certificate: bool, remedy: str
 ) -> None:
     if has_certificate:
@@ -564,7 +564,7 @@ def test_unknown_storage_option_error_suggests_checking_options(
             read()
 
 
-def test_any_exception_of_a_filesystem_is_raised_as_storage_error_with_key() -> None:
+def test_any_filesystem_exception_becomes_storage_error_that_names_key() -> None:
     class Broken(MemoryFileSystem):
         def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
             raise AttributeError("no such attribute")
@@ -603,7 +603,7 @@ def test_memory_error_of_a_filesystem_is_raised_unchanged() -> None:
             action()
 
 
-def test_errors_about_storage_options_are_limited_to_keyword_arguments() -> None:
+def test_only_keyword_argument_errors_are_attributed_to_storage_options() -> None:
     bug = TypeError("'int' object is not subscriptable")
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))
 

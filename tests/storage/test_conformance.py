@@ -222,7 +222,7 @@ def test_unpickled_store_lists_and_reads_objects_written_later(writable: Store) 
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_delete_removes_object_or_everything_below_prefix(writable: Store) -> None:
+def test_delete_removes_object_or_everything_under_prefix(writable: Store) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])
     writable.delete("a/0.0")
     writable.delete("a/0.0")

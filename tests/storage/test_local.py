@@ -67,7 +67,7 @@ def test_reading_non_regular_file_raises_storage_error(store: LocalStore) -> Non
                 assert caught.value.key == key
 
 
-def test_key_below_existing_object_is_treated_as_missing(store: LocalStore) -> None:
+def test_key_under_existing_object_is_treated_as_missing(store: LocalStore) -> None:
     store.put([("a", b"1")])
     assert fetch(store, "a/b") is None
 
@@ -620,7 +620,7 @@ def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
         assert not system.is_inside(path, folder)
 
 
-def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> None:
+def test_file_identity_is_same_for_all_paths_to_directory(tmp_path: Path) -> None:
     folder, link = str(tmp_path / "a"), str(tmp_path / "link")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, link)
@@ -630,7 +630,7 @@ def test_file_identity_is_equal_for_all_paths_of_a_directory(tmp_path: Path) -> 
     assert system.file_identity(folder) != system.file_identity(f"{folder}/none")
 
 
-def test_discarded_staging_store_is_removed_even_if_worker_still_writes(
+def test_discarded_staging_store_is_removed_even_if_worker_is_still_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = open_store(tmp_path / "s", must_exist=False).staging(empty=True)

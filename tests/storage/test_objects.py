@@ -274,7 +274,7 @@ def test_icechunk_forks_write_regions_that_the_session_merges(tmp_path: Path) ->
         xr.testing.assert_identical(opened.load(), whole)
 
 
-def test_error_of_failed_icechunk_append_suggests_discarding_changes() -> None:
+def test_failed_icechunk_append_error_suggests_discarding_changes() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     commit(repository, dataset())

@@ -139,7 +139,7 @@ def test_concurrent_threads_fetch_each_record_file_once(place, tmp_path):
     assert len(paths) == 1
 
 
-def test_store_with_suffix_of_parquet_reference_set_is_read(place, tmp_path):
+def test_store_with_parquet_reference_set_suffix_can_be_read(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))
@@ -230,7 +230,7 @@ def test_replaced_shard_is_read_with_new_values(place, tmp_path, change):
         np.testing.assert_array_equal(result.compute(scheduler="single-threaded"), after)
 
 
-def test_shard_replaced_after_fetching_its_index_is_read_again(tagged_place, tmp_path):
+def test_shard_replaced_after_index_fetch_is_reread(tagged_place, tmp_path):
     values = np.random.default_rng(3).normal(size=(40, 100))
     old = write_shards(tmp_path / "store", values)
     new = write_shards(tmp_path / "store", np.where(values > 2, np.nan, -values)[::-1])

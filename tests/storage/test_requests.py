@@ -183,7 +183,7 @@ def test_opening_third_store_in_folder_takes_fewer_requests_even_if_missing_obje
 @pytest.mark.parametrize(
     ("name", "requests", "rounds"), [("v2-single", 307, 9), ("nczarr", 208, 7)]
 )
-def test_first_unconsolidated_store_in_folder_of_consolidated_stores_takes_one_more_round_trip(
+def test_first_unconsolidated_store_among_consolidated_siblings_takes_one_extra_round_trip(
     similar, name, requests, rounds
 ):
     for expected_rounds in (rounds, rounds - 1):
@@ -207,7 +207,7 @@ def test_missing_store_error_does_not_depend_on_stores_opened_earlier_in_folder(
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_access_denied_error_is_independent_of_sibling_stores_opened_before(similar):
+def test_access_denied_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
         opened(similar, "f/private")
@@ -399,7 +399,7 @@ def test_replacing_store_deletes_old_chunks_in_one_request(
 
 
 @pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises other errors
-def test_refused_object_deletion_raises_storage_error(s3_server, written):
+def test_failed_object_deletion_raises_storage_error(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     refusal = (
         b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error>'

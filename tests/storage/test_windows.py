@@ -312,7 +312,7 @@ def _readers() -> None:
     xr.testing.assert_identical(opened(r"C:\data\x"), values(0, 2))
 
 
-def test_replacement_of_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
+def test_replacing_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _readers)
 
 

@@ -377,7 +377,9 @@ def test_large_zip_files_with_comment_or_many_entries_are_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", [0, -6, -10], ids=["record", "start", "length"])
-def test_large_zip_file_with_damaged_end_raises_storage_error(tmp_path: Path, place: int) -> None:
+def test_large_zip_file_with_corrupt_end_record_raises_storage_error(
+    tmp_path: Path, place: int
+) -> None:
     path = write(tmp_path / "x.zip", [("a", os.urandom(100_000)), ("b", b"12")])
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\5\6") if place == 0 else len(data) + place] ^= 0x55
