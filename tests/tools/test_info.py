@@ -189,7 +189,7 @@ def test_info_text_fits_in_80_columns():
     assert all(name in "".join(lines) for name in names)
 
 
-def test_info_columns_stay_aligned_beside_long_variable_name():
+def test_info_columns_stay_aligned_despite_long_variable_name():
     names = ("time", "depth", "latitude", "longitude")
     data = xr.Dataset(
         {

@@ -171,7 +171,7 @@ def test_upgrade_does_not_list_annotated_groups(
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_upgrade_leaves_store_of_requested_dialect_unchanged(tmp_path: Path) -> None:
+def test_upgrade_leaves_store_already_in_requested_dialect_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = read_objects(store)
@@ -281,7 +281,7 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_error_in_consolidate_describes_state_of_store() -> None:
+def test_consolidate_error_describes_store_state() -> None:
     store = Dying({}, 1000)
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
     store.left[0] = 0

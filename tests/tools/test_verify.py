@@ -173,7 +173,7 @@ def test_verify_reports_each_damaged_inner_chunk_of_shard() -> None:
     assert (result.chunks, result.decoded) == ({"/v": (1, 1)}, 0)
 
 
-def test_verify_reports_same_problem_of_many_variables_on_one_line(tmp_path: Path) -> None:
+def test_verify_reports_problem_shared_by_many_variables_on_one_line(tmp_path: Path) -> None:
     names = [f"v{number}" for number in range(20)]
     dataset = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
     encoding = {name: {"zlib": True, "chunks": 2} for name in names}
@@ -617,7 +617,7 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_programs_that_verify_reports_as_incompatible_cannot_read_store(
+def test_programs_reported_as_incompatible_by_verify_cannot_read_store(
     tmp_path: Path, claim: str
 ) -> None:
     program, words, documents = CLAIMS[claim]
@@ -632,7 +632,7 @@ def test_programs_that_verify_reports_as_incompatible_cannot_read_store(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_all_programs_read_store_for_which_verify_reports_no_limitations(
+def test_all_programs_read_store_without_limitations_reported_by_verify(
     tmp_path: Path, program: str
 ) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
@@ -643,7 +643,7 @@ def test_all_programs_read_store_for_which_verify_reports_no_limitations(
 
 @pytest.mark.parametrize("shape", [(), (4,)], ids=["scalar", "vector"])
 @pytest.mark.parametrize("attributes", [{}, {"_ARRAY_DIMENSIONS": ["x"]}], ids=["none", "v2"])
-def test_missing_dimension_names_of_version_3_are_reported_if_xarray_needs_them(
+def test_missing_v3_dimension_names_are_reported_if_xarray_needs_them(
     shape: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
     group = zarr.open_group(MemoryStore(), mode="w", zarr_format=3)
