@@ -127,7 +127,7 @@ def test_bytes_can_be_appended_to_dimension_coordinate(
     assert opened.tolist() == [b"abc", b"d", b"ef"]
 
 
-def test_strings_can_be_appended_to_strings_that_are_not_valid_utf8(tmp_path: Path) -> None:
+def test_strings_can_be_appended_to_stored_strings_with_invalid_utf8(tmp_path: Path) -> None:
     to_nczarr(along(["x", "y"]), tmp_path / "a", encoding={"t": {"compressor": None}})
     chunk = tmp_path / "a" / "t" / "0"
     chunk.write_bytes(chunk.read_bytes().replace(b"x", b"\xe9"))

@@ -372,7 +372,7 @@ def test_numbers_that_encoding_would_turn_into_missing_values_are_rejected(value
     assert not store
 
 
-def test_number_equal_to_fill_value_reads_as_missing():
+def test_number_equal_to_fill_value_is_read_as_missing():
     encoding, store = {"v": {"dtype": "i2", "_FillValue": -99}}, {}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, -99, 2])), store, encoding=encoding)
     stored = xr.open_dataset(store, engine="nczarr").v.values

@@ -252,7 +252,7 @@ def test_encoding_has_netcdf_flag_for_zstd_but_not_blosc(tmp_path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": "4"}]], ids=["copy", "codecs"])
-def test_compression_level_that_is_text_is_written_as_integer(tmp_path, zarr_format, codecs):
+def test_compression_level_given_as_string_is_written_as_integer(tmp_path, zarr_format, codecs):
     """netCDF-C up to 4.9.3 wrote text. zarr-python rejects it for codecs of Zarr v3."""
     values = np.arange(4, dtype="i4")
     document = array_document((4,), compressor={"id": "zlib", "level": "4"})

@@ -127,7 +127,7 @@ def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layo
 
 
 @pytest.mark.parametrize("changes", [1, 2, 5])
-def test_error_of_interrupted_replacement_says_that_no_dataset_may_be_left(changes):
+def test_interrupted_replacement_error_warns_that_no_dataset_may_remain(changes):
     before = {}
     create(RemoteMemoryStore(before), LAYOUTS[0])
     with pytest.raises(OSError, match="cut off") as caught:

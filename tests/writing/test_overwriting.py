@@ -112,7 +112,7 @@ def test_group_does_not_inherit_root_dimension_that_its_parent_redefines(path, d
 
 
 # The empty folders of removed chunks remained, so chunks with the same names could not be written.
-def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain():
+def test_array_can_replace_array_whose_empty_chunk_folders_remain():
     for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):
         dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
         to_nczarr(dataset, "memory://empty-folders", mode="w", zarr_format=3)
@@ -121,7 +121,7 @@ def test_array_with_fewer_dimensions_replaces_array_where_empty_folders_remain()
 
 # The group was not found, and a new group with its name replaced it.
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_group_below_folder_without_document_is_read_and_not_replaced(tmp_path, zarr_format):
+def test_group_in_folder_without_metadata_is_read_and_not_replaced(tmp_path, zarr_format):
     dataset = xr.Dataset({"v": ("x", [1.5, 2.5])})
     options = {"zarr_format": zarr_format, "consolidated": False}
     dataset.to_zarr(tmp_path, group="a/b", **options)
@@ -171,7 +171,7 @@ def test_mode_w_on_group_keeps_other_groups(path):
     xr.testing.assert_identical(read(path), root)
 
 
-def test_mode_r_plus_requires_store_and_changes_no_metadata(path):
+def test_mode_r_plus_requires_existing_store_and_leaves_metadata_unchanged(path):
     with pytest.raises(NotFoundError):
         to_nczarr(example(), path, mode="r+")
     to_nczarr(example(), path)

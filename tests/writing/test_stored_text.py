@@ -105,7 +105,7 @@ def test_requested_string_width_below_actual_width_is_rejected(path, width):
     assert not os.path.exists(path)
 
 
-def test_shards_of_characters_need_not_contain_dimension_of_characters(path):
+def test_requested_shards_of_character_arrays_can_omit_character_dimension(path):
     stored = xr.Dataset({"s": ("x", np.array([b"one", b"three", b"two"]))})
     encoding = {"s": {"chunks": (1,), "shards": (2,)}}
     to_nczarr(stored, path, encoding=encoding, zarr_format=3, dialect="nczarr")
@@ -144,7 +144,7 @@ def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
 @pytest.mark.parametrize(
     "encoding", [{"zlib": True}, {"compression": "zstd", "shuffle": True}], ids=["zlib", "zstd"]
 )
-def test_compressed_text_of_variable_length_is_not_shuffled(tmp_path, zarr_format, encoding):
+def test_compressed_variable_length_strings_are_not_shuffled(tmp_path, zarr_format, encoding):
     dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object))})
     options = {"zarr_format": zarr_format, "dialect": "zarr", "encoding": {"v": encoding}}
     to_nczarr(dataset, tmp_path / "s", **options)
@@ -155,7 +155,7 @@ def test_compressed_text_of_variable_length_is_not_shuffled(tmp_path, zarr_forma
 # The texts were written as if each of them were one of the stored characters.
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_text_is_added_to_arrays_of_characters_in_plain_zarr(path, zarr_format):
+def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path, zarr_format):
     def texts(*items):
         return xr.Dataset({"v": ("x", np.array(items))})
 

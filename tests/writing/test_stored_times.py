@@ -170,7 +170,7 @@ def test_times_appended_to_numpy_coordinate_must_follow_stored_times(path, kind)
 
 # The number of units was stored as if it were the number of nanoseconds, as in to_zarr.
 @pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[ns]"])
-def test_times_that_do_not_fit_requested_time_dtype_are_rejected(path, dtype):
+def test_times_not_representable_in_requested_time_dtype_are_rejected(path, dtype):
     values = np.array([0, 86400], dtype.replace("ns", "s"))
     encoding = {"v": {"dtype": dtype}}
     with pytest.raises(ConflictError, match="does not fit the encoding"):
@@ -194,7 +194,7 @@ def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks
     assert read(store).v.dt.calendar == "noleap"
 
 
-def test_missing_times_are_written_if_the_encoding_has_no_calendar():
+def test_missing_times_can_be_written_if_encoding_calendar_is_none():
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
     to_nczarr(dataset, store, encoding={"v": {"calendar": None}})
     xr.testing.assert_identical(read(store), dataset)

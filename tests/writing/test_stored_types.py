@@ -60,7 +60,7 @@ def test_values_without_netcdf_type_are_encoded(path, values, expected):
 @pytest.mark.parametrize(
     "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
 )
-def test_types_missing_from_netcdf_are_rejected_before_first_write(path, values):
+def test_types_unsupported_by_netcdf_are_rejected_before_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
     assert not os.path.exists(path)

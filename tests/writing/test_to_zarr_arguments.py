@@ -30,7 +30,7 @@ def test_extra_slashes_in_group_paths_are_ignored(group, mode):
 @pytest.mark.parametrize("damaged", [False, True], ids=["readable", "damaged"])
 @pytest.mark.parametrize("group", ["g/v", "g/v/below"])
 @pytest.mark.parametrize("mode", ["w", "w-", "a", "r+"])
-def test_group_at_or_below_path_of_variable_is_rejected(mode, group, damaged):
+def test_group_at_or_under_variable_path_is_rejected(mode, group, damaged):
     store = {}
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), store, group="g", consolidated=False)
     if damaged:

@@ -54,7 +54,7 @@ def test_first_upload_error_is_raised_and_later_uploads_are_dropped():
         pass
 
 
-def test_tasks_unpickled_after_end_of_their_write_are_refused():
+def test_tasks_unpickled_after_their_write_has_ended_are_rejected():
     task, other = pickle.dumps(Uploads(8)), pickle.dumps(Uploads(8))
     pickle.loads(task).end()
     with pytest.raises(RuntimeError, match="has already ended"), pickle.loads(task):

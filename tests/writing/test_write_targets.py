@@ -62,7 +62,7 @@ def test_s3_store_supports_write_append_and_replace(s3_server):
     xr.testing.assert_identical(read(target, **options), example(0, 2))
 
 
-def test_appended_zip_file_has_unique_names_in_single_folder(path):
+def test_zip_file_has_unique_names_in_single_folder_after_append(path):
     to_nczarr(example(), f"{path}.zip")
     to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
     names = zipfile.ZipFile(f"{path}.zip").namelist()
@@ -265,7 +265,7 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
-def test_folder_named_like_file_manager_file_is_not_ignored(path):
+def test_folder_sharing_name_with_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)

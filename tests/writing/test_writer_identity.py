@@ -28,7 +28,7 @@ def identity(dataset: xr.Dataset) -> str:
     ],
     ids=["float", "big-endian", "datetime", "transposed", "bytes", "object"],
 )
-def test_exchanging_two_values_changes_identity_of_write(values):
+def test_swapping_two_values_changes_write_identity(values):
     dataset = xr.Dataset({"v": (("y", "x"), values)})
     changed = values.copy(order="K")
     changed[2, 1], changed[2, 2] = values[2, 2], values[2, 1]
@@ -36,7 +36,7 @@ def test_exchanging_two_values_changes_identity_of_write(values):
     assert identity(dataset) != identity(xr.Dataset({"v": (("y", "x"), changed)}))
 
 
-def test_changing_name_dtype_dimensions_or_attributes_changes_identity_of_write():
+def test_changing_name_dtype_dimensions_or_attributes_changes_write_identity():
     values = np.zeros((2, 2), "i4")
     variants = [
         xr.Dataset({"v": (("y", "x"), values)}),

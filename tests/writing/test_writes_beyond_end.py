@@ -12,7 +12,9 @@ from xr_nczarr import ConflictError, to_nczarr
 
 # The values beyond the end of the array were written, but read as fill values.
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_values_beyond_array_shorter_than_its_dimension_are_rejected_or_extend_it(zarr_format):
+def test_writing_past_end_of_array_shorter_than_its_dimension_is_rejected_or_extends_array(
+    zarr_format,
+):
     old, new, store = np.arange(6.0), np.arange(10.0, 16.0), {}
     dataset = xr.Dataset({"v": ("t", old)})
     to_nczarr(dataset, store, zarr_format=zarr_format, unlimited_dims=["t"], consolidated=False)

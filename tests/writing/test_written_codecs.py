@@ -102,7 +102,7 @@ def test_codecs_can_be_requested_as_objects_mappings_or_names(key, codec):
 
 
 # The copy was complete, but could not be read.
-def test_filters_of_big_endian_numbers_are_not_written_to_v3():
+def test_filters_on_big_endian_numbers_are_not_written_to_v3():
     source, target, values = {}, {}, np.array([1, 2, 4, 8], ">f8")
     options = {"dialect": "zarr", "encoding": {"v": {"dtype": ">f8", "filters": [Delta(">f8")]}}}
     to_nczarr(xr.Dataset({"v": ("x", values)}), source, zarr_format=2, **options)
