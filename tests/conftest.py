@@ -79,6 +79,12 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Return the path of a store that does not exist yet."""
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
 def http_server(tmp_path: Path) -> Iterator[HttpServer]:
     """Return a threaded HTTP server for the new directory `server.root`."""
     root = tmp_path / "served"

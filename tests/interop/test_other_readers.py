@@ -64,11 +64,6 @@ def bits(values):
     return np.ascontiguousarray(values).tobytes()
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
-
-
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "zarr"])
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("chunks", CHUNKS)
