@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import clouds
 from tests.reading import WAYS
-from tests.servers import HttpServer, S3Server
+from tests.servers import PATIENT, HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.hierarchy.similar_stores import similar_stores
 
@@ -104,6 +104,15 @@ def s3_server(running_s3_server: S3Server) -> S3Server:
     """Return an S3 server with the empty bucket `server.bucket` and no recorded requests."""
     running_s3_server.reset()
     return running_s3_server
+
+
+@pytest.fixture(params=["fsspec", "obstore"])
+def each_s3_client(
+    request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set patient storage options for each S3 client in turn."""
+    options = {**s3_server.storage_options, **PATIENT, "client": request.param}
+    monkeypatch.setattr(S3Server, "storage_options", options)
 
 
 @pytest.fixture(scope="session")

@@ -236,6 +236,11 @@ def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Batches]:
     assert batches.count <= rounds, f"{batches.count} batches:\n{shown}"
 
 
+def list_requests(batches: Batches) -> list[str]:
+    """Return the paths of the LIST requests."""
+    return [item.path for item in batches.requests if "list-type=2" in item.path]
+
+
 class HttpServer(_Counted):
     """A threaded HTTP/1.1 server for a directory (GET and HEAD, ranges, keep-alive).
 

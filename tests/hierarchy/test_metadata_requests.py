@@ -1,10 +1,9 @@
-"""Exact upper bounds on the numbers of requests and round trips."""
+"""Exact upper bounds on the requests and round trips of finding and opening stores and groups."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,11 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import PATIENT, Batches, S3Server, at_most
+from tests.servers import S3Server, at_most, list_requests
 from tests.stores import VINTAGES, read_objects, sample, write_vintage
-from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageError
+from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
 
-
-@pytest.fixture(params=["fsspec", "obstore"])
-def s3_server(
-    request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> S3Server:
-    """Return the S3 server with storage options for each client in turn."""
-    options = {**s3_server.storage_options, **PATIENT, "client": request.param}
-    monkeypatch.setattr(S3Server, "storage_options", options)
-    return s3_server
-
-
-def lists(batches: Batches) -> list[str]:
-    """Return the LIST requests of the block."""
-    return [item.path for item in batches.requests if "list-type=2" in item.path]
+pytestmark = pytest.mark.usefixtures("each_s3_client")
 
 
 def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
@@ -44,21 +30,8 @@ def test_looking_up_missing_store_sends_one_list_request(s3_server):
     s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
     with at_most(s3_server, 15, 5) as batches, pytest.raises(NotFoundError):
         opened(s3_server, "folder/wrong")
-    (request,) = lists(batches)
+    (request,) = list_requests(batches)
     assert "prefix=folder%2Fwrong%2F" in request
-
-
-def test_creating_store_does_not_list_other_stores(s3_server):
-    s3_server.restore({f"folder/{number:04}/zarr.json": b"{}" for number in range(1200)})
-    with s3_server.batches() as batches:
-        xr_nczarr.to_nczarr(
-            xr.Dataset({"v": ("x", [1.0])}),
-            f"{s3_server.url}/folder/new",
-            mode="w",
-            storage_options=s3_server.storage_options,
-        )
-    assert lists(batches)
-    assert all("prefix=folder%2Fnew" in request for request in lists(batches))
 
 
 # Trees --------------------------------------------------------------------------------------------
@@ -119,7 +92,7 @@ def test_opening_group_does_not_list_ancestors(s3_server, trees, name, requests,
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds) as batches:
         dataset = opened(s3_server, name, group="g3/h")
-    assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in lists(batches))
+    assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in list_requests(batches))
     assert dataset.identical(tree()["g3/h"].to_dataset(inherit=False))
 
 
@@ -264,188 +237,6 @@ def test_error_suggests_fixes_if_server_returns_403_for_every_request(s3_server)
         opened(s3_server, "private")
     for name in ("consolidated=True", "zarr_format", "missing_status"):
         assert name in str(caught.value)
-
-
-# Commands -----------------------------------------------------------------------------------------
-
-
-def put_store(server: S3Server, folder: Path, data: xr.Dataset, **encoding: Any) -> str:
-    """Write a store to `folder` and return the URL of its copy on the server."""
-    xr_nczarr.to_nczarr(data, folder, encoding=encoding)
-    objects = {f"store/{key}": data for key, data in read_objects(folder).items()}
-    server.restore(objects)
-    return f"{server.url}/store"
-
-
-def variables(count: int) -> xr.Dataset:
-    values = {f"v{number}": ("n", np.arange(6.0)) for number in range(count)}
-    return xr.Dataset(values, {"n": np.arange(6)})
-
-
-def test_explain_sends_one_list_request(s3_server, tmp_path):
-    url = put_store(s3_server, tmp_path / "store", variables(10))
-    with at_most(s3_server, 8, 3) as batches:
-        result = xr_nczarr.explain(url, storage_options=s3_server.storage_options)
-    assert len(lists(batches)) == 1
-    assert [reading.requests for reading in result.readings] == [1] * 11
-    assert sum(reading.fetched_bytes or 0 for reading in result.readings) == 10 * 48 + 4096
-
-
-def test_explain_lists_only_requested_variables(s3_server, tmp_path):
-    url = put_store(s3_server, tmp_path / "store", variables(10))
-    with at_most(s3_server, 8, 3) as batches:
-        xr_nczarr.explain(url, variables=["v3"], storage_options=s3_server.storage_options)
-    assert [request for request in lists(batches) if "prefix=store%2Fv3%2F" in request]
-
-
-def test_verify_requests_many_chunks_in_few_round_trips(s3_server, tmp_path):
-    data = xr.Dataset({"v": ("n", np.arange(250, dtype="i2"))})
-    url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
-    with at_most(s3_server, 260, 12):
-        result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)
-    assert result.decoded == 250
-
-
-def test_verify_batches_variables_and_requests_each_object_once(s3_server, tmp_path):
-    url = put_store(s3_server, tmp_path / "store", variables(20))
-    with at_most(s3_server, 70, 4) as batches:
-        result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)
-    assert result.decoded == 21
-    assert len({item.path for item in batches.requests}) == len(batches.requests)
-
-
-# Writing ------------------------------------------------------------------------------------------
-
-CHUNKED = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
-
-
-def steps(first: int, last: int) -> xr.Dataset:
-    """Return 8 variables and 2 coordinates; 30 steps have 26 chunks and 22 v2 documents."""
-    time = xr.Variable("time", np.arange(first, last), {"units": "days since 2000-01-01"})
-    values = np.arange(first, last, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
-    variables = dict.fromkeys(CHUNKED, (("time", "x"), values + 1))
-    return xr.Dataset(variables, {"time": time, "x": np.arange(100)})
-
-
-@pytest.fixture
-def written(s3_server: S3Server) -> dict[str, Any]:
-    """Return the arguments for a store on the S3 server."""
-    return {"target": f"{s3_server.url}/store", "storage_options": s3_server.storage_options}
-
-
-def reread(written: dict[str, Any], **options: Any) -> xr.Dataset:
-    return xr.open_dataset(
-        written["target"],
-        engine="nczarr",
-        storage_options=written["storage_options"],
-        decode_times=False,
-        **options,
-    )
-
-
-VERSIONS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
-BLOCKS = pytest.mark.parametrize("blocks", [None, {}], ids=["numpy", "dask"])
-
-
-@BLOCKS
-@VERSIONS
-def test_creating_store_writes_all_chunks_concurrently(s3_server, written, version, blocks):
-    dataset = steps(0, 30) if blocks is None else steps(0, 30).chunk(time=10)
-    with at_most(s3_server, {2: 54, 3: 42}[version], 14):
-        xr_nczarr.to_nczarr(dataset, encoding=CHUNKED, zarr_format=version, **written)
-    assert reread(written).identical(steps(0, 30))
-
-
-@BLOCKS
-@VERSIONS
-def test_creating_many_variables_takes_few_round_trips(s3_server, written, version, blocks):
-    dataset = xr.Dataset({f"v{number}": ("x", np.arange(5) + number) for number in range(60)})
-    made = dataset if blocks is None else dataset.chunk()
-    with at_most(s3_server, {2: 188, 3: 126}[version], 14):
-        xr_nczarr.to_nczarr(made, zarr_format=version, **written)
-    assert reread(written).identical(dataset)
-
-
-@VERSIONS
-@pytest.mark.parametrize(
-    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "partial chunks"]
-)
-def test_appending_sends_few_requests(s3_server, written, version, chunk, requests):
-    encoding = {name: {"chunks": (chunk, 100)} for name in CHUNKED}
-    xr_nczarr.to_nczarr(steps(0, 30), encoding=encoding, zarr_format=version, **written)
-    with at_most(s3_server, requests, 14):
-        xr_nczarr.to_nczarr(steps(30, 31), append_dim="time", **written)
-    assert reread(written).identical(steps(0, 31))
-
-
-@pytest.mark.parametrize(
-    ("version", "consolidated", "requests", "rounds"),
-    [(2, True, 60, 16), (2, False, 58, 14), (3, True, 46, 12), (3, False, 46, 12)],
-    ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
-)
-def test_replacing_store_deletes_old_chunks_in_one_request(
-    s3_server, written, version, consolidated, requests, rounds
-):
-    options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}
-    xr_nczarr.to_nczarr(steps(0, 30), **options, **written)
-    s3_server.put("store/old/deep/0.0", b"left")
-    with at_most(s3_server, requests, rounds) as batches:
-        xr_nczarr.to_nczarr(steps(1, 31), mode="w", **options, **written)
-    assert reread(written).identical(steps(1, 31))
-    assert "store/old/deep/0.0" not in s3_server.objects()
-    removals = [item for item in batches.requests if item.method in ("DELETE", "POST")]
-    roots = {2: 2 + consolidated, 3: 1}[version]
-    assert len(removals) == roots + 3  # all other objects, the marker and the lock
-
-
-@pytest.mark.parametrize("s3_server", ["fsspec"], indirect=True)  # obstore raises other errors
-def test_failed_object_deletion_raises_storage_error(s3_server, written):
-    xr_nczarr.to_nczarr(steps(0, 30), **written)
-    refusal = (
-        b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error>'
-        b"<Key>store/v0/0.0</Key><Code>AccessDenied</Code><Message>Access Denied</Message>"
-        b"</Error></DeleteResult>"
-    )
-    s3_server.fail = lambda request: refusal if request.method == "POST" else None
-    with pytest.raises(StorageError, match="Access Denied"):
-        xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
-
-
-def test_rejecting_write_to_existing_store_takes_three_requests(s3_server, written):
-    xr_nczarr.to_nczarr(steps(0, 30), **written)
-    with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
-        xr_nczarr.to_nczarr(steps(0, 30), **written)
-    assert reread(written).identical(steps(0, 30))
-
-
-@pytest.mark.parametrize(
-    ("version", "consolidated", "requests", "rounds"),
-    [(2, True, 38, 12), (2, False, 37, 11), (3, True, 26, 11), (3, False, 26, 11)],
-    ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
-)
-def test_adding_variable_reads_each_metadata_document_once(
-    s3_server, written, version, consolidated, requests, rounds
-):
-    xr_nczarr.to_nczarr(
-        steps(0, 30), encoding=CHUNKED, zarr_format=version, consolidated=consolidated, **written
-    )
-    new = xr.Dataset({"new": (("time", "x"), np.ones((30, 100)))})
-    with at_most(s3_server, requests, rounds) as batches:
-        xr_nczarr.to_nczarr(new, mode="a", **written)
-    reads = Counter(item.path for item in batches.requests if item.method == "GET")
-    assert set(reads.values()) == {1}
-    assert reread(written).identical(steps(0, 30).merge(new))
-
-
-@pytest.mark.parametrize(("version", "requests"), [(2, 30), (3, 20)], ids=["v2", "v3"])
-def test_consolidating_metadata_sends_few_requests(s3_server, written, version, requests):
-    xr_nczarr.to_nczarr(steps(0, 30), zarr_format=version, consolidated=False, **written)
-    with at_most(s3_server, requests, 6):
-        xr_nczarr.consolidate(**written)
-    assert reread(written, consolidated=True).identical(steps(0, 30))
-
-
-# Retries ------------------------------------------------------------------------------------------
 
 
 def test_failing_request_is_sent_at_most_five_times(s3_server):
