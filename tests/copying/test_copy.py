@@ -24,6 +24,7 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import xr_nczarr
+from tests.interruptions import InterruptedMapping
 from tests.processes import in_a_new_interpreter
 from tests.reading import RAW, assert_reads_as, peak_memory, read_groups
 from tests.stores import (
@@ -38,7 +39,6 @@ from tests.stores import (
 from xr_nczarr.cli.main import main
 from xr_nczarr.copying import dataset_input, inputs, transfer
 from xr_nczarr.errors import RefusedError
-from xr_nczarr.storage import MemoryStore
 from xr_nczarr.writing import lazy_sources
 
 
@@ -335,11 +335,11 @@ def test_interrupted_partitioned_copy_can_be_completed(monkeypatch: pytest.Monke
     for limit in range(3, 13):
         target: dict[str, bytes] = {}
         with pytest.raises(InterruptedError):
-            xr_nczarr.copy(source, Failing(target, limit), **changed)
-        again = Failing(target, -1)
+            xr_nczarr.copy(source, InterruptedMapping(target, limit), **changed)
+        again = InterruptedMapping(target)
         assert xr_nczarr.copy(source, again, **changed).resumed
         assert target == whole
-    chunks = [key for key in again.puts if key.startswith("a/") and "/." not in key]
+    chunks = [key for key in again.changes if key.startswith("a/") and "/." not in key]
     assert 0 < len(chunks) < 8
 
 
@@ -413,22 +413,6 @@ def test_copying_to_version_without_sharding_turns_inner_chunks_into_chunks(
     assert sum("/a/" in f"/{key}" and key[-1].isdigit() for key in second) == 12
 
 
-class Failing(MemoryStore):
-    """A memory store that counts objects, and fails permanently after a number of objects."""
-
-    def __init__(self, mapping: dict, count: int) -> None:
-        super().__init__(mapping)
-        object.__setattr__(self, "puts", [])
-        object.__setattr__(self, "count", count)
-
-    def put(self, items):
-        for key, data in items:
-            if len(self.puts) == self.count:
-                raise InterruptedError
-            self.puts.append(key)
-            super().put([(key, data)])
-
-
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "re-encoded"])
 def test_rerun_completes_interrupted_copy(changed: dict) -> None:
     source: dict[str, bytes] = {}
@@ -436,21 +420,21 @@ def test_rerun_completes_interrupted_copy(changed: dict) -> None:
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
     whole: dict[str, bytes] = {}
     xr_nczarr.copy(source, whole, **changed)
-    count = Failing({}, -1)
+    count = InterruptedMapping({})
     xr_nczarr.copy(source, count, **changed)
-    for limit in range(len(count.puts)):
+    for limit in range(len(count.changes)):
         target: dict[str, bytes] = {}
-        first, second = Failing(target, limit), Failing(target, -1)
+        first, second = InterruptedMapping(target, limit), InterruptedMapping(target)
         with pytest.raises(InterruptedError):
             xr_nczarr.copy(source, first, **changed)
-        if limit <= len(count.puts) - 3:  # the documents of the root are written last
+        if limit <= len(count.changes) - 3:  # the documents of the root are written last
             with pytest.raises(xr_nczarr.NotFoundError):
                 xr_nczarr.info(target)
         assert xr_nczarr.copy(source, second, **changed).resumed == (limit > 1)
         assert target == whole
         if not changed:
-            copied = [key for key in first.puts if key.startswith("a/") and "/." not in key]
-            assert not set(copied) & set(second.puts) or limit < 2
+            copied = [key for key in first.changes if key.startswith("a/") and "/." not in key]
+            assert not set(copied) & set(second.changes) or limit < 2
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -458,14 +442,14 @@ def test_rerun_completes_interrupted_copy_of_scalars(zarr_format: int) -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1.5, "b": 2}), source, encoding={"a": {"dtype": ">f8"}})
     options: dict[str, Any] = {"zarr_format": zarr_format, "dialect": "zarr", "codecs": []}
-    whole = Failing({}, -1)
+    whole = InterruptedMapping({})
     xr_nczarr.copy(source, whole, **options)
-    for limit in range(len(whole.puts)):
+    for limit in range(len(whole.changes)):
         target: dict[str, bytes] = {}
         with pytest.raises(InterruptedError):
-            xr_nczarr.copy(source, Failing(target, limit), **options)
+            xr_nczarr.copy(source, InterruptedMapping(target, limit), **options)
         xr_nczarr.copy(source, target, **options)
-        assert target == whole.mapping
+        assert target == whole.objects
 
 
 def test_copy_does_not_mix_old_and_new_states_of_changed_source() -> None:
@@ -473,20 +457,20 @@ def test_copy_does_not_mix_old_and_new_states_of_changed_source() -> None:
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
     target: dict[str, bytes] = {}
     with pytest.raises(InterruptedError):
-        xr_nczarr.copy(source, Failing(target, 9))
+        xr_nczarr.copy(source, InterruptedMapping(target, 9))
     xr_nczarr.to_nczarr(-FIELD.drop_vars("t"), source, mode="r+")
     assert not xr_nczarr.copy(source, target).resumed
     result = xr.open_dataset(target, engine="nczarr")
     xr.testing.assert_equal(result, xr.open_dataset(source, engine="nczarr"))
 
-    class Meddling(Failing):
-        def put(self, items):
-            super().put(items)
+    class Meddling(InterruptedMapping):
+        def __setitem__(self, key: str, data: bytes) -> None:
+            super().__setitem__(key, data)
             source["a/0.0"] = source["a/1.1"]
 
     other: dict[str, bytes] = {}
     with pytest.raises(xr_nczarr.ConflictError, match="changed"):
-        xr_nczarr.copy(source, Meddling(other, -1))
+        xr_nczarr.copy(source, Meddling(other))
     with pytest.raises(xr_nczarr.NotFoundError):
         xr_nczarr.info(other)
 

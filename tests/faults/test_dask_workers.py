@@ -12,7 +12,7 @@ import xarray as xr
 from distributed import Client, LocalCluster
 from distributed.scheduler import KilledWorker
 
-from tests.faults.test_killed_writers import contents
+from tests.interruptions import written_objects
 from xr_nczarr import to_nczarr
 
 
@@ -80,7 +80,7 @@ def test_write_survives_or_reports_dask_worker_death(tmp_path, dask_client, appe
     os.unlink(tmp_path / "marker")
     write()  # works although `failure` still refers to the failed tasks
     assert os.path.exists(tmp_path / "marker")
-    assert contents(path) == contents(whole)
+    assert written_objects(path) == written_objects(whole)
     assert failure.traceback
 
 

@@ -7,15 +7,15 @@ import errno
 import os
 import random
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
 
-from tests.faults.test_killed_writers import contents, same
-from xr_nczarr import ChunkError, ConflictError, NczarrError, NotFoundError, to_nczarr
+from tests.interruptions import Write, is_identical, read_or_none, written_objects
+from xr_nczarr import ChunkError, NczarrError, to_nczarr
 from xr_nczarr.storage import MemoryStore
 
 
@@ -25,34 +25,22 @@ def values(start, stop, sign=1):
 
 
 ENCODING = {"a": {"chunks": (4, 4)}, "t": {"chunks": (64,)}}
-
-
-def create(target, version, **options):
-    options |= {"unlimited_dims": "t", "encoding": ENCODING, "zarr_format": version}
-    to_nczarr(values(0, 6), target, **options)
-
-
-def append(target, _version, **options):
-    to_nczarr(values(6, 9), target, append_dim="t", **options)
-
-
-def replace(target, version, **options):
-    to_nczarr(values(0, 3, -1), target, mode="w", zarr_format=version, **options)
-
-
-def write_region(target, _version, **options):
-    to_nczarr(values(1, 3, -1).drop_vars("t"), target, region={"t": slice(1, 3)}, **options)
-
-
-def changed():
-    """Return the dataset after `write_region`."""
-    new = values(0, 6)
-    new.a[1:3] *= -1
-    return new
-
-
-ACTIONS = {create: values(0, 6), append: values(0, 9), replace: values(0, 3, -1)}
-ACTIONS |= {write_region: changed()}
+OLD = values(0, 6)
+CREATE = Write(OLD, OLD, options={"unlimited_dims": "t", "encoding": ENCODING})
+APPEND = Write(values(6, 9), values(0, 9), OLD, {"append_dim": "t"})
+REPLACE = Write(values(0, 3, -1), values(0, 3, -1), OLD, {"mode": "w"})
+REGION = Write(
+    values(1, 3, -1).drop_vars("t"),
+    OLD.assign(a=OLD.a.where((OLD.t < 1) | (OLD.t >= 3), -OLD.a)),
+    OLD,
+    {"region": {"t": slice(1, 3)}},
+)
+WRITES = pytest.mark.parametrize(
+    "write", [CREATE, APPEND, REPLACE, REGION], ids=["create", "append", "replace", "region"]
+)
+CHANGES = pytest.mark.parametrize(
+    "write", [APPEND, REPLACE, REGION], ids=["append", "replace", "region"]
+)
 
 # Operations that change the disk: a full disk rejects those that need space, a broken disk all.
 NEEDING_SPACE = ("open", "write", "mkdir", "link")
@@ -87,7 +75,7 @@ def failing(number, after, monkeypatch):
 
 def objects(path):
     """Return the objects except for locks, which may remain if they cannot be removed."""
-    return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
+    return {key: data for key, data in written_objects(path).items() if not key.endswith(".lock")}
 
 
 def has_changed(path, original):
@@ -98,48 +86,33 @@ def has_changed(path, original):
     return objects(path) != objects(original)
 
 
-def read_or_none(target):
-    try:
-        with xr.open_dataset(target, engine="nczarr") as dataset:
-            return dataset.load()
-    except NotFoundError:
-        return None
-
-
-def repeat(action, target, version, *, finished):
-    """Repeat an action; it may be rejected only if it had finished."""
-    refused = (ConflictError, FileExistsError) if finished else ()
-    with suppress(*refused):
-        action(target, version)
-
-
 @pytest.mark.parametrize(
     ("number", "version"), [(errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.EIO, 3), (errno.EACCES, 2)]
 )
-@pytest.mark.parametrize("action", ACTIONS)
+@WRITES
 def test_failed_disk_operation_leaves_old_or_new_state(
-    tmp_path, monkeypatch, action, version, number
+    tmp_path, monkeypatch, write, version, number
 ):
-    before, after = None if action is create else values(0, 6), ACTIONS[action]
     original, path, whole = (str(tmp_path / name) for name in ("original", "store", "whole"))
     errors = []
-    if before is not None:
-        create(original, version)
+    if write.before is not None:
+        CREATE.run(original, zarr_format=version)
         shutil.copytree(original, whole)
-    action(whole, version)
+    write.run(whole, zarr_format=version)
     for n in range(1000):
-        if before is not None:
+        if write.before is not None:
             shutil.copytree(original, path)
+        sync = {"sync": "all" if n % 2 else "none"}
         try:
             with failing(number, n, monkeypatch) as done:
-                action(path, version, storage_options={"sync": "all" if n % 2 else "none"})
+                write.run(path, zarr_format=version, storage_options=sync)
         except NczarrError as error:
             named = isinstance(error, OSError), os.strerror(number) in str(error)
             reported = "again" in str(error) or not has_changed(path, original)
             errors.append((*named, str(tmp_path) in str(error), reported))
         left = read_or_none(path)
-        assert same(left, before) or same(left, after) or left is before is None
-        repeat(action, path, version, finished=same(left, after))
+        write.check(left)
+        write.rerun(path, left, zarr_format=version)
         assert objects(path) == objects(whole)
         shutil.rmtree(path)
         if len(done) <= n:
@@ -152,36 +125,32 @@ def refuse(*_):
     raise ArithmeticError("not this block")
 
 
-@pytest.mark.parametrize("action", ["append", "replace", "region"])
-def test_errors_from_other_packages_include_note_about_store_state(tmp_path, action):
+@CHANGES
+def test_errors_from_other_packages_include_note_about_store_state(tmp_path, write):
     path = str(tmp_path / "s")
-    create(path, 2)
-    lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())
-    how = {"append": {"append_dim": "t"}, "replace": {"mode": "w"}}
-    how["region"] = {"region": {"t": slice(0, 3)}}
-    if action == "region":
-        lazy = lazy.drop_vars("t")
+    CREATE.run(path)
+    lazy = write.dataset.chunk().map_blocks(refuse, template=write.dataset.chunk())
     with pytest.raises(ArithmeticError) as info:
-        to_nczarr(lazy, path, **how[action])
+        to_nczarr(lazy, path, **write.options)
     assert [path in note and "again" in note for note in info.value.__notes__] == [True]
-    assert same(read_or_none(path), values(0, 6))
+    assert is_identical(read_or_none(path), OLD)
 
 
-@pytest.mark.parametrize("action", [append, replace, write_region])
-def test_failing_codec_leaves_old_store_intact(tmp_path, monkeypatch, action):
+@CHANGES
+def test_failing_codec_leaves_old_store_intact(tmp_path, monkeypatch, write):
     path, encoding = str(tmp_path / "s"), {"a": {"compressor": numcodecs.BZ2(), "chunks": (4, 4)}}
-    to_nczarr(values(0, 6), path, unlimited_dims="t", encoding=encoding)
+    CREATE.run(path, encoding=encoding)
     with monkeypatch.context() as patch:
         patch.setattr(numcodecs.BZ2, "encode", refuse)
         with pytest.raises(ChunkError, match=r"bz2.*cannot be encoded.*/a, chunk.*again") as info:
-            action(path, 2, **({"encoding": encoding} if action is replace else {}))
+            write.run(path, **({"encoding": encoding} if write is REPLACE else {}))
     assert info.value.store == path
-    assert same(read_or_none(path), values(0, 6))
-    action(path, 2)
-    assert same(read_or_none(path), ACTIONS[action])
+    assert is_identical(read_or_none(path), OLD)
+    write.run(path)
+    assert is_identical(read_or_none(path), write.after)
 
 
-class Recorded(dict):
+class Snapshots(dict):
     """Objects that record a copy of themselves after each change, and None after each sync."""
 
     def __init__(self, objects):
@@ -231,17 +200,17 @@ def after_power_loss(before, changes, chance):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("action", [append, write_region])
-def test_power_failure_leaves_old_or_new_state(action, version):
-    before, after = {}, ACTIONS[action]
-    create(before, version)
-    whole = Recorded(before)
-    action(FlushedStore(whole), version)
+@pytest.mark.parametrize("write", [APPEND, REGION], ids=["append", "region"])
+def test_power_failure_leaves_old_or_new_state(write, version):
+    before = {}
+    CREATE.run(before, zarr_format=version)
+    whole = Snapshots(before)
+    write.run(FlushedStore(whole), zarr_format=version)
     assert whole.changes.count(None) > 0
     states = list(after_power_loss(before, whole.changes, random.Random(0)))
     assert len(states) > 3
     for objects in states:
         left = read_or_none(objects)
-        assert same(left, values(0, 6)) or same(left, after)
-        repeat(action, objects, version, finished=same(left, after))
+        write.check(left)
+        write.rerun(objects, left, zarr_format=version)
         assert objects == whole

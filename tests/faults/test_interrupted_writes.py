@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import MutableMapping
 
 import dask.array
 import numpy as np
@@ -10,44 +9,10 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.interruptions import InterruptedMapping
 from tests.writes import RemoteMemoryStore
 from xr_nczarr import ConflictError, MetadataError, NotFoundError, RefusedError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
-
-
-class Cut(MutableMapping):
-    """A mapping that fails from its n-th change onward."""
-
-    def __init__(self, objects, changes):
-        self.objects = objects
-        self.changes = changes
-
-    def _change(self):
-        if self.changes == 0:
-            raise OSError("cut off")
-        self.changes -= 1
-
-    def __getitem__(self, key):
-        return self.objects[key]
-
-    def __setitem__(self, key, data):
-        self._change()
-        self.objects[key] = data
-
-    def __delitem__(self, key):
-        self._change()
-        del self.objects[key]
-
-    def pop(self, key, default=None):
-        if key in self.objects:
-            del self[key]
-        return default
-
-    def __iter__(self):
-        return iter(self.objects)
-
-    def __len__(self):
-        return len(self.objects)
 
 
 def values(start, stop, sign=1, coordinate=True):
@@ -68,8 +33,8 @@ def states(write, before):
     for changes in range(1000):
         objects = dict(before)
         try:
-            write(RemoteMemoryStore(Cut(objects, changes)))
-        except OSError:
+            write(RemoteMemoryStore(InterruptedMapping(objects, changes)))
+        except InterruptedError:
             yield objects
         else:
             yield objects
@@ -130,8 +95,8 @@ def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layo
 def test_interrupted_replacement_error_warns_that_no_dataset_may_remain(changes):
     before = {}
     create(RemoteMemoryStore(before), LAYOUTS[0])
-    with pytest.raises(OSError, match="cut off") as caught:
-        to_nczarr(values(0, 9), RemoteMemoryStore(Cut(before, changes)), mode="w")
+    with pytest.raises(InterruptedError, match="no further change") as caught:
+        to_nczarr(values(0, 9), RemoteMemoryStore(InterruptedMapping(before, changes)), mode="w")
     assert "no dataset" in caught.value.__notes__[0]
 
 

@@ -21,10 +21,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.interruptions import is_identical, read_or_none, written_objects
 from tests.reading import RAW, assert_reads_as, read_groups
 from tests.stores import write_vintage
 from tests.tools.test_upgrade import numbers
-from xr_nczarr import ConflictError, NotFoundError, to_nczarr, upgrade
+from xr_nczarr import ConflictError, to_nczarr, upgrade
 from xr_nczarr.hierarchy import JOURNAL
 
 KILLS = int(os.environ.get("NCZARR_KILLS", "100"))
@@ -175,19 +176,9 @@ CASES = [(action, layout) for action in ACTIONS for layout in USUAL.values()]
 CASES += [("append", layout) for layout in LAYOUTS if layout not in USUAL.values()]
 
 
-def read(path, **options):
-    with xr.open_dataset(path, engine="nczarr", **options) as dataset:
-        return dataset.load()
-
-
 def states(path, layout):
     """Return the state of the store for each way of reading it: None, or a dataset."""
-    result = []
-    for options in ({}, {"consolidated": False}):
-        try:
-            result.append(read(path, **options))
-        except NotFoundError:
-            result.append(None)
+    result = [read_or_none(path, **options) for options in ({}, {"consolidated": False})]
     if result[0] is not None and LAYOUTS[layout][1] == 2:
         # netcdf-c ignores the journal; while one exists, it rejects arrays of different lengths.
         unfinished = os.path.exists(f"{path}/{JOURNAL}")
@@ -197,16 +188,6 @@ def states(path, layout):
                 theirs = np.ma.filled(file[name][:], np.nan)[: len(ours)]
                 assert len(theirs) in (9, 18, 37)
                 np.testing.assert_array_equal(theirs, ours[: len(theirs)])
-    return result
-
-
-def contents(path):
-    result = {}
-    for folder, _, names in os.walk(path):
-        for name in names:
-            if not name.endswith(".tmp"):
-                with open(f"{folder}/{name}", "rb") as file:
-                    result[os.path.relpath(f"{folder}/{name}", path)] = file.read()
     return result
 
 
@@ -232,10 +213,6 @@ def write(writers, action, layout, path, *, before_change=-1, delay=-1.0):
     return os.waitstatus_to_exitcode(int(status)), int(changes), float(seconds)
 
 
-def same(one, other):
-    return one is not None and one.identical(other)
-
-
 @pytest.mark.parametrize(("action", "layout"), CASES)
 def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout):
     chance = random.Random(f"{action}-{layout}")
@@ -251,8 +228,10 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
         shutil.copytree(original, reference)
     code, changes, seconds = write(writers, action, layout, reference)
     assert (code, changes > 20) == (0, True)
-    whole, outcomes = contents(reference), {"amid": 0, "new": 0}
-    assert action in WRITTEN or all(same(state, after) for state in states(reference, layout))
+    whole, outcomes = written_objects(reference), {"amid": 0, "new": 0}
+    assert action in WRITTEN or all(
+        is_identical(state, after) for state in states(reference, layout)
+    )
     counted = action in COUNTED and layout in USUAL.values()
     for turn in range(KILLS if counted else max(1, KILLS // 50)):
         if before is not None:
@@ -269,13 +248,17 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
             if action in WRITTEN:
                 assert_each_chunk_is_old_or_new(state, *WRITTEN[action])
             else:
-                assert state is before is None or same(state, before) or same(state, after)
-        outcomes["new"] += same(result[0], after)
+                assert (
+                    state is before is None
+                    or is_identical(state, before)
+                    or is_identical(state, after)
+                )
+        outcomes["new"] += is_identical(result[0], after)
         try:
             ACTIONS[action](path, layout)
         except (ConflictError, FileExistsError):
-            assert same(result[0], after), "refused to run again although it had not finished"
-        assert contents(path) == whole
+            assert is_identical(result[0], after), "rejected before it had finished"
+        assert written_objects(path) == whole
         for left in {*map(str, tmp_path.iterdir())} - {original, reference}:
             shutil.rmtree(left)  # including leftovers of a killed replacement
     print(action, layout, f"{changes} changes in {seconds * 1e3:.0f} ms:", outcomes)
@@ -299,7 +282,7 @@ def test_upgrade_killed_before_any_change_keeps_content_and_can_be_repeated(
         assert code == -signal.SIGKILL
         assert_reads_as(read_groups(path, **RAW), content)
         upgrade(path, dialect)
-        assert contents(path) == contents(reference)
+        assert written_objects(path) == written_objects(reference)
         assert_reads_as(read_groups(path, **RAW), content)
         shutil.rmtree(path)
 

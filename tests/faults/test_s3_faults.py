@@ -7,13 +7,13 @@ request, and for an append of longer text every request.
 
 import itertools
 import os
-from functools import partial
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import ConflictError, ExistsError, NczarrError, NotFoundError, to_nczarr
+from tests.interruptions import Write, read_or_none
+from xr_nczarr import ConflictError, NczarrError, to_nczarr
 
 ALL = bool(os.environ.get("NCZARR_S3_FAULTS"))
 ENCODING = {"a": {"chunks": (4,)}}
@@ -35,20 +35,21 @@ def named(start, stop, name):
     return values(start, stop).assign(s=("t", np.array([name] * (stop - start), object)))
 
 
-# The write, its arguments, and the expected result.
-ACTIONS = {
-    "create": (values(0, 6), {"encoding": ENCODING, "unlimited_dims": "t"}, values(0, 6)),
-    "append": (values(6, 9), {"append_dim": "t"}, values(0, 9)),
-    "append_longer_text": (
-        named(6, 9, "longer"),
+OLD = values(0, 6)
+CREATE = Write(OLD, OLD, options={"encoding": ENCODING, "unlimited_dims": "t"})
+LONGER_TEXT = named(6, 9, "longer")
+WRITES = {
+    "create": CREATE,
+    "append": Write(values(6, 9), values(0, 9), OLD, {"append_dim": "t"}),
+    "append_longer_text": Write(
+        LONGER_TEXT,
+        xr.concat([named(0, 6, "ab"), LONGER_TEXT], "t"),
+        named(0, 6, "ab"),
         {"append_dim": "t"},
-        xr.concat([named(0, 6, "ab"), named(6, 9, "longer")], "t"),
     ),
-    "replace": (values(0, 3, -1), {"mode": "w"}, values(0, 3, -1)),
-    "region": (
-        values(0, 6, -1).drop_vars("t"),
-        {"region": {"t": slice(0, 6)}},
-        values(0, 6).assign(a=-values(0, 6).a),
+    "replace": Write(values(0, 3, -1), values(0, 3, -1), OLD, {"mode": "w"}),
+    "region": Write(
+        values(0, 6, -1).drop_vars("t"), OLD.assign(a=-OLD.a), OLD, {"region": {"t": slice(0, 6)}}
     ),
 }
 FAULTS = [(403, 1000), (500, 1), (500, 1000)]  # the status, and the number of failing requests
@@ -59,40 +60,26 @@ def is_change(request):
 
 
 def found(server):
-    objects = {key.partition("/")[2]: data for key, data in server.objects().items()}
-    try:
-        with xr.open_dataset(objects, engine="nczarr") as dataset:
-            return dataset.load()
-    except NotFoundError:
-        return None
+    return read_or_none({key.partition("/")[2]: data for key, data in server.objects().items()})
 
 
 @pytest.mark.parametrize("version", [2, 3] if ALL else [2])
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("action", WRITES)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, version):
-    dataset, options, after = ACTIONS[action]
-    write = partial(
-        to_nczarr,
-        dataset,
-        f"{s3_server.url}/s",
-        zarr_format=version,
-        storage_options=CLIENTS[client] | s3_server.storage_options | {"retry": RETRY},
-        **options,
-    )
-    before, original = None, {}
-    if action != "create":
-        created, how, before = ACTIONS["create"]
-        if action == "append_longer_text":
-            created = before = named(0, 6, "ab")
-        to_nczarr(created, original, zarr_format=version, **how)
+    write, original = WRITES[action], {}
+    target = f"{s3_server.url}/s"
+    options = CLIENTS[client] | s3_server.storage_options | {"retry": RETRY}
+    options = {"storage_options": options, "zarr_format": version}
+    if write.before is not None:
+        to_nczarr(write.before, original, zarr_format=version, **CREATE.options)
         original = {f"s/{key}": data for key, data in original.items()}
     s3_server.restore(original)
     s3_server.clear()
-    write()
+    write.run(target, **options)
     whole = s3_server.objects()
     count = sum(map(is_change, s3_server.requests))
-    assert found(s3_server).identical(after)
+    assert found(s3_server).identical(write.after)
     step = 1 if action == "append_longer_text" else 2 if count < 15 else 4
     some = zip(range(0, count, step), itertools.cycle(FAULTS))
     for n, (status, times) in itertools.product(range(count), FAULTS) if ALL else some:
@@ -104,7 +91,7 @@ def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, ve
 
         s3_server.fail, raised = fail, None
         try:
-            write()
+            write.run(target, **options)
         except NczarrError as error:
             raised = error
         finally:
@@ -121,15 +108,10 @@ def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, ve
                 assert [*np.sign(left.a.values)] in [
                     [a] * 4 + [b] * 2 for a in (1, -1) for b in (1, -1)
                 ]
-                xr.testing.assert_identical(abs(left), before)
-            elif left is None:
-                assert action in ("create", "replace")
-            else:
-                assert left.identical(before) or left.identical(after)
-            try:
-                write()
-            except (ConflictError, ExistsError):
-                assert left.identical(after)
+                xr.testing.assert_identical(abs(left), write.before)
+            elif action != "replace" or left is not None:
+                write.check(left)
+            write.rerun(target, left, **options)
         assert s3_server.objects() == whole
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
+from tests.interruptions import InterruptedMapping
 from tests.reading import RAW, assert_reads_as, read_groups
 from tests.stores import (
     VINTAGES,
@@ -104,33 +105,10 @@ def test_interrupted_upgrade_changes_no_values_and_can_be_repeated(
     for count in range(0, changes, 7):
         objects = dict(original)
         with pytest.raises(InterruptedError):
-            xr_nczarr.upgrade(Dying(objects, count), after)
+            xr_nczarr.upgrade(InterruptedMapping(objects, count), after)
         assert_reads_as(read_groups(objects, **RAW), content)
         xr_nczarr.upgrade(objects, after)
         assert objects == done
-
-
-class Dying(MemoryStore):
-    """A memory store that fails permanently after a number of changes."""
-
-    def __init__(self, mapping: dict, count: int) -> None:
-        super().__init__(mapping)
-        object.__setattr__(self, "left", [count])
-
-    def change(self) -> None:
-        if not self.left[0]:
-            raise InterruptedError
-        self.left[0] -= 1
-
-    def put(self, items):
-        for item in items:
-            self.change()
-            super().put([item])
-
-    def delete(self, prefix: str) -> None:
-        if prefix in self.mapping:
-            self.change()
-        super().delete(prefix)
 
 
 def test_upgrade_rejects_dialects_that_cannot_represent_content(tmp_path: Path) -> None:
@@ -282,9 +260,9 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
 
 
 def test_consolidate_error_describes_store_state() -> None:
-    store = Dying({}, 1000)
+    store = InterruptedMapping({})
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
-    store.left[0] = 0
+    store.max_changes = len(store.changes)
     with pytest.raises(InterruptedError) as caught:
         xr_nczarr.consolidate(store)
     assert "without the change or with all of it" in caught.value.__notes__[0]
