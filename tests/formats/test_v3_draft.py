@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.test_v3 import damaged
+from tests.recorded import recorded_form, recorded_store
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS
@@ -24,7 +24,6 @@ from xr_nczarr.model import ArrayNode, Attributes, BrokenNode, CodecSpec, GroupN
 v3 = FORMATS["3"]
 v3_draft = FORMATS["3-draft"]
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "v3_draft"
 URI = "https://purl.org/zarr/spec/core/3.0"
 RELEASED_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
 JSON_ENCODING = {"type": "json", "metadata_key_suffix": ".json"}
@@ -529,9 +528,7 @@ class Recorded:
     """A recorded store with a minimal independent reader."""
 
     def __init__(self, name):
-        recorded = json.loads((FIXTURES / name).read_bytes())
-        self.keys = {key: base64.b64decode(text) for key, text in recorded["keys"].items()}
-        self.values = recorded["values"]
+        self.keys, self.values = recorded_store(name)
         root = self.documents(v3_draft.root_keys())
         assert v3_draft.recognizes(root)
         self.layout = v3_draft.resolved(root)
@@ -583,24 +580,13 @@ def gdal():
     return Recorded("gdal_3_6.json")
 
 
-def plain(array):
-    """Return values in the form in which the fixture's script recorded them."""
-    if array.dtype.kind in "SV":
-        return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
-    if array.dtype.kind in "Mm":
-        array = array.astype("<i8")
-    if array.dtype.kind == "c":
-        array = array.view(array.real.dtype)
-    return array.tolist()
-
-
 def test_values_of_every_type_from_zarr_python_2_18_are_read(zarr_python):
     assert zarr_python.layout == V3Draft(released=True)
     assert not [node for node in zarr_python.nodes.values() if isinstance(node, BrokenNode)]
     arrays = {path for path, node in zarr_python.nodes.items() if isinstance(node, ArrayNode)}
     assert arrays == {f"/{name}" for name in zarr_python.values}
     for name, values in zarr_python.values.items():
-        np.testing.assert_equal(plain(zarr_python.read(f"/{name}")), values, err_msg=name)
+        np.testing.assert_equal(recorded_form(zarr_python.read(f"/{name}")), values, err_msg=name)
 
 
 def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_python):

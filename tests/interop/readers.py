@@ -147,8 +147,14 @@ def by_xarray(path: Path, name: str) -> Any:
         return dataset["v"].values
 
 
-def by_tensorstore(path: Path, name: str) -> Any:
-    driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
+def by_zarrs(path: Path, name: str = "") -> Any:
+    """Return the values that zarr-python reads with the codec pipeline of zarrs."""
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        return zarr.open_array(path / name, mode="r")[...]
+
+
+def by_tensorstore(path: Path, name: str = "") -> Any:
+    driver = "zarr3" if (path / name / "zarr.json").exists() else "zarr"
     spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path / name}/"}}
     return tensorstore.open(spec, read=True).result().read().result()
 

@@ -13,7 +13,6 @@ import netCDF4
 import numcodecs
 import numpy as np
 import pytest
-import tensorstore
 import xarray as xr
 import zarr
 from zarr.codecs import (
@@ -28,6 +27,7 @@ from zarr.codecs import (
 )
 from zarr.dtype import VariableLengthBytes
 
+from tests.interop.readers import by_netcdf4, by_tensorstore, by_zarrs
 from tests.reading import read
 from xr_nczarr import to_nczarr
 from xr_nczarr.errors import ChunkError, ConflictError, UnsupportedError
@@ -122,23 +122,6 @@ def read_by_zarr_python(path, name):
     return zarr.open_array(path / name, mode="r")[...]
 
 
-def read_by_zarrs(path, name):
-    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-        return read_by_zarr_python(path, name)
-
-
-def read_by_tensorstore(path, name):
-    driver = "zarr3" if (path / name / "zarr.json").exists() else "zarr"
-    spec = {"driver": driver, "kvstore": f"file://{path}/{name}/"}
-    return tensorstore.open(spec, read=True).result().read().result()
-
-
-def read_by_netcdf_c(path, name):
-    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as stored:
-        stored.set_auto_maskandscale(False)
-        return stored[name][...]
-
-
 def read_by_xarray(path, name):
     consolidated = not (path / name / "zarr.json").exists()
     options = {"consolidated": consolidated, "mask_and_scale": False}
@@ -147,13 +130,11 @@ def read_by_xarray(path, name):
 
 
 READERS = {
-    (2, "nczarr"): (read_by_zarr_python, read_by_tensorstore, read_by_netcdf_c),
-    (2, "zarr"): (read_by_zarr_python, read_by_tensorstore, read_by_xarray),
-    (2, "universal"): (
-        *(read_by_zarr_python, read_by_tensorstore, read_by_xarray, read_by_netcdf_c),
-    ),
-    (3, "nczarr"): (read_by_zarr_python, read_by_zarrs, read_by_tensorstore, read_by_xarray),
-    (3, "zarr"): (read_by_zarr_python, read_by_zarrs, read_by_tensorstore, read_by_xarray),
+    (2, "nczarr"): (read_by_zarr_python, by_tensorstore, by_netcdf4),
+    (2, "zarr"): (read_by_zarr_python, by_tensorstore, read_by_xarray),
+    (2, "universal"): (*(read_by_zarr_python, by_tensorstore, read_by_xarray, by_netcdf4),),
+    (3, "nczarr"): (read_by_zarr_python, by_zarrs, by_tensorstore, read_by_xarray),
+    (3, "zarr"): (read_by_zarr_python, by_zarrs, by_tensorstore, read_by_xarray),
 }
 
 
@@ -205,7 +186,7 @@ def test_all_readers_agree_on_numeric_data(path, version, dialect):
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
 def test_zarr_readers_read_text_as_strings(path, version, dialect):
     write_sample(path, version, dialect)
-    for reader in (read_by_zarr_python, *[read_by_zarrs] * (version == 3), read_by_xarray):
+    for reader in (read_by_zarr_python, *[by_zarrs] * (version == 3), read_by_xarray):
         assert bits(reader(path, "text")) == TEXTS.tolist()
         assert bits(reader(path, "word")) == ["text"]
 
@@ -282,8 +263,8 @@ def test_all_readers_read_v3_codecs_and_shards(path, codecs, dialect):
     original = numbers()
     encoding = dict.fromkeys(original.variables, options)
     to_nczarr(original, path, zarr_format=3, dialect=dialect, encoding=encoding)
-    readers = [read_by_zarr_python, *[read_by_zarrs] * (codecs not in RARE)]
-    readers += [read_by_tensorstore] * (codecs in PLAIN)
+    readers = [read_by_zarr_python, *[by_zarrs] * (codecs not in RARE)]
+    readers += [by_tensorstore] * (codecs in PLAIN)
     ours = read(path, mask_and_scale=False)
     for name, variable in original.variables.items():
         assert bits(ours[name].values) == bits(variable.values), name
@@ -387,7 +368,7 @@ def test_deflate_is_stored_as_gzip_in_v3_and_zlib_in_v2(path, tmp_path):
         to_nczarr(opened, tmp_path / "2")
         opened.to_netcdf(tmp_path / "copy.nc")
     assert json.loads((tmp_path / "2/i4/.zarray").read_bytes())["compressor"]["id"] == "zlib"
-    assert bits(read_by_netcdf_c(tmp_path / "2", "i4")) == bits(original.i4)
+    assert bits(by_netcdf4(tmp_path / "2", "i4")) == bits(original.i4)
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
@@ -726,10 +707,10 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
     if consolidated:
         inline = stored["."]["consolidated_metadata"]["metadata"]
         assert inline == {name: data for name, data in stored.items() if name != "."}
-    for reader in (read_by_zarr_python, read_by_zarrs):
+    for reader in (read_by_zarr_python, by_zarrs):
         for name in ("v", "text", "t", "new"):
             assert bits(reader(path, name)) == bits(expected[name].values), (reader, name)
-    assert bits(read_by_tensorstore(path, "t")) == bits(expected.t.values)
+    assert bits(by_tensorstore(path, "t")) == bits(expected.t.values)
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])

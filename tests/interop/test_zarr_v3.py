@@ -14,6 +14,7 @@ import zarr
 
 import xr_nczarr
 from tests.formats.test_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
+from tests.interop.readers import by_tensorstore, by_zarrs
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats import FORMATS
@@ -30,7 +31,6 @@ pytestmark = [
 
 RANDOM = np.random.default_rng(4)
 TRANSPOSED = {"name": "transpose", "configuration": {"order": [1, 0]}}
-ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 
 
 def values_of(dtype, shape):
@@ -158,7 +158,7 @@ def test_transposed_shards_round_trip(order, tmp_path):
     values[2:5, 1:8] = -7
     array.write((slice(2, 5), slice(1, 8), slice(None)), np.int32(-7))
     assert_same(read_all(opened(tmp_path)), values)
-    assert_same(read_by_tensorstore(tmp_path), values)
+    assert_same(by_tensorstore(tmp_path), values)
 
 
 INDEX = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
@@ -186,20 +186,10 @@ def node_of(dtype, layout):
     )
 
 
-def read_by_zarrs(directory):
-    with zarr.config.set(ZARRS):
-        return zarr.open_array(directory, mode="r")[:]
-
-
-def read_by_tensorstore(directory):
-    spec = {"driver": "zarr3", "kvstore": f"file://{directory}/"}
-    return tensorstore.open(spec).result().read().result()
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
-    "read", [lambda directory: zarr.open_array(directory)[:], read_by_zarrs, read_by_tensorstore]
+    "read", [lambda directory: zarr.open_array(directory)[:], by_zarrs, by_tensorstore]
 )
 def test_other_readers_read_arrays_written_by_xr_nczarr(dtype, layout, read, tmp_path):
     node = node_of(dtype, layout)
@@ -238,7 +228,7 @@ def test_scalars_round_trip(tmp_path):
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()
     assert zarr.open_array(tmp_path)[()] == 2.5
-    assert read_by_tensorstore(tmp_path) == 2.5
+    assert by_tensorstore(tmp_path) == 2.5
     assert read_all(opened(tmp_path)) == 2.5
 
 
@@ -290,7 +280,7 @@ def test_tensorstore_reads_bfloat16_arrays_written_by_xr_nczarr(tmp_path):
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", **options)
     members = json.loads((tmp_path / "s/v/zarr.json").read_bytes())
     assert (members["data_type"], members["fill_value"]) == ("bfloat16", 0)
-    assert read_by_tensorstore(tmp_path / "s/v").tobytes() == values.tobytes()
+    assert by_tensorstore(tmp_path / "s/v").tobytes() == values.tobytes()
     read = xr.open_dataset(tmp_path / "s", engine="nczarr").v
     assert read.dtype == BFLOAT16
     assert read.values.tobytes() == values.tobytes()

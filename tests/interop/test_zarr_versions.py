@@ -4,11 +4,9 @@ Draft stores from GDAL 3.6 and zarr-python 2.18 are recorded; all others are wri
 tests. Draft stores from this package are read back, because no installed program reads them.
 """
 
-import base64
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import numcodecs
 import numpy as np
@@ -18,6 +16,8 @@ import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
 
+from tests.recorded import recorded_form, recorded_store
+from tests.stores import put
 from xr_nczarr import to_nczarr, upgrade
 from xr_nczarr.errors import UnsupportedError
 
@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
 ]
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "v3_draft"
 RAW = {"mask_and_scale": False, "decode_times": False, "decode_timedelta": False}
 WRITTEN = (slice(4), slice(6))  # the part of an array of (5, 7) elements with chunks of (2, 3)
 FILL = 9
@@ -200,40 +199,13 @@ def test_gdal_arrays_are_read(version, compressor, tmp_path):
 # The draft ---------------------------------------------------------------------------------
 
 
-def recorded(name):
-    document = json.loads((FIXTURES / name).read_bytes())
-    return {key: base64.b64decode(data) for key, data in document["keys"].items()}, document[
-        "values"
-    ]
-
-
-def put(store, directory):
-    """Write the objects of a store as files."""
-    for key, data in store.items():
-        file = directory / key
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-    return directory
-
-
-def plain(array):
-    """Return values in the form in which the fixture's script recorded them."""
-    if array.dtype.kind in "SV":
-        return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
-    if array.dtype.kind in "Mm":
-        array = array.astype("<i8")
-    if array.dtype.kind == "c":
-        array = array.view(array.real.dtype)
-    return array.tolist()
-
-
 @pytest.mark.parametrize("as_files", [False, True])
 def test_v3_draft_stores_from_zarr_python_2_18_are_read(as_files, tmp_path):
-    store, expected = recorded("zarr_python_2_18.json")
-    groups = read(put(store, tmp_path) if as_files else store)
+    store, expected = recorded_store("zarr_python_2_18.json")
+    groups = read(put(tmp_path, store) if as_files else store)
     assert set(groups) == {"/", "/codecs", "/fill", "/sub", "/sub/deep", "/types"}
     result = {
-        f"{path}/{name}".lstrip("/"): plain(variable.values)
+        f"{path}/{name}".lstrip("/"): recorded_form(variable.values)
         for path, dataset in groups.items()
         for name, variable in dataset.variables.items()
     }
@@ -246,8 +218,8 @@ def test_v3_draft_stores_from_zarr_python_2_18_are_read(as_files, tmp_path):
 
 @pytest.mark.parametrize("as_files", [False, True])
 def test_v3_draft_stores_from_gdal_3_6_are_read(as_files, tmp_path):
-    store, expected = recorded("gdal_3_6.json")
-    groups = read(put(store, tmp_path) if as_files else store)
+    store, expected = recorded_store("gdal_3_6.json")
+    groups = read(put(tmp_path, store) if as_files else store)
     assert {path: len(dataset.variables) for path, dataset in groups.items()} == {
         "/": 17,
         "/sub": 1,
@@ -311,8 +283,8 @@ def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
 def test_writing_to_draft_stores_from_other_libraries_is_rejected(name, tmp_path):
-    store, _ = recorded(name)
-    path = put(store, tmp_path)
+    store, _ = recorded_store(name)
+    path = put(tmp_path, store)
     with pytest.raises(UnsupportedError, match="are read-only") as caught:
         to_nczarr(xr.Dataset({"new": ("z", [1, 2])}), path, mode="a")
     assert (caught.value.store, caught.value.variable) == (str(path), None)
