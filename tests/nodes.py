@@ -1,10 +1,15 @@
-"""Hierarchies built from plain values, for tests without a store or a format."""
+"""Nodes, hierarchies and arrays built from plain values, without parsing metadata."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from tests.reading import open_store
+from xr_nczarr.chunks import ChunkedArray, ReadOptions
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, CodecSpec, GroupNode
 
 
 def group(path="/", attributes=(), literals=None, **fields):
@@ -28,3 +33,34 @@ def array(path, shape=(), type_name="<i4", attributes=(), literals=None, **field
 
 def hierarchy(*nodes, zarr_format="2"):
     return Hierarchy(nodes={node.path: node for node in nodes}, zarr=FORMATS[zarr_format])
+
+
+def chunked_array(
+    values: np.ndarray,
+    chunks: tuple[int, ...],
+    specs: tuple[CodecSpec, ...] = (),
+    *,
+    encode: Callable[[np.ndarray], Any] = np.ndarray.tobytes,
+    target: Any = None,
+    **options: Any,
+) -> ChunkedArray:
+    """Write the chunks of an array with the path ``/v``, padded with zeros; `encode` encodes each.
+
+    The target is a new mapping by default. `options` are those of `ReadOptions`.
+    """
+    node = ArrayNode(
+        path="/v",
+        shape=values.shape,
+        dtype=values.dtype,
+        chunk_shape=chunks,
+        fill_value=0,
+        codecs=specs,
+        chunk_keys=ChunkKeys("v/", ".", "v/0"),
+    )
+    store = open_store({} if target is None else target)
+    for index in np.ndindex(*(-(-n // c) for n, c in zip(values.shape, chunks, strict=True))):
+        chunk = np.zeros(chunks, values.dtype)
+        part = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))]
+        chunk[tuple(slice(n) for n in part.shape)] = part
+        store.put([(node.chunk_keys.key(index), encode(chunk))])
+    return ChunkedArray(node, store, ReadOptions(**options))

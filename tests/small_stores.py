@@ -1,4 +1,4 @@
-"""Stores that contain one or two small arrays, written without the package."""
+"""Stores that contain one or two small arrays."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
+import xarray as xr
 
-from tests.stores import array_document, put
+from tests.stores import array_document, file_url, put
+from xr_nczarr import to_nczarr
 
 
 def plain_objects(
@@ -57,3 +60,20 @@ def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
         documents[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"] * len(document["shape"])}
         documents[f"{name}/0"] = np.array([5, 6], "i4").tobytes()
     return put(path, documents)
+
+
+def netcdf_c_store(path: Path, values: np.ndarray) -> Path:
+    """Write a store with the variable ``t`` along ``x`` by netcdf-c."""
+    with netCDF4.Dataset(file_url(path), "w") as file:
+        file.createDimension("x", len(values))
+        file.createVariable("t", "f8", ("x",))[:] = values
+    return path
+
+
+def objects_without_some_chunks() -> dict[str, bytes]:
+    """Return a store of ``v`` and ``w``, of which two of four chunks of ``v`` are missing."""
+    dataset = xr.Dataset({"v": ("x", np.arange(40.0)), "w": ("x", np.arange(40.0))})
+    objects: dict[str, bytes] = {}
+    to_nczarr(dataset, objects, encoding={name: {"chunks": (10,)} for name in "vw"})
+    del objects["v/1"], objects["v/3"]
+    return objects

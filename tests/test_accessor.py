@@ -5,24 +5,19 @@ import pickle
 from pathlib import Path
 
 import dask.base
-import numpy as np
 import pytest
 import xarray as xr
 from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
+from tests.small_stores import objects_without_some_chunks
 from xr_nczarr.errors import NotFoundError
 from xr_nczarr.writing.lazy_sources import lazy_arrays
 
 
 @pytest.fixture
 def store():
-    dataset = xr.Dataset({"v": ("x", np.arange(40.0)), "w": ("x", np.arange(40.0))})
-    encoding = {name: {"chunks": (10,)} for name in "vw"}
-    objects = {}
-    xr_nczarr.to_nczarr(dataset, objects, encoding=encoding)
-    del objects["v/1"], objects["v/3"]
-    return objects
+    return objects_without_some_chunks()
 
 
 @pytest.fixture

@@ -9,16 +9,12 @@ import xarray as xr
 from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
+from tests.small_stores import objects_without_some_chunks
 
 
 @pytest.fixture
 def store():
-    dataset = xr.Dataset({"v": ("x", np.arange(40.0)), "w": ("x", np.arange(40.0))})
-    encoding = {name: {"chunks": (10,)} for name in "vw"}
-    objects = {}
-    xr_nczarr.to_nczarr(dataset, objects, encoding=encoding)
-    del objects["v/1"], objects["v/3"]
-    return objects
+    return objects_without_some_chunks()
 
 
 def test_reading_missing_chunks_as_fill_values_is_logged(store, caplog):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from inspect import signature
 
-import netCDF4
 import pytest
 import xarray as xr
 from xarray.backends.zarr import ZarrBackendEntrypoint
 
+from tests.small_stores import netcdf_c_store
 from tests.stores import array_document
 
 VALUES = [0.0, 1.0, 2.0, 3.0]
@@ -22,10 +22,7 @@ def read(target, **options):
 @pytest.fixture
 def stored(tmp_path):
     """Return the folder of a store written by netcdf-c."""
-    with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
-        file.createDimension("x", 4)
-        file.createVariable("t", "f8", ("x",))[:] = VALUES
-    return tmp_path / "store"
+    return netcdf_c_store(tmp_path / "store", VALUES)
 
 
 @pytest.fixture

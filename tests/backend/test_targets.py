@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fsspec
-import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -21,6 +20,7 @@ from kerchunk.utils import refs_as_store
 
 import xr_nczarr
 import xr_nczarr.references
+from tests.small_stores import netcdf_c_store
 from tests.stores import array_document, read_objects, write_zip
 from xr_nczarr import (
     ConflictError,
@@ -383,10 +383,7 @@ def test_reference_sets_and_zip_files_open_at_filesystem_root(groups, memory):
 @pytest.fixture
 def stored(tmp_path):
     """Return the folder of a store written by netcdf-c."""
-    with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
-        file.createDimension("x", 4)
-        file.createVariable("t", "f8", ("x",))[:] = VALUES
-    return tmp_path / "store"
+    return netcdf_c_store(tmp_path / "store", VALUES)
 
 
 def test_file_opened_with_fsspec_is_accepted_as_target(stored, tmp_path, s3_server, groups):

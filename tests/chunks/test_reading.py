@@ -1,6 +1,5 @@
 """The cost of reading: each chunk is decoded once, with little memory besides the result."""
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, Zlib, Zstd
 
-from tests.reading import open_store, peak_memory
-from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
+from tests.nodes import chunked_array
+from tests.reading import peak_memory
+from xr_nczarr.chunks import ChunkedArray, reading
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.dataset import open_netcdf
 from xr_nczarr.errors import ChunkError
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.model import CodecSpec
 from xr_nczarr.options import OpenOptions
 
 VALUES = np.arange(12 * 20).reshape(12, 20)
@@ -36,33 +36,11 @@ class Counting:
         return bytes(data)
 
 
-def array(target, values, chunks, specs=(), **options):
-    node = ArrayNode(
-        path="/v",
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=chunks,
-        fill_value=0,
-        codecs=specs,
-        chunk_keys=ChunkKeys("v/", ".", "v/0"),
-    )
-    counts = [size // chunk for size, chunk in zip(values.shape, chunks, strict=True)]
-    parts = {
-        node.chunk_keys.key(index): values[
-            tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))
-        ].tobytes()
-        for index in np.ndindex(*counts)
-    }
-    store = open_store(target)
-    store.put(parts.items())
-    return ChunkedArray(node, store, ReadOptions(**options))
-
-
 POSITIONS = {
     size: st.lists(st.integers(-size, size - 1), min_size=1, max_size=30).map(np.array)
     for size in VALUES.shape
 }
-COUNTED = array({}, VALUES, (4, 5), (CodecSpec("counting", {}),), codecs={"counting": Counting})
+COUNTED = chunked_array(VALUES, (4, 5), (CodecSpec("counting", {}),), codecs={"counting": Counting})
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,11 +60,8 @@ def test_each_chunk_of_selection_is_decoded_once(rows, columns, pointwise):
 @pytest.mark.parametrize("count", [300, 1200])
 def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, count):
     values = np.zeros((count, 1024), "f4")
-    stored = array(tmp_path, values, (1, 1024))
-    if codec:
-        encoded = bytes(Zstd(1).encode(values[:1].tobytes()))
-        stored.store.put([(f"v/{number}.0", encoded) for number in range(count)])
-        stored = ChunkedArray(replace(stored.node, codecs=codec), stored.store)
+    encode = Zstd(1).encode if codec else np.ndarray.tobytes
+    stored = chunked_array(values, (1, 1024), codec, encode=encode, target=tmp_path)
     peak = peak_memory(lambda: stored.read((slice(None), slice(None))))
     assert peak < values.nbytes + (2 << 20) + 500 * count
 
@@ -96,12 +71,9 @@ def test_small_zstd_chunks_are_read_correctly_even_if_other_chunks_are_missing_o
     tmp_path, threads
 ):
     values = np.arange(100 * 8192, dtype="f4").reshape(200, 4096)
-    stored = array(tmp_path, values, (2, 4096))
-    for number in range(100):
-        chunk = values[2 * number : 2 * number + 2]
-        stored.store.put([(f"v/{number}.0", bytes(Zstd(1).encode(chunk)))])
-    node = replace(stored.node, codecs=(CodecSpec("zstd", {"level": 1}),))
-    stored = ChunkedArray(node, stored.store, ReadOptions(threads=threads))
+    codecs = (CodecSpec("zstd", {"level": 1}),)
+    options = {"encode": Zstd(1).encode, "target": tmp_path, "threads": threads}
+    stored = chunked_array(values, (2, 4096), codecs, **options)
     everything = slice(None), slice(None)
     np.testing.assert_array_equal(stored.read(everything), values)
     some = slice(None, None, 3), np.array([7, 2000, 7])
@@ -123,11 +95,8 @@ def test_small_zstd_chunks_are_read_correctly_even_if_other_chunks_are_missing_o
 def test_decoding_whole_chunks_allocates_no_unused_buffer(tmp_path, codec, buffers):
     """Freeing more than two chunk buffers together makes malloc return memory to the system."""
     values = np.zeros((4, 1 << 20), "f4")
-    stored = array(tmp_path, values, (1, 1 << 20))
-    encoded = bytes(codec.encode(values[:1].tobytes()))
-    stored.store.put([(f"v/{number}.0", encoded) for number in range(4)])
-    specs = (CodecSpec(codec.codec_id, {}),)
-    stored = ChunkedArray(replace(stored.node, codecs=specs), stored.store, ReadOptions(threads=1))
+    options = {"encode": codec.encode, "target": tmp_path, "threads": 1}
+    stored = chunked_array(values, (1, 1 << 20), (CodecSpec(codec.codec_id, {}),), **options)
     peak = peak_memory(lambda: stored.read((slice(None), slice(None))))
     assert peak < values.nbytes + buffers * stored.chunk_bytes + (1 << 20)
 
@@ -135,7 +104,7 @@ def test_decoding_whole_chunks_allocates_no_unused_buffer(tmp_path, codec, buffe
 @pytest.mark.parametrize("dtype", ["<f4", ">i2", "M8[ns]", "S3", "?"])
 def test_large_results_are_cache_line_aligned(tmp_path, dtype):
     values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
-    stored = array(tmp_path, values, (2, 50_000))
+    stored = chunked_array(values, (2, 50_000), target=tmp_path)
     for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):
         result = stored.read(selection)
         np.testing.assert_array_equal(result, values[selection])
@@ -145,10 +114,8 @@ def test_large_results_are_cache_line_aligned(tmp_path, dtype):
 def test_blosc_header_and_blocks_come_from_same_file_version(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
-    stored = array(tmp_path, old, old.shape)
-    specs = (CodecSpec("blosc", {}),)
-    stored = ChunkedArray(replace(stored.node, codecs=specs), stored.store)
-    stored.store.put([("v/0.0", bytes(Blosc("lz4").encode(old)))])
+    options = {"encode": Blosc("lz4").encode, "target": tmp_path}
+    stored = chunked_array(old, old.shape, (CodecSpec("blosc", {}),), **options)
     parse = reading.parse_blosc
 
     def replacing(header, size):

@@ -8,32 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, blosc
 
-from tests.reading import open_store
-from xr_nczarr.chunks import ChunkedArray
+from tests.nodes import chunked_array
 from xr_nczarr.errors import ChunkError, StorageError
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.model import CodecSpec
 
 BLOSC = CodecSpec("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0})
-
-
-def stored(values, chunks, encode, codecs=()):
-    keys = ChunkKeys("v/", ".", "v/0")
-    node = ArrayNode(
-        path="/v",
-        shape=values.shape,
-        dtype=values.dtype,
-        chunk_shape=chunks,
-        fill_value=0,
-        codecs=codecs,
-        chunk_keys=keys,
-    )
-    objects = {}
-    for index in np.ndindex(*(-(-n // c) for n, c in zip(values.shape, chunks, strict=True))):
-        chunk = np.zeros(chunks, values.dtype)
-        part = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))]
-        chunk[tuple(slice(n) for n in part.shape)] = part
-        objects[keys.key(index)] = encode(chunk)
-    return ChunkedArray(node, open_store(objects)), objects
+SMALL_BLOCKS = Blosc("lz4", 5, 1, 16 << 10)
 
 
 def selectors(size):
@@ -59,7 +39,7 @@ PACKED = (280 + np.cumsum(RANDOM.standard_normal((70, 2050)), axis=1)).round(1).
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([(1, 37, 700), (2, 20, 700), (3, 37, 300)]))
 def test_byte_range_selections_of_uncompressed_chunks_match_numpy(data, chunks):
-    array, _ = stored(RAW, chunks, np.ndarray.tobytes)
+    array = chunked_array(RAW, chunks)
     selection = tuple(data.draw(selectors(size)) for size in RAW.shape)
     np.testing.assert_array_equal(array.read(selection), taken(RAW, selection))
     points = tuple(
@@ -73,13 +53,13 @@ def test_byte_range_selections_of_uncompressed_chunks_match_numpy(data, chunks):
 @given(st.data(), st.sampled_from([0, 16 << 10, 100_000]), st.sampled_from([0, 1, 2]))
 def test_block_selections_of_blosc_chunks_match_numpy(data, block, shuffle):
     encode = Blosc("lz4", 5, shuffle, block).encode
-    array, _ = stored(PACKED, (66, 2050), encode, (BLOSC,))
+    array = chunked_array(PACKED, (66, 2050), (BLOSC,), encode=encode)
     selection = tuple(data.draw(selectors(size)) for size in PACKED.shape)
     np.testing.assert_array_equal(array.read(selection), taken(PACKED, selection))
 
 
 def test_reading_few_values_decodes_few_blosc_blocks(monkeypatch):
-    array, _ = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
+    array = chunked_array(PACKED, (70, 2050), (BLOSC,), encode=SMALL_BLOCKS.encode)
     sizes, original = [], blosc.decompress
 
     def decompress(frame, target):
@@ -93,7 +73,8 @@ def test_reading_few_values_decodes_few_blosc_blocks(monkeypatch):
 
 
 def test_reading_damaged_blosc_blocks_raises_error():
-    array, objects = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
+    objects = {}
+    array = chunked_array(PACKED, (70, 2050), (BLOSC,), encode=SMALL_BLOCKS.encode, target=objects)
     whole = objects["v/0.0"]
     first, second = struct.unpack_from("<ii", whole, 16)
     for start in (0, -5, second, 1 << 30):
@@ -126,7 +107,8 @@ def test_integer_array_selections_of_whole_chunks_match_numpy(codecs, order, col
     """Consecutive elements of a chunk may have scattered positions in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes
-    array, _ = stored(values, (chunk, 6 if columns is None else chunk), encode, codecs)
+    chunks = (chunk, 6 if columns is None else chunk)
+    array = chunked_array(values, chunks, codecs, encode=encode)
     others = slice(None) if columns is None else np.array(columns)
     result = array.read((np.array(order), others))
     np.testing.assert_array_equal(result, values[list(order)][:, others])
