@@ -27,7 +27,7 @@ _MAX_ID_CHARACTERS = 60
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:
-    """Name cases by plain data such as dicts, lists and dtypes, which pytest would only number."""
+    """Derive test ids from plain data such as dicts and dtypes, which pytest would only number."""
     if isinstance(val, dict | list | tuple | slice | np.dtype | np.generic) and _is_plain(val):
         return " ".join(repr(val).split())[:_MAX_ID_CHARACTERS]
     return None
@@ -59,7 +59,7 @@ def _no_similar_stores() -> None:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Return a list of the shapes of decoded chunks, in order."""
+    """Return a list that collects the shapes of decoded chunks, in order."""
     shapes: list[tuple[int, ...]] = []
     decode = ChunkCodec.decode
 

@@ -632,7 +632,7 @@ class S3Server(_Counted):
         self._client().put_object(Bucket=self.bucket, Key=key, Body=data)
 
     def upload(self, folder: str | os.PathLike[str], prefix: str) -> str:
-        """Store all files below a folder under a prefix, and return its URL."""
+        """Upload all files in a folder under a prefix, and return the URL of the prefix."""
         client = self._client()
         for key, path in files_below(folder):
             client.upload_file(path, self.bucket, f"{prefix}/{key}")

@@ -1,7 +1,7 @@
 """Write stores with every writer and NCZarr layout, and return their content as plain values.
 
 netcdf-c, ncgen, zarr-python and xarray write their own layouts. Layouts that no installed program
-writes any more are written by hand from the table `VINTAGES`. All functions that write a store
+still writes are written by hand from the table `VINTAGES`. All functions that write a store
 create its directory.
 """
 
@@ -84,12 +84,12 @@ def put(path: Path, documents: Mapping[str, Any]) -> Path:
 
 
 def read_objects(folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """Return the bytes of each file below a folder by key."""
+    """Return the bytes of each file in a folder by key."""
     return {key: Path(file).read_bytes() for key, file in files_below(folder)}
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Yield (key, path) of each file below a folder."""
+    """Yield (key, path) of each file in a folder."""
     root = os.fspath(folder)
     for parent, _, names in os.walk(root):
         for name in names:

@@ -16,7 +16,7 @@ VAGUE_LIMIT = re.compile(
 
 @functools.cache
 def nodes_of(folder):
-    """Return (path, node) of all nodes in the files below a folder."""
+    """Return (path, node) of all nodes in the files of a folder."""
     files = sorted((ROOT / folder).rglob("*.py"))
     trees = [(str(file.relative_to(ROOT)), ast.parse(file.read_text("utf-8"))) for file in files]
     return [(path, node) for path, tree in trees for node in ast.walk(tree)]

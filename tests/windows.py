@@ -1,7 +1,7 @@
 """Simulate Windows in a process on Linux: see `become_windows`.
 
 The simulation enforces the documented rules of Microsoft and Python for files: paths of `ntpath`,
-names that are invalid or equal to others, open files that cannot be removed, and no calls that
+names that are invalid or equivalent to others, open files that cannot be removed, and no calls that
 only POSIX has.
 """
 
@@ -94,7 +94,7 @@ def take_away(*names: str) -> None:
 
 
 def become_windows(drive: str) -> None:
-    r"""Show this process the folder `drive` as ``C:\``, without POSIX calls. It cannot be undone.
+    r"""Irreversibly make this process use the folder `drive` as ``C:\``, without POSIX calls.
 
     Paths that begin with ``/`` remain Linux paths, because the interpreter and other libraries need
     them. A test that accesses a share (``\\server\share``) fails.

@@ -350,7 +350,7 @@ def test_each_broken_variable_causes_one_warning():
 
 
 def test_damaged_chunk_needed_for_decoding_is_read_once(http_server):
-    """xarray reads the first time value; its chunk is not read again to find the cause."""
+    """xarray reads the first time value; its chunk is not reread to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
     members = {

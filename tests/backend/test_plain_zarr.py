@@ -1,4 +1,4 @@
-"""Plain Zarr reads the same as with engine zarr; docs/reference/engine-zarr.md lists exceptions."""
+"""Plain Zarr is read as by engine zarr; docs/reference/engine-zarr.md lists the exceptions."""
 
 import json
 import logging

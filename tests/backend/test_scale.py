@@ -1,4 +1,4 @@
-"""The cost of an operation grows with the data that it touches, in function calls."""
+"""The cost of an operation, in function calls, grows only with the data that it touches."""
 
 from __future__ import annotations
 

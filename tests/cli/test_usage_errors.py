@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (a row a use)
+# ruff: noqa: E501 (one row per use)
 """Usage errors of the command: each exits with code 2 and prints one line for shell users."""
 
 import io

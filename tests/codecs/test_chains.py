@@ -573,7 +573,7 @@ class LibraryError(Exception):
 
 
 class PanicException(BaseException):
-    """The exception of codecs that are written in Rust."""
+    """The exception raised by codecs written in Rust."""
 
 
 @pytest.mark.parametrize("error", [LibraryError("why"), PanicException("why")], ids=repr)

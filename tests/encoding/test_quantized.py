@@ -1,4 +1,4 @@
-"""Quantization results in the same bits as in netcdf-c, and is recorded."""
+"""Quantization yields the same bits as in netcdf-c, and is recorded in attributes."""
 
 import netCDF4
 import numpy as np

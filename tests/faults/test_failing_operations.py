@@ -1,6 +1,6 @@
 """Writes in which a single operation fails, or is lost because it was not synced to disk.
 
-After a failure of each operation in turn, the old state is readable and the write repeatable.
+Each operation fails in turn; the old state stays readable, and the write can be repeated.
 """
 
 import errno

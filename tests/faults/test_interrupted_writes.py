@@ -300,7 +300,7 @@ def test_concurrent_object_store_writers_are_rejected(s3_server, scheme, mode, t
         to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
     refused = []
 
-    def meanwhile(block):
+    def write_concurrently(block):
         for other in ({"append_dim": "t"}, {}) if mode == "a" else ({},):
             with pytest.raises(ConflictError, match="another write") as info:
                 to_nczarr(values(20, 22), target, **other, **options)
@@ -308,7 +308,7 @@ def test_concurrent_object_store_writers_are_rejected(s3_server, scheme, mode, t
         return block
 
     field = dask.array.from_array(first.a.values, chunks=-1)
-    field = field.map_blocks(meanwhile, meta=field)
+    field = field.map_blocks(write_concurrently, meta=field)
     to_nczarr(first.assign(a=(("t", "x"), field)), target, **how, **options)
     assert refused
     with xr.open_dataset(target, engine="nczarr", **options) as opened:

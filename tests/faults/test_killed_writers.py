@@ -92,7 +92,7 @@ def values(start, stop, sign=1):
 
 
 def with_names(dataset, ending=""):
-    """Return a dataset with strings, which NCZarr stores in fixed width in version 2."""
+    """Return a dataset with strings, which NCZarr stores as fixed-width strings in version 2."""
     names = [f"{number:02}{ending}" for number in dataset.n.values]
     return dataset.assign(name=("time", np.array(names, object)))
 
@@ -131,7 +131,7 @@ def append_longer_names(path, _layout):
     to_nczarr(longer, path, append_dim="time", storage_options={"sync": "none"})
 
 
-def append_at_once(path, _layout):
+def append_atomically(path, _layout):
     to_nczarr(
         values(18, 37), path, append_dim="time", storage_options={"sync": "none"}, atomic=True
     )
@@ -162,7 +162,7 @@ def upgrade_layout(path, dialect):
 ACTIONS = {
     "create": create,
     "append": append,
-    "append_at_once": append_at_once,
+    "append_atomically": append_atomically,
     "append_longer_names": append_longer_names,
     "replace": replace,
     "overwrite": overwrite,
@@ -228,7 +228,7 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
         shutil.copytree(original, reference)
     code, changes, seconds = write(writers, action, layout, reference)
     assert (code, changes > 20) == (0, True)
-    whole, outcomes = written_objects(reference), {"amid": 0, "new": 0}
+    whole, outcomes = written_objects(reference), {"during": 0, "new": 0}
     assert action in WRITTEN or all(
         is_identical(state, after) for state in states(reference, layout)
     )
@@ -242,7 +242,7 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
             point = {"before_change": chance.randrange(changes)}
         code, begun, _ = write(writers, action, layout, path, **point)
         assert code == -signal.SIGKILL or (code, begun) == (0, changes)
-        outcomes["amid"] += code != 0 and 0 < begun < changes
+        outcomes["during"] += code != 0 and 0 < begun < changes
         result = states(path, layout)
         for state in result:
             if action in WRITTEN:
@@ -263,7 +263,7 @@ def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout
             shutil.rmtree(left)  # including leftovers of a killed replacement
     print(action, layout, f"{changes} changes in {seconds * 1e3:.0f} ms:", outcomes)
     # Nearly all kills by the audit hook occur during changes; load affects the timing of others.
-    assert outcomes["amid"] >= 0.4 * (turn + 1) or turn < 20
+    assert outcomes["during"] >= 0.4 * (turn + 1) or turn < 20
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "nczarr-4.8.1", "universal"])

@@ -36,7 +36,7 @@ def values():
 
 
 def put(root, kind):
-    """Write a store below a folder and return its name. The v2 store is not consolidated."""
+    """Write a store in a folder and return its name. The v2 store is not consolidated."""
     version = 3 if kind == "v3" else 2
     shards = {"shards": (3, 4)} if kind == "v3" else {}
     encoding = {"a": {"chunks": (3, 2), **shards}}

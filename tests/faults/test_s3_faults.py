@@ -31,7 +31,7 @@ def values(start, stop, sign=1):
 
 
 def named(start, stop, name):
-    """Return values with strings of fixed width."""
+    """Return values with fixed-width strings."""
     return values(start, stop).assign(s=("t", np.array([name] * (stop - start), object)))
 
 
@@ -122,14 +122,14 @@ def test_writer_lock_taken_over_by_another_writer_is_respected(s3_server, client
     key, puts = "s/.nczarr-writer.lock", itertools.count()
     s3_server.put(key, b"first")
 
-    def change_hands(request):
+    def replace_lock(request):
         if request.path == f"/{s3_server.bucket}/{key}":
             if request.method == "GET" and s3_server.objects().get(key) == b"first":
                 s3_server._backend().delete_object(s3_server.bucket, key)  # the first writer ends
             elif request.method == "PUT" and next(puts) == 1:
                 s3_server._backend().put_object(s3_server.bucket, key, b"second")
 
-    s3_server.fail = change_hands
+    s3_server.fail = replace_lock
     with pytest.raises(ConflictError, match="another write to this store is in progress"):
         to_nczarr(
             values(3, 6),

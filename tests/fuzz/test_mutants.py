@@ -1,6 +1,7 @@
 """Mutants of each corpus yield a result or an NczarrError, within bounded time and memory.
 
-These are few mutants in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
+The tests try a few mutants in a fixed order. To try more, run
+``python -m tests.fuzz all --mutants 100000``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Stores from netcdf-c read the same as in netcdf-c, which reads the handwritten stores, too."""
+"""Stores from netcdf-c are read as by netcdf-c itself, which also reads the handwritten stores."""
 
 from __future__ import annotations
 

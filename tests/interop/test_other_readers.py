@@ -1,7 +1,7 @@
 """netcdf-c, zarr-python, xarray's zarr engine and tensorstore read written stores identically.
 
 netCDF types that a reader does not support are omitted only for that reader (for zarr-python:
-characters, and text of fixed width as text).
+characters, and fixed-width strings as strings).
 """
 
 import itertools

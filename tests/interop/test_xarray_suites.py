@@ -135,7 +135,7 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
     test_encoding_enum__no_fill_value = test_encoding_enum__multiple_variable_with_enum = None
     # The test expects netCDF4's replacement of bytes that are not UTF-8; this package rejects them.
     test_byte_attrs = None
-    # The test expects text of fixed width in memory, which requires reading the whole variable.
+    # The test expects fixed-width strings in memory, which requires reading the whole variable.
     test_encoding_kwarg_vlen_string = None
 
 
@@ -224,7 +224,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
     def test_hidden_zarr_keys(self, without_rejections):
         super().test_hidden_zarr_keys()
 
-    # Longer text can be appended to text of any length.
+    # Longer strings can be appended to strings of any length.
     @pytest.mark.parametrize("dtype", ["S"])
     def test_append_string_length_mismatch_raises(self, dtype, monkeypatch):
         ours = xr.Dataset.to_zarr

@@ -81,7 +81,7 @@ def assert_same(result, expected):
         assert result.astype(expected.dtype).tobytes() == expected.tobytes()
 
 
-# zarr-python cannot fill shards of raw bytes and structures.
+# zarr-python cannot fill shards of raw bytes and structured dtypes.
 @pytest.mark.parametrize(
     ("dtype", "shards"),
     [(dtype, None) for dtype in ZARR_TYPES]

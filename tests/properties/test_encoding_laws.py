@@ -83,7 +83,7 @@ def margin(values, encoding):
 
 
 def missing_marker(encoding, meant):
-    """Return the integer that marks missing values, or None without such an integer."""
+    """Return the integer that marks missing values, or None."""
     fill = encoding.get("_FillValue")
     return None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
 

@@ -80,7 +80,8 @@ SIMPLE = st.one_of(
     npst.unicode_string_dtypes(endianness="?", min_len=1, max_len=9),
     st.integers(1, 9).map(lambda size: np.dtype(f"V{size}")),
 )
-# Not all four-byte values are characters, and NumPy crashes when it hashes a structure with others.
+# Not all four-byte values are characters. NumPy crashes when it hashes a structured scalar that
+# contains others.
 FIELDS = st.tuples(
     SIMPLE.filter(lambda dtype: dtype.kind != "U"),
     st.lists(st.integers(1, 3), max_size=2).map(tuple),

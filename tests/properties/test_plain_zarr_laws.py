@@ -1,4 +1,4 @@
-"""Plain Zarr reads the same as with engine zarr, and reference sets as the original files.
+"""Plain Zarr is read as by engine zarr, and reference sets are read as the original files.
 
 The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
 """

@@ -1,4 +1,4 @@
-"""The parts of a reference set that are pickled for a worker or read again by the worker."""
+"""The parts of a reference set that are pickled for a worker, or reread by the worker."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Sets from kerchunk and VirtualiZarr resolve the same as in fsspec, to the right bytes."""
+"""Reference sets from kerchunk and VirtualiZarr resolve to the same bytes as in fsspec."""
 
 import json
 

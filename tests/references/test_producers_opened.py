@@ -1,4 +1,4 @@
-"""Sets from kerchunk, VirtualiZarr and tifffile open with the original values."""
+"""Reference sets from kerchunk, VirtualiZarr and tifffile open with the original values."""
 
 import json
 

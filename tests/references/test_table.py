@@ -27,7 +27,7 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 
 def one_by_one(refs):
-    """Return the references that are parsed without scanning the document."""
+    """Return the references parsed without scanning the document."""
     return dict(tabulate(dict(refs)).items())
 
 

@@ -1,4 +1,4 @@
-"""Test the stores that wrap another store."""
+"""Stores that wrap another store."""
 
 from __future__ import annotations
 

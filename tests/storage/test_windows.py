@@ -1,6 +1,6 @@
 """Stores on Windows and on systems without some system calls: see `tests.windows`.
 
-Functions whose names begin with an underscore run in a process that simulates Windows.
+Functions with a leading underscore run in a process that simulates Windows.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_network_shares_are_separate_locations_on_windows(tmp_path: Path) -> Non
     on_windows(tmp_path / "c", _shares)
 
 
-def _strangers() -> None:
+def _untrusted_references() -> None:
     from xr_nczarr.errors import RefusedError
     from xr_nczarr.references.policy import ReferenceTrust
 
@@ -186,7 +186,7 @@ def _strangers() -> None:
 def test_untrusted_reference_sets_can_reference_only_their_folder_on_windows(
     tmp_path: Path,
 ) -> None:
-    on_windows(tmp_path / "c", _strangers)
+    on_windows(tmp_path / "c", _untrusted_references)
 
 
 def _references() -> None:
@@ -358,7 +358,7 @@ def test_invalid_file_names_are_rejected_before_writing_on_windows(
     on_windows(tmp_path / "c", _names)
 
 
-def _cases() -> None:
+def _case_variants() -> None:
     import xr_nczarr
     from xr_nczarr import ConflictError, to_nczarr
 
@@ -398,7 +398,7 @@ def _cases() -> None:
 def test_names_differing_only_in_case_are_rejected_on_windows(
     tmp_path: Path,
 ) -> None:
-    on_windows(tmp_path / "c", _cases)
+    on_windows(tmp_path / "c", _case_variants)
 
 
 def _replaced(path: str) -> None:
@@ -433,7 +433,7 @@ def test_opening_variables_whose_names_differ_only_in_case_raises_error_on_windo
     on_windows(tmp_path / "c", _replaced, str(tmp_path / "store"))
 
 
-def _zip_of_others(path: str) -> None:
+def _zip_with_case_variants(path: str) -> None:
     from xr_nczarr import ConflictError, to_nczarr
 
     os.rename(path, r"C:\work\x.zip")
@@ -450,7 +450,7 @@ def test_zip_files_with_names_differing_only_in_case_open_on_windows(
     from xr_nczarr import to_nczarr
 
     to_nczarr(xr.Dataset({"a": ("x", [1]), "A": ("x", [2])}), tmp_path / "x.zip")
-    on_windows(tmp_path / "c", _zip_of_others, str(tmp_path / "x.zip"))
+    on_windows(tmp_path / "c", _zip_with_case_variants, str(tmp_path / "x.zip"))
 
 
 def _add_to_chunk(times: int) -> None:

@@ -1,4 +1,4 @@
-"""A writer recognizes its own lock after a kill: only an unchanged write has the same identity."""
+"""A rerun write recognizes the lock of its killed run by its identity, unless it was changed."""
 
 import numpy as np
 import pytest
