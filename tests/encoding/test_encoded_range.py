@@ -364,7 +364,7 @@ def test_large_integers_not_representable_as_floats_are_rejected(value, extremes
         pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
     ],
 )
-def test_numbers_that_encoding_would_turn_into_missing_values_are_rejected(value, encoding, count):
+def test_numbers_that_would_be_encoded_as_missing_values_are_rejected(value, encoding, count):
     values, store = np.array([value, *[40] * count, -20, 200]), {}
     values = values[values > -1] if encoding["dtype"] == "u1" else values
     with pytest.raises(ConflictError, match=f"the value {value}, which .* the missing value"):

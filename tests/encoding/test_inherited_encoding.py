@@ -341,7 +341,7 @@ def test_attribute_with_dataarray_value_is_rejected():
 @pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_strings_appended_to_fixed_width_plain_zarr_are_not_truncated(
+def test_strings_appended_to_fixed_width_plain_zarr_arrays_are_not_truncated(
     tmp_path, zarr_format, dtype, new
 ):
     group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)

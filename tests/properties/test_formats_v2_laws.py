@@ -219,7 +219,7 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_arbitrary_json_member_yields_node_or_error_that_includes_key(module, pair, name, value):
+def test_arbitrary_json_member_yields_node_or_error_naming_key(module, pair, name, value):
     path, held = pair
     members, attributes = held.values()
     changed = dict(

@@ -295,7 +295,7 @@ def test_parquet_references_to_same_url_share_one_string_object(tmp_path, monkey
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_record_file_with_more_text_than_limit_is_rejected(tmp_path, monkeypatch, reader):
+def test_record_file_exceeding_text_limit_is_rejected(tmp_path, monkeypatch, reader):
     (tmp_path / "t").mkdir()
     urls = [f"s3://{'x' * 10_000}{number}" for number in range(200)]
     rows = {"path": urls, "offset": range(200), "size": range(200)}

@@ -213,7 +213,7 @@ def test_generator_over_long_dimension_uses_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_matched_after_filters_are_decoded(scaled):
+def test_fill_values_are_compared_after_decoding_filters(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.

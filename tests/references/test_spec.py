@@ -64,7 +64,7 @@ def generator(**changes):
 
 
 # Regressions D35, D36
-def test_example_in_reference_spec_expands_to_result_given_there():
+def test_reference_spec_example_expands_as_specified():
     assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
     for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
         assert expand(document) == json.loads(EXPANDED)

@@ -564,7 +564,7 @@ def test_unknown_storage_option_error_suggests_checking_options(
             read()
 
 
-def test_any_filesystem_exception_becomes_storage_error_that_names_key() -> None:
+def test_any_filesystem_exception_becomes_storage_error_naming_key() -> None:
     class Broken(MemoryFileSystem):
         def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
             raise AttributeError("no such attribute")

@@ -422,7 +422,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_opening_variables_whose_names_differ_only_in_case_raises_error_on_windows(
+def test_opening_variables_with_names_differing_only_in_case_raises_error_on_windows(
     tmp_path: Path, dialect: str
 ) -> None:
     from xr_nczarr import to_nczarr

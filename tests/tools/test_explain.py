@@ -277,7 +277,7 @@ def test_explain_html_draws_chunks_even_if_selection_drops_dimensions():
         assert reported in chunk.nczarr.explain()._repr_html_()
 
 
-def test_explain_of_large_selection_lists_store_instead_of_requesting_each_size():
+def test_explain_lists_store_for_large_selections_instead_of_requesting_each_size():
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000, dtype="i1"))})
     mapping = {}
     xr_nczarr.to_nczarr(dataset, mapping, encoding={"v": {"chunks": 1}}, compute=False)

@@ -38,7 +38,7 @@ def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_overwriting_variable_is_rejected_if_another_written_variable_reads_its_old_values(
+def test_overwriting_variable_is_rejected_if_another_written_variable_depends_on_it(
     path, names, options
 ):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
