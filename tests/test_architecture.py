@@ -137,7 +137,7 @@ def test_layers_import_only_lower_layers():
     assert not offenders
 
 
-def test_layer_table_lists_only_layers_that_are_imported():
+def test_layer_table_lists_only_imported_layers():
     imported = {layer: set() for layer in LAYERS}
     for path in FILES:
         imported[layer_of(path)].update(*map(layers_in, imports(path)))
@@ -204,7 +204,7 @@ def test_only_formats_layer_compares_zarr_versions():
     assert not offenders
 
 
-def test_storage_does_not_know_reference_sets():
+def test_storage_layer_does_not_mention_reference_sets():
     known = re.compile(r"\breference:|[\"']reference[\"']|reference_\w|Reference[A-Z]|kerchunk")
     files = [path for path in FILES if layer_of(path) == "storage"]
     assert not [str(path) for path in files if known.search(path.read_text())]

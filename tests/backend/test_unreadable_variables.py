@@ -121,7 +121,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dropped", ["single name", "iterator"])
-def test_arrays_with_contradicting_sizes_are_read_by_dropping_the_others(
+def test_variable_with_conflicting_dimension_size_is_read_if_others_are_dropped(
     version: int, dropped: str
 ) -> None:
     def unused() -> Any:

@@ -259,7 +259,7 @@ def test_pcodec_stores_times_as_integers(dtype):
     assert_decodes(codec, data, array)
 
 
-def test_pcodec_decodes_rounded_floats_stored_as_floats_or_as_integers():
+def test_pcodec_decodes_rounded_floats_stored_as_floats_or_integers():
     pytest.importorskip("pcodec")
     array = np.array([1.5, 2, 100], "<f4")
     pcodec = numcodecs.get_codec({"id": "pcodec"})

@@ -119,7 +119,7 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_bytes_of_variable_length_in_partial_chunks_can_be_rewritten_and_copied(zarr_format):
+def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zarr_format):
     values = np.array([b"a\0", b"", b"xyz", b"xyz"], object)
     source = zarr.storage.MemoryStore()
     array = zarr.create_group(source, zarr_format=2).create_array(

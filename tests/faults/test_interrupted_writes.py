@@ -129,7 +129,7 @@ def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coor
         assert JOURNAL not in other
 
 
-def test_interrupted_append_with_journal_beyond_limit_of_a_document_can_be_repeated():
+def test_interrupted_append_with_journal_above_document_limit_can_be_repeated():
     """The journal contains all documents that change, as consolidated metadata does."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each

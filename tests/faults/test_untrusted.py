@@ -198,7 +198,7 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
 
 
 @pytest.mark.parametrize("url", ["dir://store::file://{}", "simplecache::dir://store::file://{}"])
-def test_symlinks_are_rejected_with_trust_none_however_urls_are_chained(url, folder, tmp_path):
+def test_symlinks_are_rejected_with_trust_none_in_any_chain_of_urls(url, folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     url = url.format(folder)
@@ -207,7 +207,7 @@ def test_symlinks_are_rejected_with_trust_none_however_urls_are_chained(url, fol
         values(url)
 
 
-def test_symlinks_are_rejected_with_trust_none_however_filesystems_are_nested(folder, tmp_path):
+def test_symlinks_are_rejected_with_trust_none_in_any_nested_filesystem(folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     local = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)

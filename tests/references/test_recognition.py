@@ -22,10 +22,10 @@ from xr_nczarr.storage import Location, parse_url
         ),
     ],
 )
-def test_explicit_names_are_parsed_into_document_and_group(target: str, location: Location) -> None:
+def test_reference_urls_are_parsed_into_document_and_group(target: str, location: Location) -> None:
     assert parse_target(target) == location
 
 
 @pytest.mark.parametrize("target", ["/d/r.json", "s3://b/k#mode=s3", "simplecache::s3://b/r.parq"])
-def test_other_targets_are_parsed_as_urls(target: str) -> None:
+def test_targets_without_reference_prefix_are_parsed_as_urls(target: str) -> None:
     assert parse_target(target) == parse_url(target)

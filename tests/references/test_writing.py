@@ -334,7 +334,7 @@ def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
         np.testing.assert_array_equal(read["v"].astype(dtype), values, err_msg=engine)
 
 
-def test_consolidated_metadata_is_converted_with_the_documents(tmp_path):
+def test_consolidated_metadata_is_converted_along_with_documents(tmp_path):
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0]), "w": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store", encoding={"v": {"zlib": True}})
     write(tmp_path / "store", tmp_path / "refs.json")
@@ -346,7 +346,7 @@ def test_consolidated_metadata_is_converted_with_the_documents(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"metadata": []}', '{"metadata": {"v/.zarray": 1}}'])
-def test_consolidated_metadata_without_the_documents_stays_unchanged(text):
+def test_consolidated_metadata_without_valid_documents_is_unchanged(text):
     array = array_document([2], compressor={"id": "zlib", "level": 1})
     references = collect_references({}.items())
     entries = {"v/.zarray": json.dumps(array), ".zmetadata": text}

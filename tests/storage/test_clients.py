@@ -241,7 +241,7 @@ def test_bucket_region_is_requested_from_s3(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
-def test_client_option_of_cached_url_is_nested_like_others(s3_server: S3Server) -> None:
+def test_client_option_of_cached_url_can_be_nested_under_protocol(s3_server: S3Server) -> None:
     s3_server.put("s/x", b"1")
     for cache in ("simplecache", "filecache"):
         options = {"s3": {**s3_server.storage_options, "client": "fsspec"}}
@@ -503,7 +503,7 @@ def test_derived_stores_keep_client_even_if_environment_variables_change(
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_store_with_invalid_environment_after_unpickling_raises_only_on_use(
+def test_store_unpickled_in_unsupported_environment_raises_only_on_use(
     s3_server: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     store = open_store(s3_server.url, storage_options={**s3_server.storage_options, **OBSTORE})
@@ -586,7 +586,7 @@ def test_any_filesystem_exception_becomes_storage_error_naming_key() -> None:
         assert isinstance(caught.value.__cause__, AttributeError)
 
 
-def test_memory_error_of_a_filesystem_is_raised_unchanged() -> None:
+def test_filesystem_memory_error_propagates_unchanged() -> None:
     class Full(MemoryFileSystem):
         def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
             raise MemoryError

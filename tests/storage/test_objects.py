@@ -256,7 +256,7 @@ def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:
     assert "pass the store of a read-only session" in error
 
 
-def test_icechunk_forks_write_regions_that_the_session_merges(tmp_path: Path) -> None:
+def test_regions_written_by_icechunk_forks_can_be_merged_in_session(tmp_path: Path) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     session = repository.writable_session("main")

@@ -88,7 +88,7 @@ def test_appended_values_of_mismatched_dtype_kind_are_rejected(
     [("f4", 2**24 + 1), ("f8", 2**53 + 1), ("f8", -(2**63) + 1)],
     ids=["float32", "float64", "negative"],
 )
-def test_appended_integers_that_floats_would_round_are_rejected(
+def test_appended_integers_not_exactly_representable_as_stored_floats_are_rejected(
     stored: str, number: int, lazy: bool
 ) -> None:
     def numbers(values: Any) -> xr.Dataset:
