@@ -574,7 +574,7 @@ def test_every_array_with_excessive_chunks_keeps_its_shape():
     [
         ([CodecSpec("shuffle"), CodecSpec("delta", {"dtype": "<f8"})], "<f8", "shuffle, delta"),
         ([CodecSpec("json2")], "O", "variable-length items"),
-        ([], [("a", "<i4"), ("b", ">i4")], "fields of different byte orders"),
+        ([], [("a", "<i4"), ("b", ">i4")], "fields with different byte orders"),
         ([], "f16", "no data type"),
     ],
 )

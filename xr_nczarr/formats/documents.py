@@ -20,7 +20,8 @@ from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 MAX_DIMENSIONS = 64
 MAX_ITEM_BYTES = 16 << 20
 
-# Upper bound on the memory of a parsed value: two bytes of text can become a Python object.
+# Upper bound on the memory that one parsed value takes, in bytes. As little as two bytes of text
+# can become a Python object.
 _VALUE_BYTES = 256
 
 _NO_NAMES = frozenset(("", ".", ".."))
@@ -58,8 +59,8 @@ class Document:
         commas = data.count(",") if isinstance(data, str) else data.count(b",")
         if len(data) + _VALUE_BYTES * commas > largest:
             raise LimitError(
-                f"the document has {len(data):,} bytes and {commas:,} commas, so parsing it may "
-                f"need more than {largest:,} bytes of memory ({option})",
+                f"the document is {len(data):,} bytes long and contains {commas:,} commas, so "
+                f"parsing it may require more than {largest:,} bytes of memory ({option})",
                 remedy=f"If you trust the store, pass limits=Limits({option}=…)",
                 key=key,
             )
@@ -86,7 +87,7 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that is equal only for documents with equal values."""
+        """A hashable object. If two documents have equal `content`, their values are equal."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
@@ -97,9 +98,7 @@ class Document:
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes in a member.
-
-        If `member` is None, the whole document contains the user attributes.
+        """Return the user attributes in a member, or in the whole document if `member` is None.
 
         Raises
         ------
@@ -119,7 +118,7 @@ class Document:
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The document as strict JSON, and the start and end of each member's value within it."""
+        """The document as strict JSON, and the (start, end) span of each member's value in it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -150,10 +149,10 @@ class _Member(Document):
 
 
 def render_json(value: Json) -> bytes:
-    r"""Render `value` as UTF-8 JSON. Floats get the shortest representation that round-trips.
+    r"""Render `value` as UTF-8 JSON.
 
-    Characters are escaped only where JSON requires it, because netCDF-C does not understand ``\u``
-    escapes.
+    Each float is written in the shortest form that round-trips. Characters are escaped only where
+    JSON requires it, because netCDF-C does not understand ``\u`` escapes.
 
     Raises
     ------
@@ -173,8 +172,9 @@ def render_json(value: Json) -> bytes:
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Render a document with changes to some of its members.
 
-    `changes` maps sequences of nested member names to new values. A new member is added at the end
-    of the object that contains it. Unchanged members keep their exact text.
+    `changes` maps the location of each changed member, a sequence of nested names, to its new
+    value. New members are appended to the object that contains them. The text of unchanged members
+    is kept verbatim.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():
@@ -195,7 +195,7 @@ def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes
 
 
 def render_float(number: float) -> float | str:
-    """Return a finite number unchanged, and NaN or an infinity as the string that Zarr v3 uses."""
+    """Return a finite number unchanged, and NaN or an infinity as the string used by Zarr v3."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -204,9 +204,9 @@ def render_float(number: float) -> float | str:
 def content_of(value: Json) -> Hashable:
     """Return a hashable object that represents a JSON value.
 
-    If two results are equal, the values are equal, and have the same types at every level. Equal
-    values can have different results, for example if their members are in a different order. The
-    result of `render_json` has the same properties, but this function is ten times as fast.
+    If two results are equal, the values are equal and have the same types at every level. The
+    converse does not hold: the results differ if, for example, equal objects list their members in
+    a different order. `render_json` has the same properties, but takes ten times as long.
 
     Raises
     ------
@@ -253,8 +253,8 @@ def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
     """Return `value` if it is an integer, or raise a MetadataError that names `place`.
 
-    The integer must be from `least` to 2**63 - 1. Floats and booleans are not integers. `place` is
-    the location of `value` in its document, and None means the whole document.
+    The integer must be in the range from `least` to 2**63 - 1. Floats and booleans are rejected.
+    `place` is the location of `value` in its document, and None means the whole document.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -281,13 +281,13 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Parse the chunk shape of an array of the given `shape`.
 
-    A chunk length may be zero only if the dimension has length zero. It then becomes one. `place`
-    is the location of `value` in its document, for error messages.
+    A chunk length of zero is allowed only along a dimension of length zero, and is replaced by one.
+    `place` is the location of `value` in its document, for error messages.
 
     Raises
     ------
     MetadataError
-        If `value` is not a list of suitable lengths, one for each dimension.
+        If `value` is not a list of valid lengths, one for each dimension.
     """
     lengths = read_lengths(value, place)
     if len(lengths) != len(shape):
@@ -330,10 +330,10 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_consolidated_key(key: str, place: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could lead outside the store.
+    """Raise MetadataError if a key in consolidated metadata could escape the store.
 
     No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
-    for the error message.
+    for error messages.
     """
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"the key {quote(repr(key))} is not a plain relative path"

@@ -4,8 +4,8 @@ The parsers accept the notations of
 
 - Zarr v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
 - the Zarr v3 draft: ``"0b…"``, ``"+Infinity"``
-- zarr-python: Base64, objects for structures, 0 as the fill value of any type
-- netCDF-C: characters as plain text, lists of one item
+- zarr-python: Base64, objects for structured dtypes, 0 as the fill value of any type
+- netCDF-C: characters as plain text, single-item lists
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from xr_nczarr.formats.v3_data_types import DType, check_members, is_float
 from xr_nczarr.model import Json
 
 BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
-"""Complete Base64 text, including its padding."""
+"""Pattern for complete Base64 text, including its padding."""
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
 CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
-"""Names of the char type in metadata from netCDF-C. ``|S1`` is a string of length one."""
+"""Names of the char type in metadata from netCDF-C. By contrast, ``|S1`` is a one-byte string."""
 
 _PLACE = "fill_value"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
@@ -45,14 +45,14 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 def parse_v2_fill_value(
     value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
 ) -> Any:
-    """Parse a Zarr v1 or v2 fill value into a scalar. Return None for null.
+    """Parse a Zarr v1 or v2 fill value into a scalar, or into None if it is null.
 
-    `type_name` is the typestring in the document. It distinguishes characters of netCDF from byte
-    strings, because netCDF-C writes the fill values of characters as plain text. A fill value of
-    variable length is returned as bytes if `binary` is True, and as a string otherwise.
+    `type_name` is the typestring in the document. It distinguishes netCDF characters, whose fill
+    values netCDF-C writes as plain text, from byte strings. A variable-length fill value is
+    returned as bytes if `binary` is True, and as a string otherwise.
     """
     kind, character = dtype.kind, type_name in CHARACTERS
-    # netCDF-C 4.8.0 writes a list of one item.
+    # netCDF-C 4.8.0 writes a single-item list.
     if isinstance(value, list) and len(value) == 1 and kind != "c":
         (value,) = value
     if kind in "OSUV" and not character and type(value) is int and value == 0:
@@ -71,12 +71,12 @@ def parse_v2_fill_value(
 def parse_fill_value(
     value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
 ) -> Any:
-    """Parse a fill value into a scalar of `dtype`. Return None for null.
+    """Parse a fill value into a scalar of `dtype`, or into None if it is null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. The document may
-    contain the bytes of the fill value, for example in Base64. In this case, `raw` is the dtype of
-    these bytes, including their byte order. By default, the bytes are little-endian, as v3
-    prescribes, whatever byte order the codecs use.
+    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
+    contains the bytes of the fill value, for example in Base64, `raw` is the dtype of these bytes,
+    including their byte order. By default, the bytes are little-endian, as v3 prescribes,
+    regardless of the byte order that the codecs use.
     """
     if value is None:
         return None
@@ -136,7 +136,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 def _parse_bits(value: Json, size: int) -> bytes | None:
     """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes.
 
-    Return None if the value has another form, or if its number of digits does not match `size`.
+    Return None if the value has a different form, or if its number of digits does not match `size`.
     """
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
@@ -210,8 +210,8 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 
     v3 requires a fill value, so None becomes zero, as in zarr-python. `data_type` is the rendered
     data type of the array. A raw type of the core specification, such as ``r16``, requires a list
-    of integers, and ``struct`` requires an object. For all other structures and raw types, the
-    bytes of the fill value become one Base64 string, as in zarr-python.
+    of integers, and ``struct`` requires an object. For all other structured and raw types, the
+    bytes of the fill value are encoded as a single Base64 string, as in zarr-python.
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)

@@ -150,10 +150,10 @@ class Format(ABC):
         return self.node_keys(path)[-1] if self.separates_attributes else None
 
     def locate(self, change: Change) -> tuple[str, tuple[str, ...]]:
-        """Locate the member to change in the stored documents.
+        """Return the location of the changed member in the stored documents.
 
-        Return the key of the document that contains the member, and the sequence of nested names
-        that leads to the member's value in this document.
+        The location consists of the key of the document that contains the member, and the sequence
+        of nested names that leads to the member's value in this document.
         """
         node, member = change.node, change.member
         if change.holder == "sidecars":
@@ -216,11 +216,11 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path` from `documents`. Return None if they contain no node.
+        """Parse the node at `path`, or return None if `documents` contain no such node.
 
-        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` caches
-        arrays by the content of their documents, because many arrays have equal documents. New
-        arrays are added to it.
+        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
+        cache of arrays, keyed by the content of their documents, because many arrays have equal
+        documents. Newly parsed arrays are added to it in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -243,19 +243,19 @@ class Format(ABC):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse the array or group that `parsing` describes.
 
-        Each field is recorded in `parsing.fields` as soon as it is parsed. As a result, it is not
-        lost if a later field is invalid.
+        Each field is recorded in `parsing.fields` as soon as it is parsed, so that it is not lost
+        if a later field is invalid.
         """
 
     def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the documents of a node, and return a dict from keys to bytes in write order.
+        """Render the documents of a node as a dict mapping keys to bytes, in write order.
 
         Raises
         ------
         UnsupportedError
-            If the version cannot express the node, or cannot be written.
+            If this version cannot represent the node, or is read-only.
         NczarrError
-            If the node is a BrokenNode. Its `error` is the error that is raised.
+            If the node is a BrokenNode. The error raised is the node's `error`.
         """
         if isinstance(node, BrokenNode):
             raise node.error
@@ -267,13 +267,13 @@ class Format(ABC):
 
     @abstractmethod
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return a dict from keys to the JSON values of a node's documents, in write order."""
+        """Return a dict mapping a node's keys to the JSON of its documents, in write order."""
 
     def expand_consolidated(self, documents: Mapping[str, Document]) -> dict[str, Document] | None:
-        """Split consolidated metadata into a dict from keys to documents.
+        """Split consolidated metadata into a dict mapping keys to documents.
 
-        `documents` maps keys to the root documents. Return None if they do not contain consolidated
-        metadata.
+        `documents` maps keys to the documents of the root node. Return None if they do not include
+        consolidated metadata.
 
         Raises
         ------
@@ -293,18 +293,18 @@ class Format(ABC):
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render consolidated metadata for `documents`, which maps keys to rendered documents.
 
-        Return a dict from the key of the consolidated metadata to its bytes. The dict is empty if
-        the version has no consolidated metadata.
+        Return a dict mapping the key of the consolidated metadata to its bytes. The dict is empty
+        if this version has no consolidated metadata.
         """
         return {}
 
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return a codec chain, extended by the codecs that this Zarr version requires.
+        """Return a codec chain extended with the codecs that this Zarr version requires.
 
-        For the name of a codec from another package, `kind_of` returns ``"array-array"``,
-        ``"array-bytes"`` or ``"bytes-bytes"``. For any other name, it returns None.
+        `kind_of` returns ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"`` for the name of
+        a codec from another package, and None for any other name.
         """
         return tuple(specs)
 
@@ -322,13 +322,13 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     before
-        For an unfinished write of chunks: the earlier content of all objects that the write
-        replaces, including metadata documents. Maps keys to bytes, or to None for an object that
-        did not exist. Empty if there is no such write, or if the earlier content must not be
+        The previous content of all objects that an unfinished write of chunks replaces, including
+        metadata documents. The mapping is from keys to bytes, or to None for an object that did not
+        exist. It is empty if there is no such write, or if the previous content must not be
         restored.
     documents
-        The metadata documents, if the store was opened for writing. Maps keys to bytes, or to None
-        for a document that does not exist.
+        Mapping from keys to the bytes of metadata documents, or to None for a document that does
+        not exist. It is empty unless the store was opened for writing.
     """
 
     nodes: Mapping[str, Node]
@@ -341,6 +341,6 @@ class Hierarchy:
 
 
 def _check_chunk_sizes(node: ArrayNode, limits: Limits) -> None:
-    """Raise LimitError if a chunk is too large, or a shard that is decoded as a whole."""
+    """Raise LimitError if a chunk, or a shard that is decoded as a whole, is too large."""
     for shape in (node.chunk_shape, *(shard.shape for shard in node.shards if shard.codecs)):
         check_chunk_size(shape, node.dtype, limits)

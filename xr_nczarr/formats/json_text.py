@@ -1,4 +1,4 @@
-r"""Parse JSON strictly, but accept the invalid numbers and words that netCDF-C accepts.
+r"""Parse JSON strictly, except for the invalid numbers and words that netCDF-C accepts.
 
 Text is first parsed by the standard library's C parser. If this fails, notation that only netCDF-C
 accepts is rewritten, and the text is parsed again. Examples are ``001``, ``+5``, ``0x10``, ``1.``,
@@ -23,8 +23,8 @@ _CONTAINERS = frozenset((dict, list))
 
 _WORD = r"[0-9A-Za-z+.-]"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-# Matches as many valid tokens as possible, then one that is not valid. Unlike the JSON standard, it
-# allows control characters in strings.
+# Matches as many valid tokens as possible, followed by an invalid one. Unlike the JSON standard,
+# this pattern allows control characters in strings.
 _LAX = re.compile(
     rf'(?:[^"0-9A-Za-z+.-]++|"(?:[^"\\]++|\\["\\/bfnrtu])*+"'
     rf"|(?:{_NUMBER}|true|false|null|NaN|-?Infinity)(?!{_WORD}))*+"
@@ -49,8 +49,8 @@ class StrictText:
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     positions, shifts
-        The mapping from positions in `text` to positions in `source`. To convert a position between
-        ``positions[i]`` (included) and ``positions[i + 1]`` (excluded), add ``shifts[i]``.
+        The mapping from positions in `text` to positions in `source`. To convert a position from
+        ``positions[i]`` up to, but not including, ``positions[i + 1]``, add ``shifts[i]``.
     """
 
     text: str
@@ -64,7 +64,7 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end in `text` of the values of a JSON object, keyed by member name.
+        """Return the (start, end) span in `text` of each value in a JSON object, by member name.
 
         `start` is the position in `text` at which the object begins.
         """
@@ -167,15 +167,15 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document has more than {_MAX_REWRITTEN:,} values that are not valid JSON, "
-                "and that only netCDF-C accepts"
+                f"the document contains more than {_MAX_REWRITTEN:,} values in invalid JSON that "
+                "only netCDF-C accepts"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)
 
 
 def _strict_token(token: str) -> str:
-    """Convert a number, word or string from netCDF-C's notation into valid JSON.
+    """Convert a number, word or string from netCDF-C's notation to valid JSON.
 
     Any other token is returned unchanged.
     """

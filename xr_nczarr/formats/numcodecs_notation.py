@@ -1,4 +1,4 @@
-"""Parse codecs in the notation of numcodecs, and convert other notations to it."""
+"""Parse codecs in numcodecs notation, and convert other notations to it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from xr_nczarr.model import CodecSpec, Json
 _NETCDF_CODECS = frozenset(("zlib", "gzip", "bz2", "zstd", "blosc", "shuffle", "szip"))
 _INTEGER = re.compile("-?[0-9]{1,19}")
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-"""The names in Zarr v3 for the numbers 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
+"""The Zarr v3 names for the values 0, 1 and 2 of Blosc's ``shuffle`` parameter."""
 POINTER_BYTES = 8
-"""The element size with which netCDF-C shuffles strings, which are pointers in memory."""
+"""The element size that netCDF-C uses to shuffle strings, which are pointers in memory."""
 
 
 def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...]:
-    """Parse a codec or a list of codecs in the notation of numcodecs. None means no codecs.
+    """Parse a codec or a list of codecs in numcodecs notation. None means no codecs.
 
-    `itemsize` is the element size in bytes for a shuffle codec with element size 0, which netCDF-C
-    writes. A shuffle codec without an element size has numcodecs' default.
+    If a shuffle codec has element size 0, which netCDF-C writes, `itemsize` (in bytes) is used
+    instead. If it has no element size, the numcodecs default is used.
     """
     listed = [] if value is None else value if isinstance(value, list) else [value]
     specs = []
@@ -34,11 +34,11 @@ def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...
 
 
 def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str, Json]:
-    """Convert a codec's configuration from another notation to that of numcodecs.
+    """Convert a codec's configuration to numcodecs notation.
 
-    Three other notations are recognized: netCDF-C's integers, which are strings, GDAL's for
-    ``lzma``, and Zarr v3's for ``blosc``. VirtualiZarr writes the latter even in v2 metadata. Any
-    other configuration is returned unchanged.
+    Three other notations are recognized: integers written as strings (by netCDF-C), GDAL's notation
+    for ``lzma``, and Zarr v3's notation for ``blosc``, which VirtualiZarr writes even in v2
+    metadata. Any other configuration is returned unchanged.
     """
     if name in _NETCDF_CODECS:
         configuration = {key: _as_integer(value) for key, value in configuration.items()}

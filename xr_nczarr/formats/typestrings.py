@@ -77,9 +77,10 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Check the item size of a data type, in bytes.
+    """Check that the item size of a data type is nonzero and within the limit.
 
-    `value` is the data type, and `place` its location in the document, for the error message.
+    `size` is in bytes. `value` is the data type, and `place` is its location in the document. Both
+    are used only in error messages.
 
     Raises
     ------
@@ -92,7 +93,9 @@ def check_size(size: int, value: Json, place: str) -> None:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
         raise LimitError(
-            f"the data type has {size:,} bytes; expected at most {MAX_ITEM_BYTES:,}", place=place
+            f"the item size of the data type is {size:,} bytes; expected at most "
+            f"{MAX_ITEM_BYTES:,}",
+            place=place,
         )
 
 
@@ -105,8 +108,8 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
     Raises
     ------
     UnsupportedError
-        If `dtype` is a structure with padding, a float with extended precision, or a dtype that
-        NumPy does not define.
+        If `dtype` is a structured dtype with padding, an extended-precision float, or a dtype not
+        defined by NumPy.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         notation = json.loads(type_name) if type_name[0] == "[" else type_name
@@ -127,7 +130,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def is_numpy_dtype(dtype: DType) -> bool:
-    """Return whether a dtype is from NumPy itself, not from another package such as ml_dtypes."""
+    """Return whether a dtype is defined by NumPy itself, not by a package such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

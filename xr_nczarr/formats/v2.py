@@ -1,7 +1,7 @@
 """Parse and render Zarr v2 metadata: ``.zarray``, ``.zgroup``, ``.zattrs`` and ``.zmetadata``.
 
-This module follows the specification, and the behavior of zarr-python 2 and 3, and of netCDF-C
-since 4.8.0.
+This module follows the specification and the behavior of zarr-python 2 and 3 and of netCDF-C 4.8.0
+and later.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class V2(Format):
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def _expand_consolidated(self, document: Document) -> dict[str, Document]:
-        """Split ``.zmetadata`` into a dict from keys to documents, in stored order.
+        """Split ``.zmetadata`` into a dict mapping keys to documents, in stored order.
 
         Raises
         ------
@@ -136,7 +136,7 @@ def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the mapping from chunk indices to keys for the array at `path`.
 
     Pass an empty `separator` if the metadata does not declare one. This package then tries
-    ``.`` first and ``/`` second, because arrays that declare no separator can have either.
+    ``.`` first and ``/`` second, because arrays that declare no separator can use either.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -195,12 +195,12 @@ def parse_array(
 def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions.
 
-    `version` is the Zarr version that error messages name.
+    `version` is the Zarr version to name in error messages.
 
     Raises
     ------
     UnsupportedError
-        If neither Zarr v2 nor v1 can express the array.
+        If neither Zarr v2 nor v1 can represent the array.
     """
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):

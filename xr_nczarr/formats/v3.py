@@ -62,7 +62,10 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the node at `path` has a ``zarr.json`` that follows v3, not its draft."""
+        """Return whether the node at `path` has a ``zarr.json`` that follows the final v3 spec.
+
+        A ``zarr.json`` that follows the draft of v3 is not recognized.
+        """
         (key,) = self.node_keys(path)
         if key not in documents:
             return False

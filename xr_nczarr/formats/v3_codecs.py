@@ -35,13 +35,13 @@ NUMERIC_CODECS = {
     "scale_offset": ("offset", "scale"),
     "cast_value": ("data_type", "rounding", "out_of_range", "scalar_map"),
 }
-"""Codecs with parameters that are numbers of the data type, and the names of all parameters."""
+"""Codecs with parameters of the array's data type, mapped to the names of all parameters."""
 
 _DECODED_DTYPES = {
     **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
     "astype": "decode_dtype",
 }
-"""A mapping from codecs to the parameter with the dtype of the decoded numbers."""
+"""Mapping from codecs to the parameter that contains the dtype of the decoded numbers."""
 
 _ELEMENTWISE = NUMERIC_CODECS.keys() | {"fixedscaleoffset", "quantize", "bitround", "astype"}
 _ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
@@ -54,7 +54,7 @@ _RETYPING = {
     "quantize": "astype",
 }
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
-# Codecs in the registry of v3, with default values for the parameters that v3 requires.
+# Codecs in the v3 registry, with default values for the parameters that v3 requires.
 _REGISTERED: dict[str, dict[str, Json]] = {
     "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     "gzip": {"level": 1},
@@ -76,9 +76,10 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> tuple[DType, Chain]:
-    """Parse the ``codecs`` of an array, and return its dtype with the stored byte order.
+    """Parse the ``codecs`` of an array, and return the array's dtype and `Chain`.
 
-    `shape` is the shape of one stored object (a chunk or a shard).
+    The returned dtype has the stored byte order. `shape` is the shape of one stored object (a chunk
+    or a shard).
     """
     chain = _parse_level(value, shape, dtype.itemsize, "codecs")
     dtype, codecs = move_byte_order(dtype, chain.codecs)
@@ -178,7 +179,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
 def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
     name, configuration = read_named(item, place)
     if name == "packbits":
-        # The codec in the registry of v3 differs from the codec of numcodecs with the same name.
+        # The codec in the v3 registry differs from the numcodecs codec of the same name.
         raise unsupported("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
@@ -189,7 +190,7 @@ def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
         data_type = required(configuration, "data_type", place)
         stored, _ = parse_data_type(data_type, f"{place}.data_type")
         if stored.kind not in "iuf":
-            raise unsupported("data type of the codec cast_value", data_type, place)
+            raise unsupported("cast_value data type", data_type, place)
         configuration = {**configuration, "data_type": stored.name}
     return parse_spec(name, configuration, place, rank, itemsize, item)
 
@@ -197,7 +198,7 @@ def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, itemsize: int, document: Json
 ) -> CodecSpec:
-    """Convert a v3 codec to a `CodecSpec`, which follows the notation of numcodecs.
+    """Convert a v3 codec to a `CodecSpec`, which uses numcodecs notation.
 
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
     array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items,
@@ -238,9 +239,9 @@ def move_byte_order(
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of the array.
 
-    Return the array's dtype and the codecs. Nothing changes if there is no ``bytes`` codec, or if a
-    codec before it converts the data type or is unknown. In these cases, the ``bytes`` codec swaps
-    the bytes.
+    Return the array's dtype and the codecs. Both are unchanged if there is no ``bytes`` codec. They
+    are also unchanged if the dtype is not NumPy's own, or if a codec before the ``bytes`` codec
+    converts the data type or is unknown. The ``bytes`` codec then swaps the bytes itself.
 
     Raises
     ------
@@ -250,7 +251,7 @@ def move_byte_order(
     names = [spec.name for spec in specs]
     if names.count("bytes") > 1:
         documents = [spec.document for spec in specs if spec.name == "bytes"]
-        raise unexpected(documents, 'one codec "bytes"', "codecs")
+        raise unexpected(documents, 'a single "bytes" codec', "codecs")
     at = names.index("bytes") if "bytes" in names else None
     if at is None or not _ARRAY_TO_ARRAY.issuperset(names[:at]):
         return dtype, tuple(specs)  # an unknown codec may change the data type
@@ -258,7 +259,7 @@ def move_byte_order(
     for spec in specs[:at]:
         stored = encoded_type(spec, stored)
     endian = specs[at].configuration.get("endian")
-    # zarr-python omits `endian` for structures, and stores their bytes as they are in memory.
+    # zarr-python omits `endian` for structured dtypes, and stores the bytes as they are in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(
             specs[at].document,
@@ -278,19 +279,19 @@ def byte_order(dtype: DType) -> str | None:
     Raises
     ------
     UnsupportedError
-        If the fields of a structure differ in byte order.
+        If `dtype` is structured and its fields have different byte orders.
     """
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
         raise UnsupportedError(
-            f"dtype {quote(dtype)} has fields of different byte orders, which are not supported",
+            f"dtype {quote(dtype)} has fields with different byte orders, which is not supported",
             place="data_type",
         )
     return None if little and big else "little" if little else "big"
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Render the ``codecs`` of an array. Codecs from other Zarr versions are converted to v3."""
+    """Render the ``codecs`` of an array, converting those from other Zarr versions to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -390,7 +391,7 @@ def _render_specs(specs: Sequence[CodecSpec], dtype: DType) -> list[Json]:
     for spec in specs:
         configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
         if own_dtype.byteorder == ">" and configured == own_dtype.str and not _is_from_v3(spec):
-            # In v3, these codecs process numbers in the byte order of the machine.
+            # In v3, these codecs process numbers in native byte order.
             raise UnsupportedError(
                 f"Zarr v3 does not support the codec {spec.name} for big-endian numbers"
             )
@@ -421,7 +422,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
             kind = 2 if dtype.itemsize == 1 else 1
         configuration |= {"typesize": min(dtype.itemsize, 255), "shuffle": SHUFFLES[kind]}
     if name not in _REGISTERED and "." not in name:
-        # zarr-python requires a configuration for codecs of numcodecs, even if it is empty.
+        # zarr-python requires a configuration for numcodecs codecs, even if it is empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
 

@@ -133,7 +133,7 @@ def is_float(dtype: DType) -> bool:
 def find_core_type(name: str, place: str) -> DType | None:
     """Return the dtype of the numeric or raw-bytes type `name`, or None for any other name.
 
-    The name of a raw-bytes type contains its size in bits: ``r16`` has two bytes.
+    The name of a raw-bytes type contains its size in bits: ``r16`` is two bytes long.
     """
     raw = _RAW.fullmatch(name)
     if raw is None:

@@ -60,8 +60,8 @@ _ARRAY_MEMBERS = frozenset(
 ) | {"chunk_memory_layout", "storage_transformers", "compressor", "dimension_separator"}
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# Type names in extension URIs, with NumPy's kinds for each. The names are from an example in the
-# specification, and from zarr-python 2.12 to 2.18.
+# Type names in extension URIs, with the NumPy kinds of each. The names are from an example in the
+# specification and from zarr-python 2.12 to 2.18.
 _EXTENSION_KINDS = {
     "datetime": "mM",
     "complex": "c",
@@ -88,8 +88,8 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether the store uses the variant that releases of zarr-python 2 and GDAL have written,
-        instead of the draft itself.
+        Whether the store uses the variant written by releases of zarr-python 2 and GDAL, rather
+        than that of the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     later
@@ -142,7 +142,7 @@ class V3Draft(Format):
         return "/" + re.sub("^data(/root)?(/|$)", "", folder)
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether ``zarr.json`` follows the draft instead of v3."""
+        """Return whether ``zarr.json`` follows the draft rather than the final v3 spec."""
         return _ENTRY in documents and not V3().recognizes(documents)
 
     def resolved(
@@ -230,20 +230,20 @@ class V3Draft(Format):
         if self.released or self.later:
             subject = "in the format of a later Zarr v3 draft"
             if self.released:
-                subject = "that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft"
+                subject = "written by zarr-python 2 or GDAL in the Zarr v3 draft format"
             raise UnsupportedError(
                 f"stores {subject} are read-only", remedy="Write the data to a new store"
             )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return a dict from keys to the JSON values of a node's documents.
+        """Return a dict mapping a node's keys to the JSON of its documents.
 
         The entry point comes last.
 
         Raises
         ------
         UnsupportedError
-            If the draft cannot express the node's metadata.
+            If the draft cannot represent the node's metadata.
         """
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}
