@@ -232,7 +232,7 @@ def test_measured_width_fits_all_strings(strings):
 
 # Regression D65
 def test_string_longer_than_declared_width_is_rejected():
-    with pytest.raises(ConflictError, match="3 bytes in UTF-8; expected at most 2"):
+    with pytest.raises(ConflictError, match="3 bytes long in UTF-8, which exceeds the width of 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
 

@@ -157,7 +157,7 @@ class _Writer:
     ) -> dict[str, Any]:
         """Merge a node's attributes and their types into its other metadata, and return the result.
 
-        The result has the keys of `fields`.
+        The result has the same keys as `fields`.
 
         Parameters
         ----------
@@ -212,8 +212,8 @@ class _Writer:
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
     """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
 
-    The caller can add annotations to each of them. Members and sidecars that do not belong to
-    NCZarr are copied from `node`. The dict of attributes is empty.
+    The caller can add annotations to each of these dicts. Members and sidecars that do not belong
+    to NCZarr are copied from `node`. The ``attributes`` dict is empty.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")

@@ -3,8 +3,8 @@
 Different releases of netCDF-C store annotations in different layouts, which are called vintages
 here. `VINTAGES` lists the location and the member names of each annotation in each vintage. An
 annotation is looked up at the locations of all vintages, from the newest to the oldest. Wherever it
-is found, the member names of all vintages are accepted. Sizes, names and the types of arrays are
-checked here. The types of attributes are not.
+is found, the member names of all vintages are accepted. Sizes, names and array types are checked
+here, but attribute types are not.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Vintage:
         Names of the members of these annotations.
     appendix_e
         Whether dimensions and types are stored as lists of objects with a ``name`` member, as in
-        Appendix E of the NCZarr specification. Otherwise, they are JSON objects with the names as
-        keys.
+        Appendix E of the NCZarr specification. Otherwise, they are JSON objects keyed by name.
     marks_unlimited
         Whether the layout marks unlimited dimensions. Otherwise, all dimensions have a fixed size.
     marks_scalars
@@ -132,8 +131,8 @@ BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 UNIVERSAL_EXTRA = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
 """The layout of netCDF-C 4.8.0, in a form that releases 4.8.1 to 4.9.2 prefer to their own layouts.
 
-A store in the dialect ``universal`` has this layout in addition to the newest one. Releases after
-4.9.2 ignore the sidecars of this layout.
+A store in the dialect ``universal`` contains this layout in addition to the newest one. Releases
+after 4.9.2 ignore the sidecars of this layout.
 """
 
 
@@ -182,7 +181,7 @@ _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Return whether an attribute belongs to the storage format, not to the user's metadata."""
+    """Return whether an attribute belongs to the storage format rather than to the user."""
     if name in _HIDDEN:
         return True
     return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
@@ -197,7 +196,7 @@ class GroupAnnotation:
     dimensions
         Mapping from the names of the group's dimensions to (size, is unlimited) pairs.
     arrays, groups
-        Names of the group's children, or None if the annotation has no valid list.
+        Names of the group's children, or None if the annotation contains no valid list of them.
     problems
         One error for each invalid member of the annotation.
     """
@@ -228,7 +227,7 @@ class ArrayAnnotation:
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the name of the NCZarr layout of a node's annotations.
+    """Return the name of the NCZarr layout that a node's annotations use.
 
     `vintage` is the layout that corresponds to the location of an annotation. A location can be
     ambiguous: netCDF-C's newest release and its development branch store annotations at the same
@@ -256,7 +255,7 @@ def _stored_values(
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group, or None if the group has no annotation.
 
-    Invalid members are left out, and reported in the annotation's `problems`.
+    Invalid members are omitted, and reported in the annotation's `problems`.
     """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
@@ -285,7 +284,7 @@ def _dimensions(
 ) -> dict[str, tuple[int, bool]]:
     """Map the names of the dimensions in a group annotation to (size, is unlimited) pairs.
 
-    Invalid dimensions are left out, and their errors are appended to `problems`.
+    Invalid dimensions are omitted, and their errors are appended to `problems`.
     """
     place = f"{vintage.group}.{vintage.dimensions}"
     listed = _member(value, "dimensions", {})
@@ -308,7 +307,7 @@ def _dimensions(
         elif unlimited not in (0, 1):
             problems.append(unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
         elif name in dimensions:
-            problems.append(unexpected(name, "a name that is not listed already", place))
+            problems.append(unexpected(name, "a name that is not already listed", place))
         else:
             dimensions[name] = (size, bool(unlimited))
     return dimensions
@@ -317,8 +316,9 @@ def _dimensions(
 def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
     """Map each child named in a group's annotation to its kind.
 
-    The annotation has one list of arrays and one of groups. A name in both lists has the kind None.
-    Return None if either list is missing or damaged. The caller must then list the store.
+    A child that is listed both as an array and as a group is mapped to None. Return None if the
+    list of arrays or the list of groups is missing or damaged. The caller must then list the store
+    instead.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -420,10 +420,10 @@ def is_universal(root: Node | None) -> bool:
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Describe the netCDF-C releases that write a dialect.
+    """Return a description of the netCDF-C releases that write a dialect.
 
-    For ``universal``, describe the releases that can read it. Return an empty string for plain
-    Zarr.
+    For ``universal``, describe the releases that can read the dialect instead. For plain Zarr, the
+    description is empty.
     """
     if is_universal(root):
         return "netCDF-C 4.8.1 or later"
@@ -470,7 +470,7 @@ def _names(
 
 
 def is_name(name: object) -> bool:
-    """Return whether a value is valid as the name of a dimension, array or group."""
+    """Return whether a value is a valid name for a dimension, array or group."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")

@@ -194,8 +194,8 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings other than netCDF text are decoded from Base64 too. xarray writes them
-        in Base64 in Zarr versions that require a fill value.
+        Whether byte strings other than netCDF text are also decoded from Base64, in which xarray
+        writes them in Zarr versions that require a fill value.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -225,7 +225,7 @@ def decode_fill_value(
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, in_base64: bool
 ) -> tuple[Json, str] | None:
-    """Convert a ``_FillValue`` to JSON, and return it with the name of the netCDF type.
+    """Convert a ``_FillValue`` to JSON, and return the JSON and the name of the netCDF type.
 
     This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
     `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
@@ -254,7 +254,7 @@ def _float_to_base64(number: Any) -> str:
 
 
 def _float_from_base64(value: Json) -> Json:
-    """Decode a float64 from Base64, as written by xarray. Return other JSON unchanged."""
+    """Decode a float64 from the Base64 that xarray writes, leaving other JSON unchanged."""
     if not isinstance(value, str) or len(value) != 12 or not BASE64.fullmatch(value):
         return value
     data = base64.b64decode(value)
@@ -262,12 +262,13 @@ def _float_from_base64(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Convert an attribute value to JSON, and return it with the name of the netCDF type.
+    """Convert an attribute value to JSON, and return the JSON and the name of the netCDF type.
 
     The value can be a string, number or boolean, an array or sequence of these, or any other JSON
-    value. If `typed` is True, the JSON is in the form of NCZarr, which records the type separately:
-    NaN and infinities become strings, booleans become numbers, and a sequence of one item becomes
-    the item. If `typed` is False, the JSON is in the form that xarray's `to_zarr` writes.
+    value. If `typed` is True, the JSON has the form used by NCZarr, which records the type
+    separately: NaN and infinities become strings, booleans become numbers, and a single-item
+    sequence becomes its item. If `typed` is False, the JSON has the form written by xarray's
+    `to_zarr`.
 
     Raises
     ------
@@ -290,7 +291,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
             return _json(list(value)), JSON
     if np.ma.is_masked(value):
-        raise UnsupportedError(f"the attribute value is masked; expected {_EXPECTED}")
+        raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
@@ -311,10 +312,10 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type used in place of an attribute type that netCDF does not have.
+    """Return the netCDF type used in place of an attribute type that netCDF does not support.
 
     For example, the substitute for boolean is ``"ubyte"``. `value` is the value of the attribute.
-    Return an empty string if netCDF has the type of `value`.
+    Return an empty string if netCDF supports the type of `value`.
     """
     _, kind = encode_attribute(value)
     if kind == JSON:
@@ -326,7 +327,7 @@ def substitute_type(value: Any) -> str:
 
 
 def infer_integers(value: Json) -> Json:
-    """Convert JSON integers to the type that netCDF-C infers. Return any other value unchanged."""
+    """Convert JSON integers to the type that netCDF-C infers, leaving other values unchanged."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
     if inferred is None:
@@ -337,8 +338,8 @@ def infer_integers(value: Json) -> Json:
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Build an integer array from integers that NumPy would convert to floats.
 
-    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `floats` is
-    this array of floats. It is returned if the sequence also contains values that are not integers.
+    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `floats` is the
+    array that NumPy returned. It is returned unchanged if some of `values` are not integers.
 
     Raises
     ------
@@ -378,8 +379,8 @@ def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
         array = array.astype("float32")
     if array.dtype.name not in NUMBERS or array.ndim > 1:
         raise UnsupportedError(
-            f"the attribute value is an array of {array.dtype} with {array.ndim} dimensions; "
-            f"expected {_EXPECTED}"
+            f"the attribute value must be {_EXPECTED}, not a {array.ndim}-dimensional array of "
+            f"dtype {array.dtype}"
         )
     numbers = [_json_number(number) for number in array.ravel()]
     return (numbers[0] if len(numbers) == 1 else numbers), array.dtype.name

@@ -27,7 +27,7 @@ class Dimension:
     Attributes
     ----------
     path
-        Fully qualified name: the path of the group that defines the dimension, plus its `name`.
+        Fully qualified name: the path of the group that defines the dimension, followed by `name`.
     size
         Number of elements. For an unlimited dimension, this is the current size.
     """
@@ -59,13 +59,14 @@ class Variable:
         array is ``(1,)``.
     node
         The array, or None if it is missing or unreadable. Its dtype, fill value and codecs are
-        those with which netCDF interprets the stored bytes. They can differ from the Zarr metadata.
+        those that netCDF uses to interpret the stored bytes, and can differ from the Zarr metadata.
     attributes
         The user's attributes, without those that belong to the storage format.
     kind
         ``"number"`` for netCDF's integers and floats, ``"char"`` for characters (dtype ``S1``),
-        ``"string"`` for strings, or ``"other"`` for a Zarr type that netCDF does not have. Strings
-        of dtype ``S`` are UTF-8 padded with NUL, and those of dtype ``U`` or ``object`` are str.
+        ``"string"`` for strings, or ``"other"`` for a Zarr type that netCDF does not support.
+        Strings of dtype ``S`` are UTF-8 padded with NUL, and those of dtype ``U`` or ``object`` are
+        str.
     error
         The reason why the variable cannot be read, or None. If there is an error, `dimensions` and
         `attributes` may be incomplete.
@@ -84,7 +85,7 @@ class Variable:
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether the variable is one-dimensional and has the name of its dimension."""
+        """Whether the variable is one-dimensional and has the same name as its dimension."""
         return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
 
     @property
@@ -109,11 +110,11 @@ class Variable:
 
     @property
     def readable_node(self) -> ArrayNode:
-        """The array, adapted for reading the variable. It must exist.
+        """The array, adapted for reading the variable. `node` must not be None.
 
-        The shape of this node consists of the sizes of the variable's dimensions. All elements
-        beyond the stored shape are read as fill values. If the stored array has no fill value, zero
-        is used instead.
+        The shape of the adapted array consists of the sizes of the variable's dimensions. All
+        elements beyond the stored shape are read as fill values. If the stored array has no fill
+        value, zero is used instead.
         """
         node = self.node
         assert node is not None
@@ -128,7 +129,7 @@ class Variable:
         """Return the name of each dimension, or its path if the name alone would be ambiguous.
 
         `visible` maps short names to the dimensions that the variables of a group can use. A name
-        is ambiguous if it refers to another dimension there.
+        is ambiguous if it refers to a different dimension there.
         """
         named = [(item, visible.get(item.name, item)) for item in self.dimensions]
         return tuple([item.name if item.path == use.path else item.path for item, use in named])
@@ -144,8 +145,8 @@ class Group:
         Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
         a group without annotations.
     reports
-        Descriptions of the defects found in the metadata of this group, one sentence each, without
-        `error`.
+        Descriptions of the defects found in the metadata of this group, one sentence each, not
+        including `error`.
     warnings
         Descriptions of harmless defects in the metadata of this group, one sentence each.
     node

@@ -104,7 +104,7 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension to which a variable refers by its fully qualified or short name.
+        """Return the dimension that a variable refers to by its fully qualified or short name.
 
         `size` is the length of the variable's array along the dimension, `place` is the location of
         the name in the metadata, and `group` is the variable's group.
@@ -123,10 +123,11 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define and return a dimension that an array refers to, although no group defines it.
+        """Recover a dimension that an array refers to but that no group defines.
 
-        This is possible only if the annotation of the group that should define the dimension is
-        missing, or if the dimension is one of netCDF-C's anonymous dimensions.
+        The dimension is added to its group. Recovery is possible only if the annotation of the
+        group that should define the dimension is missing, or if the dimension is one of netCDF-C's
+        anonymous dimensions.
 
         Raises
         ------
@@ -150,7 +151,7 @@ class DimensionScope:
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension to which a short name refers in `group`.
+        """Return the dimension that a short name refers to in `group`.
 
         A dimension of the group itself takes precedence over inherited dimensions. Otherwise, the
         nearest inherited dimension of this name is used, provided that its size is `size`. In all

@@ -27,28 +27,29 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     Raises
     ------
     ConflictError
-        If a value is neither str nor bytes, is a str with a NUL or invalid Unicode, or takes more
+        If a value is neither str nor bytes, is a str with a NUL or invalid Unicode, or is longer
         than `width` bytes.
     """
     encoded = encoded_items(values.ravel().tolist())
     longest = max(map(len, encoded), default=0)
     if longest > width:
         raise ConflictError(
-            f"the longest string takes {longest} bytes in UTF-8; expected at most {width}",
+            f"the longest string is {longest} bytes long in UTF-8, which exceeds the width of "
+            f"{width}",
             remedy=f"Write the variable with _nczarr_maxstrlen={longest} or more",
         )
     return np.array(encoded, f"S{width}").reshape(values.shape)
 
 
 def decode_strings(values: NDArray[np.bytes_]) -> NDArray[Any]:
-    """Decode an array of fixed-width strings to an object array of str."""
+    """Decode an array of fixed-width strings into an object array of str."""
     decoded = np.empty(values.size, object)
     decoded[:] = [value.decode("utf-8", "surrogateescape") for value in values.ravel().tolist()]
     return decoded.reshape(values.shape)
 
 
 def encoded_items(items: list[Any]) -> list[bytes]:
-    """Encode strings in UTF-8. Items that are already bytes are returned unchanged.
+    """Encode strings as UTF-8, leaving items that are already bytes unchanged.
 
     Raises
     ------

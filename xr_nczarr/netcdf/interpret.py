@@ -76,12 +76,12 @@ def interpret(
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
         fill value may be HDF5's default.
     group, subgroups
-        The part of the store that the hierarchy covers: a group, with or without the groups below
-        it. Nodes outside this part are not reported as missing.
+        The part of the store that the hierarchy covers: a group, with or without its descendants.
+        Nodes outside this part are not reported as missing.
     dropped
-        Names of variables that will not be used. Their dimensions are ignored. As a result, arrays
-        of different sizes that have the same dimension names, such as the levels of a multiscale
-        image in plain Zarr, can be opened one by one.
+        Names of variables that will not be used. Their dimensions are ignored, so that arrays of
+        different sizes that share dimension names, such as the levels of a multiscale image in
+        plain Zarr, can be opened one by one.
     """
     return _Interpreter(
         hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups, dropped
@@ -113,8 +113,8 @@ class _Interpreter:
         if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
         if root is not None and not has_superblock(root):
-            # A group without an annotation is not treated as a part of a larger store, because it
-            # may be a store's root that has lost its annotation.
+            # A group without an annotation is not treated as part of a larger store, because it may
+            # be the root of a store that has lost its annotation.
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
@@ -148,15 +148,15 @@ class _Interpreter:
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def parent_group(self, path: str) -> Group | None:
-        """Return the parent group of the node at `path`, after adding the group if it is missing.
+        """Return the parent group of the node at `path`, adding the group if it is missing.
 
-        Return None for a node below an array, because netCDF does not allow such nodes.
+        Return None for a node under an array, which netCDF does not allow.
         """
         parent = parent_path(path)
         if parent not in self.groups:
             if parent in self.hierarchy.nodes:
                 self.groups["/"].reports.append(
-                    f"{quote(path)} is left out, because it is below an array"
+                    f"{quote(path)} is left out, because its parent is an array"
                 )
                 return None
             if self.parent_group(parent) is None:
@@ -275,7 +275,7 @@ class _Interpreter:
         value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, in_base64=in_base64)
         if value is None:
             group.reports.append(
-                f"the _FillValue of {quote(node.path)} is not a valid {node.dtype}"
+                f"the _FillValue of {quote(node.path)} is not a valid value of dtype {node.dtype}"
             )
         else:
             exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
@@ -309,7 +309,7 @@ class _Interpreter:
         """Compare a group's children with the lists in its annotation.
 
         Differences are reported. A listed array or group that is missing becomes a variable or a
-        group with an error. The children are sorted in the order of the lists.
+        group with an error. The children are reordered to match the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():

@@ -36,11 +36,12 @@ class Layout:
           NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
-          later can open the store. Only Zarr v2 has this dialect. Characters are written with a
-          type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0 cannot
-          open such a store if it contains characters, strings or a list of strings as an attribute.
+          later can open the store. Only Zarr v2 supports this dialect. Characters are written with
+          a type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0
+          cannot open such a store if it contains characters, strings, or an attribute that is a
+          list of strings.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
-          Those before 4.9.3 have no unlimited dimensions.
+          Layouts older than 4.9.3 do not support unlimited dimensions.
     array_dimensions
         Whether to write the ``_ARRAY_DIMENSIONS`` attribute, from which xarray's zarr engine reads
         dimension names. It is never written if the Zarr version itself has dimension names.
@@ -55,7 +56,7 @@ class Layout:
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:
-        """The NCZarr layouts to write: none in plain Zarr, two for ``"universal"``, otherwise one.
+        """The NCZarr layouts to write: none in plain Zarr, two for ``"universal"``, else one.
 
         Raises
         ------

@@ -66,7 +66,7 @@ Notations of fixed-width strings, such as ``"|S128"``, are not included; see `at
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type for a notation of any NCZarr layout, or None if it is unknown."""
+    """Return the netCDF type that `notation` denotes in any NCZarr layout, or None if unknown."""
     if not isinstance(notation, str):
         return None
     name = ATTRIBUTE_TYPES.get(notation)
