@@ -26,20 +26,19 @@ from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
 
 # Minimum chunk sizes for using threads, as measured on two cores. For smaller chunks, threads lose
-# more time to the interpreter lock than they save. With slow codecs, threads are worthwhile for
-# smaller chunks.
+# more time to the GIL than they save. With slow codecs, threads are worthwhile for smaller chunks.
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 # Smaller chunks of a local store are read by only a few of the caller's threads at a time, because
-# threads contend for the interpreter lock after each system call. Without this limit, a hundred
-# threads that read small chunks take twice as long.
+# threads contend for the GIL after each system call. Without this limit, a hundred threads that
+# read small chunks take twice as long.
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 _BYTES_IN_FLIGHT = 64 << 20
-# If a server responds this quickly, more threads would only contend for the interpreter lock. With
-# 64 threads instead of 8, reading 2,048 chunks of 64 kB takes 1.3 to 1.7 times as long.
+# If a server responds this quickly, more threads would only contend for the GIL. With 64 threads
+# instead of 8, reading 2,048 chunks of 64 kB takes 1.3 to 1.7 times as long.
 _QUICK_SECONDS = 0.002
 _FEW_THREADS = 8
 _CACHE_LINE = 64
@@ -57,7 +56,8 @@ class ReadOptions:
         How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
-        Number of threads that one read uses. None uses one thread per processor.
+        Number of threads that one read uses. None uses one thread per processor, unless the store
+        prescribes a number.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins
@@ -77,7 +77,7 @@ class ChunkedArray:
     """An array in a store, with methods to read and write selections of it.
 
     Only the metadata, the store and the options of an array are pickled. The codec chain is
-    compiled again after unpickling.
+    recompiled after unpickling.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
     A chunk that is missing under its first key is looked up under the second; see
-    `ArrayNode.key_notations`. This is decided for each chunk, because some arrays have keys of both
-    kinds: a program that did not find the old chunks wrote new ones.
+    `ArrayNode.key_notations`. Each chunk is looked up separately, because some arrays contain both
+    kinds of keys: a program that did not find the old chunks wrote new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -61,7 +61,7 @@ class ChunkObjects:
             ranges = [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
             sizes: dict[str, int | None] | None = None
             for item, data in zip(ranges, store.fetch_ranges(ranges), strict=True):
-                if sizes is None:  # not before: fetching also loads what a reference set declares
+                if sizes is None:  # not earlier: fetching also loads what a reference set declares
                     names = list(dict.fromkeys(item.key for item in ranges))
                     sizes = dict(zip(names, store.known_sizes(names) or (), strict=False))
                 if data is not None and (size := sizes.get(item.key)):
@@ -94,7 +94,7 @@ def _or_alternative(
     fetched: Iterator[tuple[_Item, Bytes | None]],
     request: Callable[[Sequence[_Item]], Iterator[Bytes | None]],
 ) -> Iterator[Bytes | None]:
-    """Yield the data of each item, after requesting the missing items in another way.
+    """Yield the data of each item, falling back to `request` for missing items.
 
     `fetched` yields an (item, data) pair for each item. The data of a missing item is None.
     `request` is called with the missing items, and yields their data in order.

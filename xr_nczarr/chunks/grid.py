@@ -45,7 +45,7 @@ class ChunkPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A selection that has been split into parts, one for each chunk that it touches.
+    """A selection split into parts, one for each chunk that it touches.
 
     Iterating over the plan yields the parts.
 
@@ -167,9 +167,9 @@ def plan_selection(
 def count_touched(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
 ) -> int:
-    """Return how many chunks an orthogonal selection touches.
+    """Return the number of chunks that an orthogonal selection touches.
 
-    This is faster than `plan_selection`, and takes the same arguments.
+    This function takes the same arguments as `plan_selection`, but is faster.
     """
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
@@ -251,7 +251,7 @@ def in_range(index: int, size: int) -> int:
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Check that indices are within bounds, and make negative indices non-negative.
+    """Check that indices are within bounds, and convert negative indices to non-negative ones.
 
     Raises
     ------
@@ -322,7 +322,9 @@ def _reversed(target: slice | Positions, length: int) -> slice:
 
 def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if positions.ndim != 1:
-        raise IndexError(f"the orthogonal indexer has {positions.ndim} dimensions; expected 1")
+        raise IndexError(
+            f"an orthogonal indexer must be one-dimensional, not {positions.ndim}-dimensional"
+        )
     if positions.size == 0:
         return _NOTHING
     positions = all_in_range(positions, size)

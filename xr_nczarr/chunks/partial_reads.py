@@ -52,7 +52,7 @@ def byte_window(
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip. If so, one byte range covers all rows.
+        Whether each request costs a round trip. If so, a single byte range covers all rows.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None

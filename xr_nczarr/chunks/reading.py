@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
-"""Function that converts stored elements (first argument) and writes them to its second argument.
+"""Function that converts the stored elements in its first argument.
 
-Both arguments may be the same array.
+The results are written to the second argument, which may be the same array.
 """
 
 
@@ -194,7 +194,7 @@ class PartReader:
         if node.fill_value is None:
             raise MissingChunkError(
                 "the chunk is missing, and the array has no fill value",
-                remedy="Write the chunk, or add a fill_value to the metadata of the array",
+                remedy="Write the chunk, or add a fill_value to the array's metadata",
             )
         if self.missing_chunks == "raise":
             raise MissingChunkError(
@@ -217,7 +217,7 @@ class PartReader:
 
     @cached_property
     def _fill(self) -> Array:
-        """A chunk of fill values. It is broadcast from a scalar, so that it takes no memory."""
+        """A chunk of fill values, broadcast from a scalar so that it takes up no memory."""
         fill = np.empty((), self.node.dtype)
         fill[()] = self.node.fill_value
         return np.broadcast_to(fill, self.node.chunk_shape)

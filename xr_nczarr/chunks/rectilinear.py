@@ -1,7 +1,7 @@
 """Read arrays with a rectilinear chunk grid, in which chunk lengths vary along a dimension.
 
 The grid is split into boxes. A box is a rectangular region of the grid in which all chunks have the
-same shape. It can therefore be read like an array with a regular grid.
+same shape, so that it can be read like an array with a regular grid.
 """
 
 from __future__ import annotations
@@ -123,10 +123,9 @@ def read_boxes(
 def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
     """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
-    `lengths` contains pairs of a chunk length and the number of consecutive chunks with that
-    length. Elements beyond the last chunk form a final run, which is one missing chunk. In a
-    `sharded` array, it consists of missing shards that are as long as the longest stored shard, so
-    that they contain whole inner chunks.
+    `lengths` is run-length encoded, as (chunk length, repeat count) pairs. Elements beyond the last
+    chunk form a final run of missing chunks: a single chunk or, if `sharded`, shards of the same
+    length as the longest stored shard, so that each contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

@@ -1,6 +1,6 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can combine selections too. However, it lets indices below ``-size`` wrap around instead of
+xarray can also combine selections, but it lets indices below ``-size`` wrap around instead of
 rejecting them, and treats each element of a transposed array as a separate point.
 """
 
@@ -127,7 +127,7 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def transposed(self, order: Sequence[int]) -> Selection:
-        """Return the selection with its axes in another order."""
+        """Return the selection with its axes in a different order."""
         place = {axis: number for number, axis in enumerate(order)}
         axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)

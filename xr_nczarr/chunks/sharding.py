@@ -34,7 +34,7 @@ _indices = SharedCache[_IndexName, Versioned | None](
 
 
 class Shards:
-    """A layout in which each stored object is a shard, which contains several chunks.
+    """A layout in which each stored object is a shard that contains several chunks.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Shards:
         Raises
         ------
         StorageError
-            If a remote shard is replaced again and again while it is being read.
+            If a remote shard is repeatedly replaced while it is being read.
         """
         if store.remote:
             yield from self._fetch_current(store, chunks)
@@ -144,7 +144,7 @@ class Shards:
 
         A shard is read as a whole if at least half of its chunks are requested, or if the metadata
         lists codecs that encode whole shards. `counts` maps the key of each shard to the number of
-        requested chunks. Return a dict from the keys of the fetched shards to their bytes, or to
+        requested chunks. Return a dict mapping the keys of the fetched shards to their bytes, or to
         None for shards that do not exist.
         """
         outermost = self.levels[0]
@@ -167,8 +167,8 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
-        `number` is the level, which is 0 for the outermost shards. For each chunk, `places` has the
-        byte range of the shard at this level that contains the chunk. At every level except the
+        `number` is the level, which is 0 for the outermost shards. For each chunk, `places` holds
+        the byte range of the shard at this level that contains the chunk. At every level except the
         innermost, the results are the ranges of the nested shards that contain the chunks. The
         range of a missing chunk or shard is None.
         """
@@ -246,7 +246,7 @@ class Shards:
 class _Opened:
     """A reader of a local store that opens each object only once.
 
-    Everything that is read from an object therefore belongs to the same version of the object.
+    As a result, everything read from an object belongs to the same version of the object.
     """
 
     def __init__(self, store: Store, stack: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Encode and write chunks, merging new values into chunks that are only partly overwritten."""
+"""Encode and write chunks, merging new values into chunks that are only partially overwritten."""
 
 from __future__ import annotations
 
@@ -165,9 +165,9 @@ class PartWriter:
     def _is_empty(self, chunk: Array) -> bool:
         """Return whether a chunk contains only fill values, so that it need not be stored.
 
-        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bits
-        differ from each other. Return False if `write_empty_chunks` is True, or if the array has no
-        fill value.
+        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bit
+        patterns differ. Return False if `write_empty_chunks` is True, or if the array has no fill
+        value.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
