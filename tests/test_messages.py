@@ -36,7 +36,7 @@ def test_message_table_uses_named_placeholders(rows):
         "this object cannot be reopened in this process, because its target is not a path or URL"
     )
     assert moved in problems["accessor", "NotFoundError"]
-    sizes = "the stored data has {size} bytes; expected {expected} ({chunk})"
+    sizes = "the stored data is {size} bytes long; expected {expected} ({chunk})"
     assert sizes in problems["codecs", "ChunkError"]
     assert "no option named {name}" in problems["cli", "UsageError"]
     shapes = "dask block has shape {block.shape}, but its metadata says {shape}"

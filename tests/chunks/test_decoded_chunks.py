@@ -184,7 +184,7 @@ def test_partial_reads_of_uncompressed_chunks_of_wrong_size_raise_error(tmp_path
         store = {**texts, chunk.relative_to(folder).as_posix(): [str(chunk), 0, 36]}
     opened = xr.open_dataset(store, engine="nczarr", consolidated=False).v
     for selection in [(1, slice(2, 5)), (1, [0, 8]), (slice(None), slice(1, 2))]:
-        with pytest.raises(xr_nczarr.ChunkError, match=r"v/1.0.*36 bytes; expected 48"):
+        with pytest.raises(xr_nczarr.ChunkError, match=r"v/1.0.*36 bytes long; expected 48"):
             opened[selection].load()
 
 

@@ -474,7 +474,7 @@ def test_variables_cast_to_non_numeric_types_are_unreadable(tmp_path, stored):
 def test_decoding_cast_chunk_of_wrong_size_raises_chunk_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
-        with pytest.raises(ChunkError, match=f"stored data has {size} bytes; expected 8"):
+        with pytest.raises(ChunkError, match=f"stored data is {size} bytes long; expected 8"):
             codec.decode(bytes(size))
 
 

@@ -549,7 +549,7 @@ def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
     codec = make_codec("<i4", (4,), chain)
     assert_decodes(codec, data, array)
     assert bytes(codec.encode(array)) == data
-    with pytest.raises(ChunkError, match="decoded data has 15 bytes; expected 16"):
+    with pytest.raises(ChunkError, match="decoded data is 15 bytes long; expected 16"):
         codec.decode(data[1:])
     with pytest.raises(MetadataError, match="configuration"):
         make_codec("<i4", (4,), ("inverted", {"key": 1}))

@@ -118,15 +118,15 @@ def test_wrong_chunk_size_error_includes_actual_and_expected_size(spec, count):
     assert caught.value.place == f"codec {name} (filters)"
     assert "expected 12,000 (chunk of shape (3000,) and dtype int32)" in str(caught.value)
     if count < 3000 or name in ("zstd", "lz4", "blosc"):
-        assert f"decoded data has {4 * count:,} bytes" in str(caught.value)
+        assert f"decoded data is {4 * count:,} bytes long" in str(caught.value)
     else:
-        assert "decoded data has more than 12,000 bytes" in str(caught.value)
+        assert "decoded data is longer than 12,000 bytes" in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13])
 def test_uncompressed_chunk_of_wrong_size_raises_chunk_error(size):
     codec = make_codec("<i4", (3,))
-    with pytest.raises(ChunkError, match=f"stored data has {size} bytes; expected 12"):
+    with pytest.raises(ChunkError, match=f"stored data is {size} bytes long; expected 12"):
         codec.decode(bytes(size))
 
 
@@ -140,18 +140,18 @@ def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):
     [
         (
             blosc_header(12_000, 12_000, 2_147_000_000),
-            "declares 2,147,000,000 bytes, but the chunk has 16",
+            "declares 2,147,000,000 bytes, but the chunk is 16 bytes long",
         ),
-        (blosc_header(12_000, 12_000, 17), "the chunk has 16"),
+        (blosc_header(12_000, 12_000, 17), "but the chunk is 16 bytes long"),
         (blosc_header(12_000, 12_000, 0), "declares 0 bytes"),
         (
             blosc_header(2_147_000_000, 512, 16),
-            "decoded data has 2,147,000,000 bytes; expected 12,000",
+            "decoded data is 2,147,000,000 bytes long; expected 12,000",
         ),
-        (blosc_header(0, 0, 16), "decoded data has 0 bytes"),
+        (blosc_header(0, 0, 16), "decoded data is 0 bytes long"),
         (blosc_header(12_000, 1 << 31, 16), "cannot be decoded"),
-        (b"\x02\x01", "the stored chunk has 2 bytes"),
-        (b"", "the stored chunk has 0 bytes"),
+        (b"\x02\x01", "the stored chunk is 2 bytes long"),
+        (b"", "the stored chunk is 0 bytes long"),
     ],
     ids=[
         "length of gigabytes",

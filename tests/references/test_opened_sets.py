@@ -172,7 +172,7 @@ class TestTargets:
     def test_truncated_compressed_reference_document_raises_chunk_error(self, tmp_path, pack):
         path = tmp_path / "refs.json"
         path.write_bytes(pack(json.dumps(version0("data.bin")).encode())[:-9])
-        with pytest.raises(ChunkError, match=r"refs\.json.*Create the document again"):
+        with pytest.raises(ChunkError, match=r"refs\.json.*document is damaged or truncated"):
             open_store(path)
 
     def test_storage_options_set_template_language_and_overrides(self, tmp_path, data):

@@ -103,10 +103,10 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse the header of a Blosc frame whose decoded data should have `size` bytes.
+    """Parse the header of a Blosc frame that should decode to `size` bytes.
 
-    Return None if the frame cannot be decoded block by block. This is the case if its data has
-    another size, is not compressed, or is not split into blocks of at least 1 KiB.
+    Return None if the frame cannot be decoded block by block, because its data has a different
+    size, is not compressed, or is not split into blocks of at least 1 KiB.
     """
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:

@@ -112,7 +112,7 @@ def _check_integers(
 
 
 def build_cast_value(request: StepRequest) -> Step:
-    """Build the `Step` that converts numbers to another dtype by the rules in the metadata."""
+    """Build the `Step` that casts numbers to another dtype, following the rules in the metadata."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(
@@ -180,8 +180,8 @@ class Cast:
         Conversion rules, named as in the specification. If `out_of_range` is None, a value that is
         out of range raises an error.
     pairs
-        Pairs of a value and its result, which take precedence over the rules. If a value is in
-        several pairs, the first one is used.
+        (value, result) pairs, which take precedence over the rules. If a value occurs in several
+        pairs, the first one is used.
     """
 
     source: np.dtype[Any]
@@ -277,11 +277,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Return values rounded by a rule other than NumPy's, which rounds to the nearest float.
+    """Round values to floats by a rule other than round-to-nearest, which NumPy uses.
 
-    `values` are the numbers before rounding, and `nearest` are NumPy's results. A value that has
-    overflowed to infinity in `nearest` can still round to the largest float, if its magnitude is
-    less than the next power of two above the largest float.
+    `values` contains the numbers before rounding, and `nearest` contains NumPy's results. A value
+    that overflowed to infinity in `nearest` can still round to the largest float if its magnitude
+    is below the next power of two.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

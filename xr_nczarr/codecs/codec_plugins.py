@@ -1,7 +1,7 @@
 """Use the codecs that other packages register with zarr-python.
 
-These packages have entry points in the ``zarr.codecs`` group. zarr-python is imported only if the
-metadata names a codec that is in no other registry.
+These packages declare entry points in the ``zarr.codecs`` group. zarr-python is imported only if
+the metadata names a codec that is in no other registry.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class _Adapter:
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             raise ChunkError(
-                f"codec {self.name} returned {elements.dtype} of shape {elements.shape}; expected "
-                f"{flow.dtype} of shape {flow.shape} ({flow.chunk})",
+                f"codec {self.name} returned dtype {elements.dtype} and shape {elements.shape}; "
+                f"expected dtype {flow.dtype} and shape {flow.shape} ({flow.chunk})",
                 remedy=DAMAGED,
             )
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
@@ -158,7 +158,7 @@ class _Adapter:
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
         """Run an asynchronous method of the codec, and return its result as a NumPy array.
 
-        `call` is the method. `data` is its input, as one of zarr-python's buffer types.
+        `call` is the method, and `data` is its input, in one of zarr-python's buffer types.
 
         Raises
         ------

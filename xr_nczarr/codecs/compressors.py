@@ -41,11 +41,11 @@ _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy is faster than creating a decompression
 # context.
 _ZSTD_SMALL = 32 << 10
-# Maximum size in bytes of chunks that are decoded several at a time, to hand over the interpreter
-# lock less often. Decoding a larger chunk takes much longer than handing over the lock.
+# Maximum size in bytes of chunks that are decoded several at a time, to hand over the GIL less
+# often. Decoding a larger chunk takes much longer than handing over the GIL.
 _ZSTD_BATCHED = 128 << 10
-# Mapping from each zlib level to the libdeflate level that compresses to the same size. Levels that
-# have the same number in both libraries are left out.
+# Mapping from each zlib level to the libdeflate level that compresses to the same size. Levels with
+# the same number in both libraries are omitted.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
@@ -57,7 +57,7 @@ _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the `Step` for one of the compressors in numcodecs.
+    """Build the `Step` for a numcodecs compressor.
 
     Each parameter of the compressor must have the same type as its default.
     """
@@ -105,8 +105,8 @@ def _stream(
                 yield piece
             if not stream.eof:
                 problem = (
-                    f"the compressed stream ends after {total:,} decoded bytes, without its "
-                    f"end-of-stream marker ({flow.chunk})"
+                    f"the compressed stream is truncated: no end-of-stream marker after {total:,} "
+                    f"decoded bytes ({flow.chunk})"
                 )
                 raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
@@ -206,7 +206,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Build the `Step` for numcodecs' LZ4 format: the size in four bytes, and one LZ4 block."""
+    """Build the `Step` for numcodecs' LZ4 format: a four-byte size followed by one LZ4 block."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -224,13 +224,15 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
-            f"the stored chunk has {len(data)} bytes; expected at least 16, the size of a Blosc "
-            "header",
+            f"the stored chunk is {len(data)} bytes long; expected at least 16, the size of a "
+            "Blosc header",
             remedy=DAMAGED,
         )
     size, length = struct.unpack_from("<4xI4xI", data)
     if not 16 <= length <= len(data):
-        problem = f"the Blosc header declares {length:,} bytes, but the chunk has {len(data):,}"
+        problem = (
+            f"the Blosc header declares {length:,} bytes, but the chunk is {len(data):,} bytes long"
+        )
         raise ChunkError(problem, remedy=DAMAGED)
     return size, data
 
@@ -275,7 +277,7 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 
 def _zstandard() -> Any:
-    """Return the optional package zstandard, or None if it is not installed."""
+    """Return the optional ``zstandard`` package, or None if it is not installed."""
     try:
         import zstandard
     except ImportError:
@@ -287,8 +289,8 @@ def _zstandard() -> Any:
 def _zstd_decoder() -> Callable[..., Any]:
     """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    If the package zstandard is installed, the returned function uses it for small frames. For such
-    frames, numcodecs is slower, because it creates a new context for each call.
+    Small frames are decoded with the ``zstandard`` package if it is installed, because numcodecs
+    creates a new context for each call.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     zstandard = _zstandard()
@@ -315,8 +317,8 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
     """Return a function that decodes several small chunks of `size` bytes in one call.
 
-    The function releases the interpreter lock (GIL) while it decodes. Return None for large chunks,
-    or if the package zstandard is not installed or does not support such calls.
+    The function releases the GIL while it decodes. Return None for large chunks, or if the
+    ``zstandard`` package is not installed or does not support such calls.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
@@ -338,7 +340,7 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Read the extent of consecutive Zstandard frames from their headers.
 
-    Return three byte counts: the total decoded size that the frames declare, an upper bound for it,
+    Return three byte counts: the total decoded size that the frames declare, an upper bound on it,
     and the offset in `data` at which the frames end. The total is None if any of the frames does
     not declare a size. Once the total reaches `expected`, any remaining bytes are ignored. If
     `expected` is None, all frames are read. The format is described in RFC 8878, section 3.1.
@@ -390,7 +392,8 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 def crc32(array: NDArray[Any]) -> int:
     """Return the CRC-32 checksum of the bytes of a C-contiguous array.
 
-    If libdeflate is installed, it computes the checksum, four times as fast as zlib.
+    The checksum is computed by libdeflate if it is installed, because it is four times as fast as
+    zlib.
     """
     library: Any = zlib if deflate is None else deflate
     return int(library.crc32(bytes_of(array)))

@@ -75,7 +75,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: StepRequest) -> Step:
-    """Build the `Step` for a numcodecs filter that may store the elements in another dtype."""
+    """Build the `Step` for a numcodecs filter that may store elements in a different dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -89,8 +89,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"the input of codec {spec.name} does not have a fixed size that is a multiple of the "
-            f"item size of dtype {quote(dtype)} ({flow.chunk})"
+            f"the input of codec {spec.name} must have a fixed size that is a multiple of the item "
+            f"size of dtype {quote(dtype)} ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
     if is_swapped and not spec.is_buffer_filter:
@@ -116,9 +116,9 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return by how much a filter may change each of `values` by encoding and decoding it.
+    """Return the largest error that a round trip through a filter may introduce in each value.
 
-    The filter `name` converts the values to the dtype `stored`, and back to `dtype`.
+    The filter `name` converts `values` to the dtype `stored` and back to `dtype`.
     """
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
@@ -164,7 +164,7 @@ def build_sized(request: StepRequest) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Verify the checksum, and return a view of the data. numcodecs would return a copy."""
+        """Return a view of the data after verifying the checksum; numcodecs would copy the data."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])

@@ -24,7 +24,7 @@ Buffer = Any
 """An object that supports the buffer protocol, and whose `len` is its size in bytes."""
 
 UINT8 = np.dtype(np.uint8)
-DAMAGED = "Write the chunk again; it is damaged or truncated"
+DAMAGED = "The chunk is damaged or truncated; rewrite it"
 RAISE_LIMIT = "If you trust the store, pass limits=Limits(max_chunk_bytes=…)"
 
 
@@ -44,11 +44,10 @@ class Flow:
     bound
         Maximum size in bytes.
     limited
-        Whether `bound` is a limit that the caller has set. Otherwise, it follows from the shape of
-        the chunk.
+        Whether `bound` was set by the caller rather than derived from the shape of the chunk.
     rounded
-        Whether the elements are floats rounded by the codec bitround. numcodecs passes their bits
-        to the next codec as integers.
+        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes their
+        bits to the next codec as integers.
     """
 
     chunk: str
@@ -106,7 +105,7 @@ class Flow:
     def check_size(self, size: int, *, cut: bool = False) -> None:
         """Check the size of decoded data against the metadata and the caller's limit.
 
-        `cut` is True if decoding was stopped after `size` bytes, although there was more data.
+        `cut` is True if decoding was stopped after `size` bytes even though more data followed.
 
         Raises
         ------
@@ -118,9 +117,9 @@ class Flow:
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
             return
-        excess = f"the decoded data has more than {self.bound:,} bytes"
+        excess = f"the decoded data is longer than {self.bound:,} bytes"
         if self.size is not None:
-            actual = excess if cut else f"the decoded data has {size:,} bytes"
+            actual = excess if cut else f"the decoded data is {size:,} bytes long"
             raise ChunkError(f"{actual}; expected {self.size:,} ({self.chunk})", remedy=DAMAGED)
         if self.limited:
             raise LimitError(f"{excess} ({self.chunk})", remedy=RAISE_LIMIT)
@@ -136,14 +135,14 @@ class Flow:
         """
         if count != self.count:
             problem = (
-                f"the decoded data has {count:,} items; expected {self.count:,} ({self.chunk})"
+                f"the decoded data contains {count:,} items; expected {self.count:,} ({self.chunk})"
             )
             raise ChunkError(problem, remedy=DAMAGED)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A codec that has been compiled for data of one type and size.
+    """A codec compiled for data of one type and size.
 
     Attributes
     ----------
@@ -161,9 +160,9 @@ class Step:
         Name of the step for error messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. If the codec itself raises an error for a value
-        that it must not change, no other limit is needed, and the function is
-        `unlimited_tolerance`.
+        original values. None for a lossless codec. The function is `unlimited_tolerance` if the
+        codec itself raises an error for values that it must not change, so that no other limit is
+        needed.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
@@ -274,7 +273,7 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             raise ChunkError(
                 "the decoded data consists of Python objects, but the metadata declares the "
                 f"fixed-size dtype {quote(flow.dtype)}",
-                remedy="If kerchunk created the metadata, create it again with "
+                remedy="If kerchunk created the metadata, recreate it with "
                 'vlen_encode="leave" or vlen_encode="embed"',
             )
         flat = bytes_of(ensure_contiguous_ndarray(decoded))
@@ -311,7 +310,7 @@ class ChunkCodec:
         decoded data is copied to this array.
     lossy
         Whether encoding may change values, but only by a limited amount. If so,
-        `check_round_trip` must be called after it.
+        `check_round_trip` must be called after encoding.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """
@@ -340,9 +339,10 @@ class ChunkCodec:
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
         """Decode several chunks in one call, but only with the last codec of the chain.
 
-        Return a new chain of the remaining codecs, and the data that the new chain has to decode
-        for each chunk. Missing chunks remain None. If the last codec cannot decode several chunks
-        at once, or if a chunk may be damaged, return `self` and the chunks unchanged.
+        Return a new chain of the remaining codecs, and the partially decoded data of each chunk,
+        which is the input of the new chain. Missing chunks remain None. If the last codec cannot
+        decode several chunks at once, or if a chunk may be damaged, return `self` and the chunks
+        unchanged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None
@@ -419,11 +419,11 @@ class ChunkCodec:
             )
 
     def check_stored_size(self, size: int) -> None:
-        """Raise ChunkError if a stored chunk cannot have `size` bytes."""
+        """Raise ChunkError if a stored chunk cannot be `size` bytes long."""
         expected = self.encoded.size
         if expected is not None and size != expected:
             problem = (
-                f"the stored data has {size:,} bytes; expected {expected:,} ({self.flow.chunk})"
+                f"the stored data is {size:,} bytes long; expected {expected:,} ({self.flow.chunk})"
             )
             place = self._steps[-1].place if self._steps else None
             raise ChunkError(problem, remedy=DAMAGED, place=place)
@@ -475,7 +475,7 @@ class ChunkCodec:
 def _is_codec_failure(error: BaseException) -> bool:
     """Return whether an exception means that a codec rejects its data or its configuration.
 
-    Codecs that are written in Rust raise PanicException, which is not an `Exception`.
+    Codecs written in Rust raise PanicException, which does not derive from `Exception`.
     """
     if isinstance(error, Exception):
         return not isinstance(error, MemoryError | ImportError)

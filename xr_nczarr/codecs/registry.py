@@ -55,9 +55,9 @@ _VERSION_3_CODECS: Mapping[str, Builder] = {
     "cast_value": casts.build_cast_value,
 }
 _BUILT_IN = ("bytes", "endian", "transpose", "crc32c")
-"""Codecs that numcodecs does not provide, or provides only if another library is installed."""
+"""Codecs that numcodecs does not provide, or provides only if an extra library is installed."""
 _DOCUMENT_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""The first bytes of compressed documents, and the codecs that decompress them."""
+"""Mapping from the first bytes of a compressed document to the codec that decompresses it."""
 
 
 def compile_codec(
@@ -76,7 +76,7 @@ def compile_codec(
     limits
         `limits.max_chunk_bytes` is the maximum size of a chunk.
     custom
-        Mapping from codec ids to codec classes with the interface of numcodecs. These classes take
+        Mapping from codec ids to codec classes with the numcodecs interface. These classes take
         precedence over all other codecs. Pickled objects are refused unless there is a class for
         ``pickle``.
     plugins
@@ -112,7 +112,8 @@ def check_codec(
 ) -> None:
     """Check that all codecs of an array and of its shards are known and allowed.
 
-    Errors are the same as in `compile_codec`, except that configurations and sizes are not checked.
+    This function raises the same errors as `compile_codec`, but does not check configurations or
+    sizes.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
@@ -155,7 +156,7 @@ def check_fill(node: ArrayNode) -> None:
 def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
     return ConflictError(
         f"codec {spec.name} cannot store the fill value {fill[0]}: {reason}",
-        remedy="Pass another fill_value in encoding, or map the value with the codec parameter "
+        remedy="Pass a different fill_value in encoding, or map the value with the codec parameter "
         '"scalar_map"',
     )
 
@@ -202,7 +203,7 @@ def compile_chain(
             if encoded.dtype.hasobject and builder is _BYTE_CODECS.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode variable-length items",
-                    remedy="Put a codec that encodes them, such as vlen-utf8, before this codec",
+                    remedy="Add a codec that encodes them, such as vlen-utf8, before this codec",
                 )
             step = builder(StepRequest(spec, encoded, limits))
             if step is None:
@@ -223,7 +224,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
     Raises
     ------
     LimitError
-        If the decompressed data has more than `max_bytes` bytes.
+        If the decompressed data is longer than `max_bytes` bytes.
     ChunkError
         If the gzip file or Zstandard frame is damaged.
     """
@@ -238,7 +239,7 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
         error.remedy = "If you trust the store, pass limits=Limits(max_consolidated_bytes=…)"
         raise
     except ChunkError as error:
-        error.remedy = "Create the document again; it is damaged or truncated"
+        error.remedy = "The document is damaged or truncated; recreate it"
         raise
 
 
@@ -249,8 +250,8 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the function that builds a codec.
 
-    Codecs that the caller passes take precedence over codecs of this package, followed by those of
-    numcodecs and finally those of plugins for zarr-python.
+    Codecs passed by the caller take precedence, followed by this package's own, those in numcodecs,
+    and finally zarr-python plugins.
     """
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
@@ -269,7 +270,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
         if spec.is_buffer_filter:
             raise UnsupportedError(
                 f"codec {name} exists only in Zarr v3",
-                remedy="Write with zarr_format=3, or pass other codecs (codecs=[] for none)",
+                remedy="Write with zarr_format=3, or pass different codecs (codecs=[] for none)",
                 place=_place(spec),
             )
         return _VERSION_3_CODECS[name]
@@ -313,14 +314,14 @@ def _load_class(spec: CodecSpec) -> Any:
             f"{hint}Install the package that registers it with numcodecs, or open the store in "
             f"Python with codecs={{{quoted}: CodecClass}}"
         )
-        raise UnsupportedError(f"no codec named {quoted}", remedy=remedy, place=_place(spec))
+        raise UnsupportedError(f"unknown codec {quoted}", remedy=remedy, place=_place(spec))
     try:
         return numcodecs_registry.entries[spec.name].load()
     except (ImportError, AttributeError) as error:
         raise UnsupportedError(
             f"the package that provides codec {quote(spec.name)} cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install the codec's package again, with all its dependencies",
+            remedy="Reinstall the codec's package and all its dependencies",
             place=_place(spec),
         ) from error
 

@@ -35,9 +35,9 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
-    packages' dtypes have the native order. If such an array had another byte order, NumPy (with
-    ml_dtypes 0.6) would fill it with wrong values.
+    In memory, arrays of NumPy's own dtypes always have the stored byte order, but arrays of other
+    packages' dtypes have native byte order. If they did not, NumPy (with ml_dtypes 0.6) would fill
+    them with wrong values.
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -51,7 +51,7 @@ def build_bytes(request: StepRequest) -> Step | None:
 
 
 def build_transpose(request: StepRequest) -> Step | None:
-    """Build the `Step` that stores the axes in another order.
+    """Build the `Step` that stores the axes in a different order.
 
     The order ``"F"`` reverses all axes. Return None if the transposition does not change the bytes.
     """
@@ -107,7 +107,7 @@ def build_vlen(request: StepRequest) -> Step:
         flow.check_count(int.from_bytes(data[:4], "little"))
         items: NDArray[Any] = codec.decode(data)
         if len(data) > max_bytes and max(map(len, items)) * dtype.itemsize > max_bytes:
-            problem = f"an item has more than {max_bytes:,} bytes ({flow.chunk})"
+            problem = f"an item is larger than the limit of {max_bytes:,} bytes ({flow.chunk})"
             remedy = "If you trust the store, pass limits=Limits(max_item_bytes=…)"
             raise LimitError(problem, remedy=remedy)
         return items
@@ -119,7 +119,7 @@ def build_vlen(request: StepRequest) -> Step:
 
 
 def build_text(request: StepRequest) -> Step:
-    """Build the `Step` for the JSON and msgpack codecs of numcodecs.
+    """Build the `Step` for numcodecs' JSON and msgpack codecs.
 
     These codecs store a single list, which contains the items followed by the dtype and the shape.
     """

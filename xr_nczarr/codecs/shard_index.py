@@ -24,7 +24,7 @@ class ShardIndex:
     """The format of the index in each shard of an array.
 
     Shards can be nested, with one `ShardIndex` per level. Above the innermost level, a shard
-    contains nested shards instead of chunks. Nested shards are called inner chunks here, too.
+    contains nested shards instead of chunks. Nested shards are also called inner chunks here.
 
     Attributes
     ----------
@@ -33,7 +33,8 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether further codecs encode a shard as a whole. A shard then has to be decoded as a whole.
+        Whether additional codecs encode each shard as a whole, so that it must also be decoded as a
+        whole.
     """
 
     __slots__ = (
@@ -63,7 +64,7 @@ class ShardIndex:
         stored = (*[self.grid[axis] for axis in order], 2)
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
             raise LimitError(
-                f"the index of a shard of shape {spec.shape} has {size:,} bytes; "
+                f"the index of a shard of shape {spec.shape} is {size:,} bytes long; "
                 f"expected at most {limits.max_chunk_bytes:,}",
                 remedy=RAISE_LIMIT,
                 place="index_codecs",
