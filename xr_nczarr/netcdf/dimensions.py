@@ -195,7 +195,7 @@ class DimensionScope:
         problem = f"the array has {size} elements along dimension {quote(dimension.path)}"
         if not dimension.unlimited:
             # Without an annotation, another array has defined the dimension.
-            remedy = "Pass drop_variables to leave out the arrays of one of the two sizes"
+            remedy = "Pass drop_variables to exclude the arrays of one of the two sizes"
             raise MetadataError(
                 f"{problem}; expected {dimension.size}",
                 remedy="" if group.path in self.annotations else remedy,
