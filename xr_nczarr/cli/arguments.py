@@ -1,4 +1,4 @@
-"""Define the parser of a subcommand, and the arguments that several subcommands share."""
+"""Define the parser of a subcommand, and the arguments shared by several subcommands."""
 
 from __future__ import annotations
 
@@ -130,9 +130,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the option ``--{name}-option``, for the storage options of one argument or of all.
+    """Add the option ``--{name}-option``, which sets storage options.
 
-    The help text refers to the argument `name`, unless it is ``"storage"``, which is no argument.
+    `name` is the argument that the storage options apply to, and the help text mentions it. With
+    ``"storage"``, the option is ``--storage-option`` and the help text mentions no argument.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"

@@ -25,7 +25,7 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""Mapping from codecs to the parameter for the compression level, if it is not called ``level``."""
+"""Mapping from codecs to the name of their compression-level parameter, if it is not ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = (
     "metadata layout: nczarr (default), zarr, universal, or an older layout such as nczarr-4.8.1"
@@ -35,7 +35,7 @@ _DIALECTS = (
 def dump(parser: argparse.ArgumentParser) -> Run:
     """Print a store as CDL, like ncdump; ncgen can recreate the dataset from the output."""
     add_target(parser)
-    parser.add_argument("-h", dest="header", action="store_true", help="print no values")
+    parser.add_argument("-h", dest="header", action="store_true", help="print only the header")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
         only = f"print the values of these {name} only"
         parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
@@ -151,7 +151,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
 
 
 def upgrade(parser: argparse.ArgumentParser) -> Run:
-    """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change."""
+    """Convert a store's NCZarr metadata to another layout in place, without touching the chunks."""
     parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
@@ -172,16 +172,17 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
 
 
 def references(parser: argparse.ArgumentParser) -> Run:
-    """Write a reference set for a store, as JSON, or as parquet if the target ends in .parq."""
+    """Write a reference set for a store as JSON, or as parquet if the target ends in .parq."""
     parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
     parser.add_argument("target", metavar="TARGET", help="file or directory to write")
     parser.add_argument(
         "--compact",
         dest="generators",
         action="store_true",
-        help="describe regularly spaced chunks by generators (gen). nczarr can read generators. "
-        "fsspec and kerchunk can read them only with simple_templates=False. VirtualiZarr cannot "
-        "read them. Programs that cannot read generators treat these chunks as missing",
+        help="describe regularly spaced chunks by generators (gen), which nczarr can read. fsspec "
+        "and kerchunk can read generators only with simple_templates=False, and VirtualiZarr "
+        "cannot read them at all. Programs that cannot read generators treat these chunks as "
+        "missing",
     )
     parser.add_argument(
         "--inline-below",
@@ -203,7 +204,7 @@ def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
 
         import xarray as xr
 
-        # netCDF-C wrote this store. Its temperatures are packed and compressed.
+        # This store was written by netCDF-C. Its temperatures are packed and compressed.
         shipped = resources.files(__package__) / "climate.zip"
         with (
             resources.as_file(shipped) as path,
@@ -231,8 +232,8 @@ def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> N
     Parameters
     ----------
     second
-        Name of the second store, from which the flag for its fsspec options is formed. For
-        ``"target"``, the flag is ``--target-option``. None if the command takes only one store.
+        Name of the argument for the second store. With ``"target"``, the flag for the fsspec
+        options of that store is ``--target-option``. None if the command takes only one store.
     """
     add_quiet(parser)
     add_storage_options(parser, "storage")
@@ -308,7 +309,7 @@ def _codec(word: str) -> dict[str, Any]:
     name, colon, level = word.strip().partition(":")
     if not name or (colon and (not level.isdecimal() or name in _WITHOUT_LEVEL)):
         raise argparse.ArgumentTypeError(
-            f"invalid value {word!r}; expected the name of a codec, with a level if the codec has "
-            "one, such as zstd:3"
+            f"invalid value {word!r}; expected a codec name, with a level if the codec has one, "
+            "such as zstd:3"
         )
     return {"id": name} | ({_LEVELS.get(name, "level"): int(level)} if colon else {})

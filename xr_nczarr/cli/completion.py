@@ -1,6 +1,6 @@
-"""Complete command lines in a shell.
+"""Complete ``nczarr`` command lines in a shell.
 
-A script for the shell obtains the possible completions from ``nczarr --complete``.
+The completion scripts run ``nczarr --complete`` to obtain the candidates.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from xr_nczarr.cli.arguments import Parser, UsageError
 from xr_nczarr.cli.commands import COMMANDS
-from xr_nczarr.errors import unknown
+from xr_nczarr.errors import quote
 
 # If there are no candidates, the shell completes file names.
 _SCRIPTS = {
@@ -42,12 +42,14 @@ def script(shell: str = "", *_: str) -> str:
         If the shell is not bash, zsh or fish.
     """
     if shell not in _SCRIPTS:
-        raise UsageError(str(unknown("shell", shell, _SCRIPTS)))
+        raise UsageError(
+            f"unsupported shell {quote(shell)!r}; expected one of {', '.join(_SCRIPTS)}"
+        )
     return _SCRIPTS[shell]
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the possible completions of the last word on a command line."""
+    """Return the possible completions of the last word of a command line."""
     *before, last = words or [""]
     if not before:
         return [name for name in COMMANDS if name.startswith(last)]

@@ -21,14 +21,14 @@ _PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ``nczarr`` command, and return its exit code.
 
-    The code is 0 for success, 1 if problems or differences were found, and 2 if the command failed.
-    A failed command prints a one-line message to standard error. An interrupted command returns
-    130, and a command whose output was closed returns 141.
+    The exit code is 0 for success, 1 if problems or differences are found, and 2 if the command
+    fails. A failed command prints a one-line message to standard error. The exit code is 130 if the
+    command is interrupted, and 141 if its output pipe is closed.
 
     Parameters
     ----------
     arguments
-        The words of the command line after ``nczarr``. None means `sys.argv`.
+        Command-line arguments, without the program name. None means ``sys.argv[1:]``.
     """
     for name in ("stdout", "stderr"):  # None if the caller closed them
         if getattr(sys, name) is None:
@@ -93,9 +93,12 @@ def overview() -> str:
 
 
 def _run_option(option: str, words: Sequence[str]) -> int:
-    """Handle an option that is given instead of a subcommand, such as ``--version``.
+    """Handle an option passed instead of a subcommand, such as ``--version``.
 
-    Return the exit code.
+    Returns
+    -------
+    int
+        The exit code.
 
     Raises
     ------
