@@ -68,7 +68,7 @@ def build_dataset(
     Parameters
     ----------
     decoding
-        xarray's decoding options, as a mapping from names to values.
+        xarray's decoding options, as a mapping from option names to values.
     indexed
         Whether xarray will create indexes for dimension coordinates. If so, this function reads
         the coordinates itself, because an error raised while xarray reads them would make opening
@@ -116,7 +116,7 @@ def _decode(
     """Decode the variables of a group.
 
     Also return the errors of the variables that xarray cannot decode, keyed by name. If there are
-    any, nothing is decoded.
+    any errors, no variable is decoded.
     """
     attributes = xarray_attributes(source.group)
     try:
@@ -142,7 +142,7 @@ def _decode(
 def _read_coordinates(
     source: StoredGroup, decoded: _Decoded
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
-    """Read the dimension coordinates, and return two dicts, keyed by name: values and errors.
+    """Read the dimension coordinates, and return their values and errors as dicts keyed by name.
 
     Each coordinate has either values or an error. However, a coordinate that is opened without
     decoding (`source.as_stored`) has neither if one of its chunks is missing or unreadable.
@@ -219,13 +219,13 @@ def _nothing_to_close() -> None:
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
     """Remove scalar variables with the same name as a dimension, and return warnings to issue.
 
-    A Dataset cannot contain such a variable together with the dimension. `variables` is changed in
+    A Dataset cannot contain both such a variable and the dimension. `variables` is changed in
     place.
 
     Raises
     ------
     MetadataError
-        If there is such a variable, and ``on_unsupported="raise"``.
+        If there is such a variable and ``on_unsupported="raise"`` was passed.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -234,7 +234,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
         error = MetadataError(
             "the scalar variable has the same name as a dimension of other variables; xarray does "
             "not allow this in one Dataset",
-            remedy="Pass drop_variables to leave out either the scalar or the variables that "
+            remedy="Pass drop_variables to exclude either the scalar or the variables that "
             "have this dimension",
             store=source.opened.store.name,
             variable=source.path_of(name),

@@ -6,9 +6,9 @@ whole array are replaced with the same operations on each chunk. The thread that
 chunk applies them while the chunk is still in the processor's cache. The resulting values are
 bitwise identical to those of xarray.
 
-How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables have the same dtype and the same values of these attributes. Of all such variables,
-xarray decodes the metadata of only one, and the result is applied to the others.
+How xarray decodes numbers depends only on their dtype and a few attributes, which are the same for
+most variables in a large dataset. xarray therefore decodes the metadata of only one variable of
+each kind, and the result is applied to the others.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def decode_variables(
     attributes
         Attributes of the group.
     decoding
-        xarray's decoding options, as a mapping from names to values.
+        xarray's decoding options, as a mapping from option names to values.
     dropped
         Names of variables to leave out of the result. They can still affect other variables, for
         example if a ``bounds`` attribute refers to them.
@@ -198,7 +198,7 @@ def find_undecodable(
     Raises
     ------
     Exception
-        If an option in `decoding` is invalid, so that no variable can be decoded.
+        If an option in `decoding` is invalid and therefore no variable can be decoded.
     """
 
     def failure(
@@ -278,7 +278,7 @@ def undecodable(
     missing = None if array is None else _missing_chunk(array, whole)
     problem = MetadataError(
         f"xarray cannot decode the variable ({reason})",
-        remedy="Correct the attributes and apply xarray.decode_cf, or leave the variable out with "
+        remedy="Correct the attributes and apply xarray.decode_cf, or exclude the variable with "
         "drop_variables",
         place=None if attribute is None else f"attribute {attribute}",
     )
@@ -286,7 +286,7 @@ def undecodable(
         problem = MetadataError(
             "the chunk is missing, and xarray cannot decode the fill value that replaces it "
             f"({reason})",
-            remedy="Write the chunk again, or leave the variable out with drop_variables",
+            remedy="Rewrite the chunk, or exclude the variable with drop_variables",
             key=missing.key,
         )
     problem.__cause__ = error
@@ -351,7 +351,7 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Map each variable to a key. Variables with equal keys are decoded in the same way.
+    """Map each variable to a key that is equal for variables decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
     Bounds, and variables that are not numeric, have unique keys. All keys are unique if a decoding
@@ -385,9 +385,9 @@ def _attribute_key(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return a function that converts stored values in the same way as xarray decodes them.
+    """Return a function that converts stored values exactly as xarray would decode them.
 
-    `decoded` is the variable after xarray has decoded its metadata. Return None if decoding
+    `decoded` is the variable after xarray has decoded its metadata. The result is None if decoding
     requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype
@@ -421,8 +421,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
     packed (VirtualiZarr issue 670). A fill value that fits the packed dtype may therefore be packed
-    or decoded. It is treated as packed only if no packed value decodes to it. If the packed and the
-    unpacked number differ, a warning is issued. All other fill values are returned unchanged.
+    or decoded. Such a fill value is treated as packed only if no packed value decodes to it. If the
+    packed and the decoded number differ, a warning is issued. All other fill values are returned
+    unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"
@@ -444,9 +445,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a value "
-        f"before or after packing by the filter fixedscaleoffset. {meant} is masked, and {unmeant} "
-        "is not. Open the dataset with mask_and_scale=False to mask neither of them",
+        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a packed or an unpacked "
+        f"value of the filter fixedscaleoffset. {meant} is masked, and {unmeant} is not. Open the "
+        "dataset with mask_and_scale=False to mask neither",
         stacklevel=2,
     )
     return meant

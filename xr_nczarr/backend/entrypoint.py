@@ -116,7 +116,7 @@ use_cftime, decode_timedelta
 use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
-            Options of the zarr engine, accepted for compatibility. `zarr_version` is an alias of
+            Options of the zarr engine, accepted for compatibility. `zarr_version` is an alias for
             `zarr_format`. The other options have no effect, but a value that this engine does not
             support raises a TypeError.
         open_dataset_options

@@ -28,7 +28,7 @@ _MAX_ASYNC_READS = 64  # the maximum number of concurrent requests to one store
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """The values of a stored variable. They are read only on request.
+    """The values of a stored variable, which are read only on request.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class SelectedArray(_Selectable):
         return SelectedArray(self.source, self.selection.pointwise(key))
 
     def transpose(self, order: Sequence[int]) -> SelectedArray:
-        """Return the selection with its dimensions in another order."""
+        """Return the selection with its dimensions in a different order."""
         return SelectedArray(self.source, self.selection.transposed(order))
 
     def get_duck_array(self) -> Array:
@@ -167,8 +167,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        Copies of the lazy arrays with which xarray decodes values, innermost first. A copy has no
-        reference to the array that the original wraps.
+        Copies of the lazy arrays with which xarray decodes values, innermost first. The copies do
+        not refer to the arrays that the originals wrap.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name
@@ -193,7 +193,10 @@ class CodedArray(_Selectable):
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
-        """Wrap lazily decoded values in a CodedArray. Return any other array unchanged."""
+        """Wrap lazily decoded values in a CodedArray.
+
+        Any other array is returned unchanged.
+        """
         coders: list[Any] = []
         inner: Any = values
         while isinstance(inner, indexing.ExplicitlyIndexed):
@@ -234,7 +237,7 @@ class CodedArray(_Selectable):
         return type(indexer)((*key, slice(None)) if self.joins else key)
 
     def transpose(self, order: Sequence[int]) -> CodedArray:
-        """Return the array with its dimensions in another order."""
+        """Return the array with its dimensions in a different order."""
         last = (len(order),) if self.joins else ()
         return self._with(self.array.transpose((*order, *last)))
 
@@ -268,7 +271,7 @@ def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
         reason = ": ".join([*notes, reason_of(error)])
         raise MetadataError(
             f"xarray cannot decode the variable ({reason})",
-            remedy="Open the dataset with decode_cf=False, or leave the variable out with "
+            remedy="Open the dataset with decode_cf=False, or exclude the variable with "
             "drop_variables",
             store=store,
             variable=variable,

@@ -16,7 +16,7 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""The ``complevel`` to report if netCDF does not support the actual level, such as -1 of zlib."""
+"""The ``complevel`` to report if netCDF does not support the actual level, such as zlib's -1."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
@@ -120,8 +120,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 def chunk_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
     """Return the lengths of all chunks along a dimension of length `size`.
 
-    `runs` contains pairs of a chunk length and the number of consecutive chunks with that length.
-    If there are more than 10,000 chunks, only the largest length is returned, as an int.
+    `runs` is run-length-encoded: it contains (chunk length, repeat count) pairs. If there are more
+    than 10,000 chunks, only the largest length is returned, as an int.
     """
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
         return max(length for length, _ in runs)
@@ -136,9 +136,9 @@ def chunk_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...]
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
     """Return the attributes of a group or variable in the form that xarray expects.
 
-    With NCZarr metadata, a list that contains one string becomes that string. In plain Zarr, it
-    stays a list. Attributes that declare the width of fixed-width strings are left out, because
-    they belong to the encoding.
+    In NCZarr stores, a list that contains a single string is replaced with that string. In plain
+    Zarr, such a list is kept. Attributes that declare the width of fixed-width strings are left
+    out, because they belong to the encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

@@ -39,7 +39,7 @@ _MAX_PREFETCHED_CHUNKS = 4
 _MAX_PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum size to count for each chunk of a coordinate, because reading a chunk takes a request."""
+"""Minimum size counted for each chunk of a coordinate, because reading a chunk takes a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -138,7 +138,7 @@ class StoredGroup:
     ) -> None:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         values = UnreadableArray(
-            NczarrError("the variable was left out with drop_variables"), dtype, variable.shape
+            NczarrError("the variable was excluded by drop_variables"), dtype, variable.shape
         )
         attributes = {} if name in self.problems else xarray_attributes(variable)
         self.variables[name] = Variable(dims, SelectedArray(values), attributes)
@@ -261,7 +261,7 @@ class StoredGroup:
         return LimitError(
             f"the dimension coordinate has {length:,} values in {chunks:,} chunks; its index may "
             f"need more than {limit:,} bytes (max_index_bytes)",
-            remedy="Leave the coordinate out with drop_variables, or pass "
+            remedy="Exclude the coordinate with drop_variables, or pass "
             "limits=Limits(max_index_bytes=…)",
         )
 
@@ -282,7 +282,10 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate, or no keys for any other variable."""
+    """Return the chunk keys of a small dimension coordinate.
+
+    The list is empty for any other variable.
+    """
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
