@@ -149,7 +149,7 @@ def test_copying_group_with_two_dimensions_of_same_name_is_rejected(tmp_path: Pa
         ({"select": {"tme": "2026"}}, r"no dimension named 'tme'\. Did you mean time\?"),
         (
             {"select": {"time": 10}},
-            r"time has no element at position 10\. Pass positions from 0 to 9",
+            r"position 10 is out of bounds for dimension time of length 10\. Pass positions from 0",
         ),
         ({"select": {"time": "2027-01-01"}}, r"time has no label 2027-01-01\. Pass labels from"),
         ({"select": {"lat": "46.0"}}, r"lat has no label 46\.0\. Pass labels from 60\.0 to 30"),

@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine. If `engine` is None, xarray chooses one."""
+    """Open all groups of a file with an xarray engine.
+
+    If `engine` is None, xarray chooses the engine.
+    """
     engines = xr.backends.list_engines()
     if engine is None:
         try:
@@ -50,8 +53,8 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
     """Return the root group of the netCDF tree that the datasets represent.
 
-    `datasets` maps the paths of groups to their datasets, which were opened without decoding. The
-    `error` of a variable says why it cannot be copied.
+    `datasets` maps the paths of groups to their datasets, which were opened without decoding. If a
+    variable cannot be copied, its `error` says why.
     """
     root = Group()
     for path, dataset in datasets.items():
@@ -81,7 +84,7 @@ def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
-    """Set the attributes, the type and the array of a netCDF variable."""
+    """Set the attributes, the type and the array node of a netCDF variable."""
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype

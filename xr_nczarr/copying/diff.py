@@ -45,9 +45,9 @@ class Difference:
         owner is followed by a colon and the attribute's name, as in ``/t:units``.
     first, second
         The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
-        not contain the item. If values differ, this is the first value that differs.
+        not contain the item. If values differ, this is the first differing value.
     note
-        If values differ: how many differ, where the first of them is, and the largest difference.
+        If values differ: their number, the position of the first one, and the largest difference.
     """
 
     path: str
@@ -77,7 +77,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether everything in the datasets could be compared and is equal."""
+        """Whether all contents of the datasets could be compared and are equal."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -117,8 +117,8 @@ def diff(
     """Compare two datasets, which can be stores, reference sets, netCDF files or other files.
 
     Values are compared as stored, without decoding, and part by part to limit memory use. NaN
-    equals NaN. The order of the dimensions, variables and attributes in a group does not matter.
-    Neither does whitespace in attributes that contain JSON.
+    equals NaN. The order of the dimensions, variables and attributes in a group is ignored, and so
+    is whitespace in attributes that contain JSON.
 
     Parameters
     ----------
@@ -133,11 +133,11 @@ def diff(
     rtol, atol
         Numbers are considered equal if they differ by at most ``atol + rtol * abs(second)``.
     assume_endian
-        Byte order of the chunks in Zarr stores. It overrides their metadata; see `copy`.
+        Byte order of the chunks in Zarr stores, which overrides their metadata; see `copy`.
     storage_options, second_options
         Filesystem options for `first` and for `second`.
     limits
-        Limits for reading both datasets: a `Limits`, or a mapping from names of limits to values.
+        Limits for reading both datasets: a `Limits`, or a mapping from limit names to values.
 
     Raises
     ------
@@ -289,14 +289,14 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the absolute differences between two arrays of numbers.
 
-    They are exact for two arrays of signed integers, and for two arrays of unsigned integers.
+    The differences are exact if both arrays contain signed integers, or both unsigned integers.
     """
     if first.dtype.kind == second.dtype.kind != "f":
         ordered = np.maximum(first, second), np.minimum(first, second)
         high, low = (values.astype("u8") for values in ordered)
     else:
         high, low = first.astype("f8"), second.astype("f8")
-    # In u8, differences are correct modulo 2**64. Because they are not negative, none overflows.
+    # Differences in u8 are correct modulo 2**64, and never overflow because they are not negative.
     distances: npt.NDArray[Any] = np.abs(high - low)
     return distances
 

@@ -1,7 +1,7 @@
-"""Copy a store or file to another layout, Zarr version, chunks or codecs.
+"""Copy a store or file, optionally changing its layout, Zarr version, chunks or codecs.
 
 If the source and the target encode an array in the same way, its chunks are copied unchanged.
-Otherwise, they are decoded and encoded again. An interrupted copy can be resumed.
+Otherwise, the chunks are decoded and re-encoded. An interrupted copy can be resumed.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class CopyResult(Result):
     arrays
         Number of arrays in the target.
     unchanged
-        Paths of the arrays whose chunks were copied without encoding them again.
+        Paths of the arrays whose chunks were copied without re-encoding.
     objects
-        Number of chunks (or shards) that this run copied in this way.
+        Number of chunks (or shards) that this run copied without re-encoding.
     resumed
         Whether this run completed an interrupted copy.
     restart_reason
@@ -109,15 +109,15 @@ def copy(
     """Copy a store, or a file that xarray can open, into a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
-    attributes of the source, in the same order and with the same types, to the extent that the
-    target can express them. For example, plain Zarr stores dimension names for each array, but has
-    no shared dimensions.
+    attributes of the source, in the same order and with the same types, as far as the target can
+    represent them. For example, plain Zarr stores dimension names for each array, but has no shared
+    dimensions.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
-    interrupted copy, run it again. It is resumed only if the source is known to be unchanged. This
-    can be checked for local files and object stores. For plain HTTP and reference sets, it cannot
-    be checked, so the copy starts over. It also starts over if the target is a zip file, or if the
-    machine has been rebooted. A reboot may lose chunks that have not reached the disk.
+    interrupted copy, run it again. The copy is resumed only if the source is known to be unchanged,
+    which can be checked for local files and object stores. Otherwise (plain HTTP, reference sets),
+    the copy starts over. It also starts over if the target is a zip file, or if the machine has
+    been rebooted, because chunks that had not reached the disk may be lost in a reboot.
 
     Parameters
     ----------
@@ -151,15 +151,15 @@ def copy(
         Numcodecs configurations in encoding order, for all arrays. None keeps the codecs of the
         source, and an empty sequence means no codecs.
     skip_unsupported
-        Whether to leave out variables and attributes whose type the target lacks, such as compound
-        types, instead of raising an error.
+        Whether to leave out variables and attributes whose types the target does not support, such
+        as compound types, instead of raising an error.
     assume_endian
-        Byte order of the chunks of a Zarr store, ``"little"`` or ``"big"``. It overrides the
+        Byte order of the chunks of a Zarr store, ``"little"`` or ``"big"``, which overrides the
         store's metadata. Other sources are not affected.
     storage_options, target_options
         Filesystem options for `source` and for `target`.
     limits
-        Limits for reading `source`: a `Limits`, or a mapping from names of limits to values.
+        Limits for reading `source`: a `Limits`, or a mapping from limit names to values.
     overwrite
         Whether to replace an existing store or netCDF file at the target. On local disks, the
         replacement is atomic and happens once the copy is complete. Elsewhere, the objects of the
@@ -168,19 +168,19 @@ def copy(
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, only if an existing
-        target is not of the same kind (store or netCDF file) as the copy.
+        If the target exists and is not an interrupted copy. With `overwrite`, an existing target
+        is an error only if it is of a different kind (store or netCDF file) than the copy.
     NotFoundError
         If the source, the engine, the parent folder of a netCDF file to write, or a requested
         group, variable, dimension or label does not exist.
     RefusedError
-        If the target is the source, or inside it.
+        If the target is the source or is inside the source.
     ConflictError
         If a chunk length is invalid, another write is changing the target in an object store, or
         the source changes during the copy. In the last case, the target is not yet a store, and the
         next run starts over.
     UnsupportedError
-        If the target does not support a type. Nothing was written.
+        If the target does not support a type. Nothing is written in this case.
     StorageError
         If netCDF-C cannot read the file, or the values of a variable.
     NczarrError
@@ -345,8 +345,8 @@ def _check_outside_source(store: Store, origin: Input) -> None:
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
     """Return the content of the marker that tells a later run whether it can resume this copy.
 
-    It is a digest of the source's state, the plan and the machine's boot id. The boot id is
-    included because chunks that have not been flushed may be lost in a reboot.
+    The content is a digest of the source's state, the plan and the machine's boot ID. The boot ID
+    is included because chunks that have not been flushed may be lost in a reboot.
     """
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():

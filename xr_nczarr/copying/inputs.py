@@ -49,8 +49,8 @@ class Changes:
     Attributes
     ----------
     chunks
-        Maps dimension names to chunk lengths in elements. Other dimensions keep those of the
-        source.
+        Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
+        lengths of the source.
     codecs
         Numcodecs configurations in encoding order. None keeps the codecs of the source.
     skip_unsupported
@@ -81,14 +81,14 @@ class Input:
     store
         The store that contains the source. For a file, a store at the path of the file.
     state
-        Function that returns a string which changes whenever the source does. It returns None if
-        changes cannot be detected.
+        Function that returns a string that changes whenever the source does, or None if changes
+        cannot be detected.
     unsupported
-        One sentence for each item that no target can express.
+        One phrase for each item that no target can express.
     skipped
-        One sentence for each item that was left out of the tree that `build_tree` returned.
+        One phrase for each item left out of the tree that `build_tree` returned.
     arrays
-        Maps paths in that tree to the source arrays whose chunks may be copied unchanged.
+        Mapping from paths in that tree to the source arrays whose chunks may be copied unchanged.
     groups, sources
         The result of `Subset.apply`.
 
@@ -126,7 +126,7 @@ class Input:
                 )
 
     def build_tree(self, layout: Layout) -> Tree:
-        """Build the netCDF tree that describes the copy. Also set `skipped` and `arrays`.
+        """Build the netCDF tree that describes the copy, and set `skipped` and `arrays`.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Input:
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout) -> None:
-        """Record content that the target cannot express. `phrases` describe this content.
+        """Record content, described by `phrases`, that the target cannot express.
 
         Raises
         ------
@@ -354,14 +354,14 @@ def is_netcdf_file(source: Any) -> bool:
     """Return whether `source` is the path to a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
-    if not os.access(source, os.R_OK):  # opening the source as a store then raises the error
+    if not os.access(source, os.R_OK):  # the error is raised when it is opened as a store
         return False
     with open(source, "rb") as file:
         return file.read(4) in _SIGNATURES
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return, for each dimension, the chunk length, or a list of chunk lengths if they differ."""
+    """Return the chunk length along each dimension, or all chunk lengths where they vary."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:

@@ -22,7 +22,7 @@ from xarray.backends.locks import HDF5_LOCK, NETCDFC_LOCK, combine_locks
 from xr_nczarr.errors import StorageError, UnsupportedError
 
 DTYPES = dict(enumerate(["i1", "S1", "i2", "i4", "f4", "f8", "u1", "u2", "u4", "i8", "u8"], 1))
-"""Mapping from the numbers of netCDF types (``nc_type``) to NumPy dtypes."""
+"""Mapping from netCDF type numbers (``nc_type``) to NumPy dtypes."""
 CHAR, STRING = 2, 12
 GLOBAL, CHUNKED, LITTLE_ENDIAN, BIG_ENDIAN = -1, 0, 1, 2
 LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
@@ -57,8 +57,8 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. Each process that unpickles it opens the
-    file again, but only once.
+    Only a file that is open for reading can be pickled. Each process that unpickles the handle
+    reopens the file, but only once.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Handle:
         Raises
         ------
         StorageError
-            If the function fails. The message includes the error message of netCDF-C.
+            If the function fails. The message includes netCDF-C's error message.
         """
         status = self.status(function, *arguments)
         if status:
@@ -166,8 +166,8 @@ def _reopened(path: str, *_: int) -> Handle:
     """Open a file, or return the handle if this process has already opened the file.
 
     The other arguments are the modification time and the size of the file, so that a changed file
-    is opened again. The file stays open until the process ends. The garbage collector must not
-    close it, because closing acquires the HDF5 lock, which must not happen at unpredictable times.
+    is reopened. The file stays open until the process ends, because the garbage collector must not
+    close it: closing acquires the HDF5 lock, which must not happen at unpredictable times.
     """
     return Handle(path)
 

@@ -149,8 +149,7 @@ class NetcdfFile:
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
-        A contiguous variable has no chunks. For it, the result is the chunk shape that a write
-        would choose by default.
+        For a contiguous variable, which has no chunks, this is the default chunk shape of writes.
         """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
@@ -262,10 +261,11 @@ class NetcdfValues(BackendArray):
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
         """Read a box of elements.
 
-        Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
-        beyond the end of the variable, netCDF-C misplaces its values, unless the length of the box
-        is 1 along all unlimited dimensions, or along all dimensions before the last unlimited one.
-        A box that may extend beyond the end is therefore read in such parts.
+        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C reads a
+        box that extends beyond the end of the variable correctly only if the length of the box is 1
+        along all unlimited dimensions, or along all dimensions before the last unlimited one.
+        Otherwise, it misplaces values. A box that may extend beyond the end is therefore split into
+        boxes that netCDF-C reads correctly.
         """
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
@@ -288,9 +288,10 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is known to be stored: some value differs from the fill value.
+        """Return whether a box contains a value that differs from the fill value.
 
-        Its length along all unlimited dimensions must be 1.
+        Such a box is known to be stored. The length of the box along all unlimited dimensions must
+        be 1.
         """
         assert self.variable.node is not None
         if self.dtype.hasobject:

@@ -43,7 +43,7 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 class FileLayout(Layout):
     """The layout of netCDF-4 files.
 
-    It supports the same types as NCZarr, except that its strings have variable length.
+    It supports the same types as NCZarr, except that its strings are variable-length.
     """
 
     dialect: str = "netCDF-4"
@@ -55,7 +55,7 @@ class FileLayout(Layout):
 
 
 def inexpressible_sizes(root: Group) -> list[str]:
-    """Return a phrase for each dimension whose size a netCDF-4 file cannot express.
+    """Return a description of each dimension whose size a netCDF-4 file cannot represent.
 
     In a netCDF-4 file, the size of an unlimited dimension is determined by the values written along
     it. If no values are written, the size is lost. A fixed dimension cannot have size 0, because 0

@@ -32,20 +32,19 @@ def relayout(
     explicit: bool,
     default_width: Any = None,
 ) -> EncodedVariable:
-    """Convert a stored variable to the types of a layout.
+    """Convert a stored variable to the data types of a target layout.
 
     Parameters
     ----------
     data
         The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        Chunks and codecs. They come from the caller if `explicit` is true. Otherwise, they come
-        from the variable.
+        The chunks and codecs: the caller's if `explicit` is True, otherwise the variable's.
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
         The width of strings in bytes, from an attribute of the root group. It applies to variables
-        that do not have an attribute for their width.
+        without a width attribute of their own.
 
     Raises
     ------
@@ -105,9 +104,9 @@ def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
     - In plain Zarr where ``fill_value`` is optional, readers treat it as ``_FillValue``. Only NaN
-      is kept, which masks nothing but NaN, and only if chunks can be missing (not `complete`).
+      is kept, because it masks nothing but NaN, and only if chunks can be missing (not `complete`).
     - In NCZarr, a number is replaced with netCDF's default fill value, which never masks data.
-    - Zero is left out, because missing chunks of an array without fill value are read as zeros.
+    - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype

@@ -20,8 +20,8 @@ class Subset:
     group
         Absolute path of the group that becomes the root.
     variables
-        Names or paths of the variables to select; see `chosen_paths`. Coordinate variables of their
-        dimensions are also included, and so are the variables named in their ``coordinates``
+        Names or paths of the variables to select; see `chosen_paths`. The coordinate variables of
+        their dimensions are also included, and so are the variables named in their ``coordinates``
         attributes. None selects all variables.
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer selects one
@@ -33,15 +33,15 @@ class Subset:
     positions: Mapping[str, int | slice]
 
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
-        """Return the groups of the subset, and the source variables that are part of the subset.
+        """Return the groups and the source variables of the subset as two dicts keyed by path.
 
-        Both are dictionaries, keyed by path in the subset. The variables in the returned groups
-        have the dimensions of the subset, but keep the array nodes of the source.
+        The keys are paths in the subset. The variables in the returned groups have the dimensions
+        of the subset, but keep the array nodes of the source.
 
         Raises
         ------
         NotFoundError
-            If a group, variable or dimension is unknown, or a position is outside its dimension.
+            If a group, variable or dimension is unknown, or a position is out of bounds.
         ConflictError
             If the root group of the subset would have two dimensions of the same name.
         """
@@ -89,12 +89,13 @@ class Subset:
                     raise ConflictError(
                         f"the group {quote(self.group)} cannot become the root group, because it "
                         f"would have two dimensions named {quote(dimension.name)}",
-                        remedy="Select the variables of one of them, or leave out the group",
+                        remedy="Select variables that use only one of these dimensions, or leave "
+                        "out the group argument",
                     )
                 root.dimensions[dimension.name] = self._dimension(dimension)
 
     def _moved(self, path: str) -> str:
-        """Return the path in the subset of a group, or the root for a group outside the subset."""
+        """Return a group's path within the subset, or ``"/"`` if the group is not part of it."""
         return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
 
     def _slice(self, dimension: Dimension) -> slice:
@@ -106,7 +107,8 @@ class Subset:
             return slice(None) if every[position] == every else position
         if not -dimension.size <= position < dimension.size:
             raise NotFoundError(
-                f"dimension {quote(dimension.name)} has no element at position {position}",
+                f"position {position} is out of bounds for dimension {quote(dimension.name)} of "
+                f"length {dimension.size}",
                 remedy=f"Pass positions from 0 to {dimension.size - 1}"
                 if dimension.size
                 else "Leave out the dimension; its length is 0",

@@ -1,7 +1,7 @@
 """Copy the chunks of arrays to another store.
 
 If the same bytes represent the same values in source and target, the bytes are copied. Otherwise,
-chunks are decoded and encoded again.
+chunks are decoded and re-encoded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Return the paths of the arrays whose chunks are copied without encoding them again, and the
-    number of chunks (or shards) that this call copied in this way.
+    Return the paths of the arrays whose chunks are copied without re-encoding, and the number of
+    chunks (or shards) that this call copied without re-encoding.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayWrite]] = []
     small: list[ArrayWrite] = []
@@ -66,7 +66,7 @@ def copy_chunks(
                 objects += copied
         write_chunks(small, store, WriteOptions(), bar)
         for write in large:
-            # One part at a time, because dask keeps all values of one call in memory.
+            # Write one part at a time, because dask keeps all values of one call in memory.
             for part in rearranged(write):
                 write_chunks([*_missing_blocks(part, existing)], store, WriteOptions(), bar)
     return [write.node.path for _, write in as_bytes], objects
@@ -164,13 +164,13 @@ def _is_large(write: ArrayWrite) -> bool:
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
     """Split a write along the boundaries of stored objects into parts of up to `max_bytes`.
 
-    A part contains at least one object, even if the object is larger.
+    A part contains at least one object, even if that object is larger than `max_bytes`.
     """
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
-        # Double the axis along which the parts are shortest relative to the source blocks, because
-        # every part that contains a piece of a block reads the whole block.
+        # Double the length along the axis where parts are shortest relative to the source blocks,
+        # because every part that contains a piece of a block reads the whole block.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
         axis = max(growing, key=lambda dim: data.chunks[dim][0] / part[dim])
         grown = [*part]
